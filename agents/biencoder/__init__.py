@@ -1,0 +1,1 @@
+"""`-m biencoder`: candidates and contexts encoded apart, one vector each."""

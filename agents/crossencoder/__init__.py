@@ -1,0 +1,1 @@
+"""`-m crossencoder`: context and candidate read together."""

@@ -1,0 +1,31 @@
+"""`-m crossencoder`: context and candidate in one sequence, Section 4.3 of the poly-encoder paper."""
+
+from __future__ import annotations
+
+import torch
+from parlai.agents.ranker.agent import RankerAgent
+from parlai.agents.ranker.candidates import CandidatePool
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from torch import Tensor
+
+from polyencoder.text import TokenBatch
+
+
+class CrossencoderAgent(RankerAgent):
+    """Cross-encoder: the most accurate of the three; every candidate costs a pass through the transformer."""
+
+    architecture = "cross"
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt=partial_opt)
+        # Section 5.1: batches of 16, each example with negatives of its own, and a longer warm-up
+        parser.set_defaults(candidates="inline", warmup_updates=1000, encode_candidate_vecs=False)
+        return parser
+
+    def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
+        with torch.no_grad():
+            candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
+            scores: Tensor = self.ranker.score(contexts, candidates, pool.index)
+        return scores

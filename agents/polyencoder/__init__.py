@@ -1,0 +1,1 @@
+"""`-m polyencoder`: several context vectors, attended by each candidate."""

@@ -1,0 +1,206 @@
+"""The half of our agents that has to do with dialogue: observing, batching, learning from a batch, answering it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from parlai.agents.ranker.candidates import CandidatePool, batch_pool
+from parlai.agents.ranker.examples import example_error, label_of
+from parlai.agents.ranker.fixed import FixedCandidates, candidate_cache_path, read_candidates
+from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.core.message import Message
+from parlai.core.metrics import AverageMetric, SumMetric
+from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch, Output
+from parlai.utils.misc import warn_once
+from torch import Tensor
+
+from polyencoder.errors import InputError
+from polyencoder.text import TokenBatch
+
+
+class RankerAgent(RankerModelAgent):
+    """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
+
+    @classmethod
+    def history_class(cls) -> type[RankerHistory]:
+        return RankerHistory
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
+        super().__init__(opt, shared)
+
+    @abstractmethod
+    def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
+        """Scores [batch, n] of each example's candidates, -inf at what is none."""
+
+    def forget_vectors(self) -> None:
+        """The model has changed: whatever was computed with it is stale."""
+
+    # ---- observing
+
+    def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
+        """Add the context's token ids and the chosen label. Candidates stay text until their batch is known."""
+        if "text" in obs:
+            obs.force_set("text_vec", history.get_history_vec())
+            obs.force_set("full_text", history.get_history_str())
+        label = label_of(obs, self.random)
+        if label is not None:
+            obs.force_set("label_choice", label)
+        if self.opt.get("repeat_blocking_heuristic", True) and "labels" not in obs:
+            obs.force_set("said", history.lines())
+        return obs
+
+    def is_valid(self, obs: Message) -> bool:
+        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`)."""
+        if obs.is_padding() or obs.get("text_vec") is None:
+            return False
+        fixed = None if self.fixed is None or self.opt.get("add_label_to_fixed_cands") else self.fixed.place
+        source = self.candidates if "labels" in obs else self.eval_candidates
+        error = example_error(obs, source, fixed=fixed, interactive=bool(self.opt.get("interactive_mode")))
+        if error is None:
+            return True
+        if not self.ignore_bad_candidates:
+            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
+        warn_once(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self.global_metrics.add("bad_examples", SumMetric(1))
+        return False
+
+    def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
+        """The valid examples as one batch: contexts as tensors, labels and candidates as text."""
+        valid = [(i, obs) for i, obs in enumerate(obs_batch) if self.is_valid(obs)]
+        if not valid:
+            return Batch(batchsize=0)
+        places, examples = zip(*valid, strict=True)
+        text = self.dict.text
+        contexts = text.pad([obs["text_vec"] for obs in examples])
+        labels = [obs.get("label_choice") for obs in examples]
+        has_labels = None not in labels
+        candidates = [obs.get("label_candidates") for obs in examples]
+        return Batch(
+            batchsize=len(examples),
+            is_training=any("labels" in obs for obs in obs_batch),
+            text_vec=contexts.ids,
+            text_mask=contexts.mask,
+            label_vec=text.candidates(labels).ids if has_labels else None,
+            labels=labels if has_labels else None,
+            valid_indices=torch.tensor(places),
+            candidates=None if None in candidates else candidates,
+            said=[obs.get("said") or set() for obs in examples],
+            observations=list(examples) if self.is_debug else None,
+        )
+
+    # ---- learning and answering
+
+    def train_step(self, batch: Batch) -> Output | None:
+        if batch.text_vec is None:
+            return None
+        self.forget_vectors()
+        self.model.train()
+        self.zero_grad()
+        pool = self._pool(batch, self.candidates)
+        candidates = self.dict.text.candidates(pool.texts).to(batch.text_vec.device)
+        scores = pool.masked(self.model(_contexts(batch), candidates, pool.index))
+        losses = F.cross_entropy(scores, pool.labels, reduction="none")
+        self.backward(losses.mean())
+        self.update_params()
+
+        rank = ranks(scores.detach(), pool.labels)
+        n = len(rank)
+        self.global_metrics.add("mean_loss", AverageMetric(float(losses.sum()), n))
+        self.global_metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))
+        self.global_metrics.add("rank", AverageMetric(int(rank.sum()), n))
+        self.global_metrics.add("mrr", AverageMetric(float((1 / rank).sum()), n))
+        if not self.opt.get("train_predict"):
+            return Output()
+        return Output([pool.candidate(i, column) for i, column in enumerate(scores.argmax(1).tolist())])
+
+    def eval_step(self, batch: Batch) -> Output | None:
+        if batch.text_vec is None:
+            return None
+        self.model.eval()
+        pool = self._pool(batch, self.eval_candidates)
+        scores = pool.masked(self.eval_scores(_contexts(batch), pool))
+        metrics = None
+        if pool.labels is not None:
+            losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
+            rank = ranks(scores, pool.labels).tolist()
+            metrics = ranking_metrics(rank, losses, pool.counts(len(rank)), hits_at=self._hits_at)
+        texts, sorted_scores = self._ordered(scores, pool, batch.said)
+        choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
+        return Output(
+            [self.random.choice(names[:choices]) for names in texts],
+            texts,
+            metrics=metrics,
+            sorted_scores=sorted_scores if self.opt["return_cand_scores"] else None,
+        )
+
+    def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
+        """ParlAI's contract, for code that calls it: scores [batch, n] of token ids [n, length] or [batch, n, length]."""
+        ids = cand_vecs.flatten(0, -2)
+        index = None
+        if cand_vecs.dim() == 3:
+            index = torch.arange(len(ids), device=ids.device).view(cand_vecs.shape[:2])
+        scores: Tensor = self.model(_contexts(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
+        return scores
+
+    def _ordered(
+        self, scores: Tensor, pool: CandidatePool, said: list[set[str]]
+    ) -> tuple[list[list[str]], list[list[float]]]:
+        """Each example's best candidates, best first, and their scores, less those that repeat what was said.
+
+        Repeats are blocked among fixed candidates only, and never all of them.
+        """
+        wanted = self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"]
+        block = self.opt["repeat_blocking_heuristic"] and self.eval_candidates == "fixed"
+        spare = max(map(len, said)) if block else 0
+        best, columns = scores.topk(min(wanted + spare, scores.size(1)))
+        texts: list[list[str]] = []
+        values: list[list[float]] = []
+        for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
+            pairs = [(pool.candidate(i, j), s) for j, s in zip(row, row_scores, strict=True) if s > float("-inf")]
+            if block:
+                pairs = [pair for pair in pairs if pair[0] not in said[i]] or pairs
+            texts.append([text for text, _ in pairs[:wanted]])
+            values.append([score for _, score in pairs[:wanted]])
+        return texts, values
+
+    def _pool(self, batch: Batch, source: str) -> CandidatePool:
+        pool = batch_pool(
+            source,
+            labels=batch.labels,
+            candidates=batch.candidates,
+            fixed=self.fixed,
+            add_label=self.opt["add_label_to_fixed_cands"],
+        )
+        return pool.to(batch.text_vec.device)
+
+    # ---- fixed candidates
+
+    def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
+        """Read the fixed candidates, if any source of candidates is `fixed`. They are encoded when first needed."""
+        self.fixed: FixedCandidates | None = shared["fixed"] if shared else None
+        # ParlAI's own attributes for them, which its share() reads
+        self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
+        self.num_fixed_candidates = 0
+        if shared or "fixed" not in (self.candidates, self.eval_candidates):
+            return
+        path = self.fixed_candidates_path or self.get_task_candidates_path()
+        self.fixed = FixedCandidates(
+            read_candidates(path),
+            cache=candidate_cache_path(self.opt, path),
+            reuse=self.opt["fixed_candidate_vecs"] != "replace",
+        )
+        self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "fixed": self.fixed}
+
+
+def _contexts(batch: Batch) -> TokenBatch:
+    return TokenBatch(batch.text_vec, batch.text_mask)

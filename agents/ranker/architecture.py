@@ -1,0 +1,133 @@
+"""From ParlAI's options to the library's configuration, and the errors for options that contradict a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from parlai.core.opt import Opt
+
+from polyencoder.backbone import scratch_config
+from polyencoder.config import Architecture, RankerConfig, TextConfig
+from polyencoder.errors import CheckpointError, ConfigError
+
+# Options that ParlAI's transformer has and a BERT has not: option -> the values that mean "not used"
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "variant": ("xlm",),
+    "embeddings_scale": (False,),
+    "learn_positional_embeddings": (True,),
+    "n_segments": (0, 2),
+    "relu_dropout": (0.0,),
+    "use_memories": (False,),
+    "normalize_sent_emb": (False,),
+    "embedding_type": ("random",),
+    "history_reversed": (False,),
+    "model_parallel": (False,),
+}
+
+# Fields of RankerConfig and the flags that set them
+_FLAGS = {
+    "share_encoders": "share_encoders",
+    "reduction": "reduction_type",
+    "reduction_outputs": "reduction_outputs",
+    "output_scaling": "output_scaling",
+    "context_vectors": "polyencoder_type",
+    "n_codes": "poly_n_codes",
+    "codes_attention": "codes_attention_type",
+    "poly_attention": "poly_attention_type",
+}
+
+# Keys of a BERT configuration and the flags that set them for an encoder from scratch
+_DIMENSIONS = {
+    "hidden_size": "embedding_size",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "ffn_size",
+}
+
+MODEL_NAMES: dict[str, str] = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
+
+
+def check_supported(opt: Opt) -> None:
+    """Raise ConfigError for an option of ParlAI's transformer that these rankers cannot follow."""
+    for name, allowed in _UNSUPPORTED.items():
+        value = opt.get(name, allowed[0])
+        if value not in allowed:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value} is not supported: the encoder is a BERT (ParlAI's xlm variant); "
+                f"use {' or '.join(str(v) for v in allowed)}"
+            )
+
+
+def text_config(opt: Opt, special: dict[str, str]) -> TextConfig:
+    """How the options and the tokenizer's special tokens say that text becomes tokens."""
+
+    def length(name: str, otherwise: int) -> int:
+        # ParlAI's --truncate stands in for both; -1 is "no limit", for which a model with positions has no place
+        value = opt.get(name) or opt.get("truncate") or otherwise
+        return value if value > 0 else otherwise
+
+    return TextConfig(
+        text_truncate=length("text_truncate", 360),
+        label_truncate=length("label_truncate", 72),
+        history_size=opt.get("history_size", -1),
+        **special,
+    )
+
+
+def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str, Any]:
+    """The encoder that ParlAI's dimension flags describe."""
+    text = text_config(opt, {})
+    n_layers = opt["n_encoder_layers"] if opt.get("n_encoder_layers", -1) > 0 else opt["n_layers"]
+    return scratch_config(
+        vocabulary_size=vocabulary_size,
+        dim=opt["embedding_size"],
+        n_layers=n_layers,
+        n_heads=opt["n_heads"],
+        ffn_dim=opt["ffn_size"],
+        n_positions=opt.get("n_positions") or text.text_truncate + text.label_truncate,
+        activation=opt["activation"],
+        dropout=opt["dropout"],
+        attention_dropout=opt["attention_dropout"],
+        pad_id=pad_id,
+    )
+
+
+def ranker_config(opt: Opt, architecture: Architecture, *, backbone: dict[str, Any], text: TextConfig) -> RankerConfig:
+    """The configuration of a new model."""
+    fields = {name: opt[flag] for name, flag in _FLAGS.items() if flag in opt}
+    return RankerConfig(architecture=architecture, backbone=backbone, text=text, **fields)
+
+
+def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: RankerConfig, *, path: str) -> None:
+    """Raise CheckpointError when an option given on the command line contradicts the checkpoint at `path`."""
+    if stored.architecture != architecture:
+        raise CheckpointError(
+            f"--model-file {path} holds a {MODEL_NAMES[stored.architecture]}, not a {MODEL_NAMES[architecture]}: use "
+            f"-m {MODEL_NAMES[stored.architecture]}, or start a new model from its weights with --init-model {path}"
+        )
+    given = opt.get("override") or {}
+    values = {flag: getattr(stored, name) for name, flag in _FLAGS.items()}
+    if not opt.get("backbone"):
+        values |= {flag: stored.backbone.get(key) for key, flag in _DIMENSIONS.items()}
+    for flag, value in values.items():
+        if given.get(flag) is not None and given[flag] != value:
+            raise CheckpointError(
+                f"--{flag.replace('_', '-')} {given[flag]} contradicts --model-file {path}, which was trained with "
+                f"{value}: leave the flag out, or train another model file"
+            )
+
+
+def with_text(stored: RankerConfig, text: TextConfig) -> RankerConfig:
+    """The checkpoint's configuration with the text settings of this run, which may be changed at any time."""
+    return dataclasses.replace(stored, text=text)
+
+
+def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
+    """Write into the options what the model truly is, so that the saved `.opt` file says so."""
+    for name, flag in _FLAGS.items():
+        if flag in opt:
+            opt[flag] = getattr(config, name)
+    for key, flag in _DIMENSIONS.items():
+        if flag in opt and key in config.backbone:
+            opt[flag] = config.backbone[key]

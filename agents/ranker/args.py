@@ -1,0 +1,116 @@
+"""The command line of every ranker: ParlAI's flags for what ParlAI has, a few of our own, the paper's defaults."""
+
+from __future__ import annotations
+
+from parlai.agents.transformer.transformer import TransformerRankerAgent
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+
+from polyencoder.models import FINE_TUNED
+
+# Section 5.1 of Humeau et al. (ICLR 2020) and the input lengths of its first version.
+PAPER_DEFAULTS = {
+    "candidates": "batch",
+    "eval_candidates": "inline",
+    "text_truncate": 360,
+    "label_truncate": 72,
+    "history_size": 20,
+    "optimizer": "adamw",
+    "learningrate": 5e-5,
+    "lr_scheduler": "reduceonplateau",
+    "lr_scheduler_decay": 0.4,
+    "lr_scheduler_patience": 0,
+    "warmup_updates": 100,
+    "validation_every_n_epochs": 0.5,
+    "reduction_type": "first",
+    "share_encoders": False,
+    # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant
+    "variant": "xlm",
+    "activation": "gelu",
+    "learn_positional_embeddings": True,
+    "embeddings_scale": False,
+    "n_segments": 2,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    # the size of a vocabulary that is learnt from the task
+    "dict_maxtokens": 30_000,
+    "dict_lower": True,
+}
+
+
+def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
+    """Add what the bi-, poly- and cross-encoder share."""
+    TransformerRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
+    group = parser.add_argument_group("Ranker arguments")
+    group.add_argument(
+        "--backbone",
+        type=str,
+        default=None,
+        help="Pre-trained encoder to start from: a hub id or a folder (BERT, RoBERTa, MiniLM, ModernBERT, ...). "
+        "Without it the encoder is trained from scratch, with the dimensions of --embedding-size, --n-layers, "
+        "--n-heads and --ffn-size.",
+    )
+    group.add_argument(
+        "--type-optimization",
+        type=str,
+        default=None,
+        choices=list(FINE_TUNED),
+        help="What of the encoder learns: Table 3 of the poly-encoder paper. Default: all_encoder_layers (all but the "
+        "embeddings) for a pre-trained --backbone, else all.",
+    )
+    group.add_argument(
+        "--reduction-type",
+        type=str,
+        default="first",
+        choices=["first", "mean", "max", "mean_first"],
+        help="How the outputs of the transformer become one vector: the first, the mean or maximum of all, the mean of "
+        "the first --reduction-outputs.",
+    )
+    group.add_argument(
+        "--reduction-outputs", type=int, default=64, help="M of --reduction-type mean_first: Table 7 of the paper."
+    )
+    group.add_argument(
+        "--add-label-to-fixed-cands",
+        type="bool",
+        default=False,
+        help="With fixed candidates: a label that is not among them is one more candidate of its own example, as in "
+        "article search.",
+    )
+    group.add_argument(
+        "--hits-at",
+        type=str,
+        default="1,5,10",
+        help="The k of the metrics R@k/N and hits@k, separated by commas.",
+    )
+    parser.set_defaults(**PAPER_DEFAULTS)
+
+
+def add_poly_args(parser: ParlaiParser) -> None:
+    """Add what the poly-encoder alone has."""
+    group = parser.add_argument_group("Poly-encoder arguments")
+    group.add_argument(
+        "--polyencoder-type",
+        type=str,
+        default="codes",
+        choices=["codes", "n_first", "n_last", "first_n_last"],
+        help="The vectors of a context: learnt codes that attend over all outputs, the first or the last m outputs, or "
+        "the last m with the first (Appendix C of the paper).",
+        recommended="codes",
+    )
+    group.add_argument("--poly-n-codes", type=int, default=64, help="m, the number of context vectors.", recommended=64)
+    group.add_argument(
+        "--poly-attention-type",
+        type=str,
+        default="basic",
+        choices=["basic", "sqrt"],
+        help="Attention of a candidate over the context vectors: a dot product, or one divided by sqrt(dimension).",
+        recommended="basic",
+    )
+    group.add_argument(
+        "--codes-attention-type",
+        type=str,
+        default="basic",
+        choices=["basic", "sqrt"],
+        help="Attention of the learnt codes over the outputs of the transformer.",
+        recommended="basic",
+    )

@@ -1,0 +1,114 @@
+"""The candidates of a batch, whatever their source: one pool of different texts, and who may choose which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from parlai.agents.ranker.fixed import FixedCandidates
+from torch import Tensor
+
+from polyencoder.errors import InputError
+
+
+@dataclass(frozen=True)
+class CandidatePool:
+    """A pool in which each text is once: encoded once, and never a negative of an example whose label it is.
+
+    texts: the pool. index: [batch, n] rows of the pool that each example has as candidates, -1 where it has fewer
+    than n; None when the whole pool serves every example. labels: [batch] the column of each example's label, None
+    when there are no labels. mask: [batch, n] False on what is no candidate of the example; None when all are.
+    """
+
+    texts: Sequence[str]
+    index: Tensor | None
+    mask: Tensor | None
+    labels: Tensor | None
+
+    def to(self, device: torch.device) -> CandidatePool:
+        index, mask, labels = (None if t is None else t.to(device) for t in (self.index, self.mask, self.labels))
+        return CandidatePool(self.texts, index, mask, labels)
+
+    def masked(self, scores: Tensor) -> Tensor:
+        """These scores in float32, -inf where an example has no candidate."""
+        scores = scores.float()
+        return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
+
+    def counts(self, batch_size: int) -> list[int]:
+        """How many candidates each example has."""
+        return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
+
+    def candidate(self, row: int, column: int) -> str:
+        """The text in this column of this example's scores."""
+        return self.texts[column if self.index is None else int(self.index[row, column])]
+
+
+def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> CandidatePool:
+    """All of `texts` are candidates of every example. Labels that are equal are one candidate, not each other's negative."""
+    pool = list(dict.fromkeys(texts))
+    if labels is None:
+        return CandidatePool(pool, None, None, None)
+    place = {text: column for column, text in enumerate(pool)}
+    return CandidatePool(pool, None, None, torch.tensor([place[label] for label in labels]))
+
+
+def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:
+    """Each example brings its own candidates, of any number. One that it brings twice counts once."""
+    own = [list(dict.fromkeys(texts)) for texts in candidates]
+    pool: dict[str, int] = {}
+    for texts in own:
+        for text in texts:
+            pool.setdefault(text, len(pool))
+    width = max(len(texts) for texts in own)
+    index = torch.tensor([[pool[text] for text in texts] + [-1] * (width - len(texts)) for texts in own])
+    columns = (
+        None if labels is None else torch.tensor([texts.index(label) for texts, label in zip(own, labels, strict=True)])
+    )
+    mask = index >= 0
+    return CandidatePool(list(pool), index, None if bool(mask.all()) else mask, columns)
+
+
+def fixed_pool(
+    fixed: Sequence[str], place: dict[str, int], labels: Sequence[str] | None, *, add: bool
+) -> CandidatePool:
+    """The fixed candidates for every example and, with `add`, its own label beside them where they lack it.
+
+    `place` gives each fixed candidate's row.
+    """
+    if labels is None:
+        return CandidatePool(fixed, None, None, None)
+    extra = list(dict.fromkeys(label for label in labels if label not in place))
+    if extra and not add:
+        raise InputError(
+            f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; set --ignore-bad-candidates true to "
+            "leave such examples out, or --add-label-to-fixed-cands true to make each label a candidate of its example"
+        )
+    if not extra:
+        return CandidatePool(fixed, None, None, torch.tensor([place[label] for label in labels]))
+    own = {label: len(fixed) + i for i, label in enumerate(extra)}
+    columns = torch.tensor([own[label] if label in own else place[label] for label in labels])
+    mask = torch.ones(len(labels), len(fixed) + len(extra), dtype=torch.bool)
+    mask[:, len(fixed) :] = False
+    mask[torch.arange(len(labels)), columns] = True
+    return CandidatePool([*fixed, *extra], None, mask, columns)
+
+
+def batch_pool(
+    source: str,
+    *,
+    labels: Sequence[str] | None,
+    candidates: Sequence[Sequence[str]] | None,
+    fixed: FixedCandidates | None,
+    add_label: bool,
+) -> CandidatePool:
+    """The pool of a batch from the source that `--candidates` or `--eval-candidates` names."""
+    if source == "batch" and labels is not None:
+        return shared_pool(labels, labels)
+    if source == "batch-all-cands" and candidates is not None:
+        return shared_pool([text for texts in candidates for text in texts], labels)
+    if source == "inline" and candidates is not None:
+        return inline_pool(candidates, labels)
+    if source == "fixed" and fixed is not None:
+        return fixed_pool(fixed.texts, fixed.place, labels, add=add_label)
+    raise InputError(f"candidates from {source!r} are not supported; use batch, inline, fixed or batch-all-cands")

@@ -1,0 +1,163 @@
+"""ParlAI's dictionary over a fast tokenizer: learnt from the task, or taken from the pre-trained encoder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.architecture import text_config
+from parlai.core.dict import DictionaryAgent
+from parlai.core.opt import Opt
+
+from polyencoder.backbone import load_tokenizer
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.files import write_text
+from polyencoder.text import TextEncoder, read_tokenizer, train_tokenizer
+from polyencoder.text.vocabulary import named_special_tokens
+
+
+class RankerDictionary(DictionaryAgent):
+    """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
+
+    Without `--backbone` its vocabulary is learnt from the training task, as ParlAI's dictionaries are: texts are
+    spooled to a temporary file, and a byte-level BPE vocabulary of `--dict-maxtokens` (30,000) is learnt from them when
+    it is saved.
+    """
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self.opt = opt
+        self.textfields = opt.get("dict_textfields", "text,labels").split(",")
+        self.text: TextEncoder | None = None
+        self.freq: dict[str, int] = {}
+        self.additional_special_tokens: list[str] = []
+        self._spool: Any = None
+        if shared:
+            self._use(shared["text"])
+            return
+        path = self._tokenizer_path(opt.get("dict_file"))
+        if opt.get("backbone") and not _has_weights(opt):
+            tokenizer, special = load_tokenizer(opt["backbone"])
+        elif path and os.path.exists(path):
+            logging.info(f"loading tokenizer from {path}")
+            tokenizer = read_tokenizer(path)
+            special = named_special_tokens(tokenizer, origin=path)
+        elif opt.get("dict_file") and os.path.exists(opt["dict_file"]):
+            raise CheckpointError(
+                f"{opt['dict_file']}: there is no {os.path.basename(path or '')} beside it, so it is a dictionary of "
+                "another agent; give a --model-file (or --dict-file) that is not used yet"
+            )
+        else:
+            return  # to be built
+        if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
+            special["end_token"] = special["start_token"]  # the paper's [S] on both sides
+        self._use(self._text_encoder(tokenizer, special))
+
+    def is_prebuilt(self) -> bool:
+        """Whether the vocabulary is there already: nothing is to be learnt from the task."""
+        return self.text is not None
+
+    def act(self) -> dict[str, str]:
+        """Remember the texts of the last observation, to learn the vocabulary from."""
+        if self._spool is None:
+            self._spool = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115, read in save()
+        for field in self.textfields:
+            source = self.observation.get(field)
+            for text in [source] if isinstance(source, str) else source or []:
+                self._spool.write(text.replace("\r", " ") + "\n")
+        return {"id": "Dictionary"}
+
+    def save(self, filename: str | None = None, append: bool = False, sort: bool = True) -> None:
+        """Write `filename` for ParlAI and the tokenizer beside it; learn the vocabulary first if it was not yet."""
+        filename = filename or self.opt["dict_file"]
+        if self.text is None:
+            tokenizer = train_tokenizer(
+                self._spooled(),
+                vocabulary_size=size if (size := self.opt.get("dict_maxtokens", -1)) > 0 else 30_000,
+                lower_case=self.opt.get("dict_lower", True),
+            )
+            self._use(self._text_encoder(tokenizer, named_special_tokens(tokenizer, origin="the new tokenizer")))
+        assert self.text is not None
+        write_text(self._tokenizer_path(filename) or "", self.text.tokenizer.to_str(pretty=True))
+        tokens = [self.ind2tok[i] for i in range(len(self))]
+        write_text(filename, "".join(f"{_escape(token)}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)))
+
+    def special_tokens_opt(self) -> dict[str, str]:
+        """ParlAI's options for the special tokens, as they truly are."""
+        self._ready()
+        return {
+            "dict_nulltoken": self.null_token,
+            "dict_starttoken": self.start_token,
+            "dict_endtoken": self.end_token,
+            "dict_unktoken": self.unk_token,
+        }
+
+    def txt2vec(self, text: str, vec_type: type = list) -> Any:
+        """Token ids of a text, without special tokens."""
+        return vec_type(self._ready().ids([text])[0])
+
+    def vec2txt(self, vector: Any, delimiter: str = " ") -> str:
+        """The text of token ids."""
+        return str(self._ready().tokenizer.decode([int(i) for i in vector], skip_special_tokens=False))
+
+    def tokenize(self, text: str, building: bool = False) -> list[str]:
+        """The tokens of a text, as strings."""
+        return [self.ind2tok[i] for i in self._ready().ids([text])[0]]
+
+    def add_additional_special_tokens(self, additional_special_tokens: list[str]) -> None:
+        """Add tokens that are never split (`--special-tok-lst`); the model's embeddings grow with them."""
+        self.additional_special_tokens = additional_special_tokens
+        text = self._ready()
+        text.tokenizer.add_tokens(additional_special_tokens)
+        self._use(TextEncoder(text.tokenizer, text.config))
+
+    def __setitem__(self, key: str, value: int) -> None:
+        """ParlAI adds tokens this way: person tokens are special ones; padding for fp16 is not needed here."""
+        if not key.startswith("__FP16_PAD_"):
+            self.add_additional_special_tokens([*self.additional_special_tokens, key])
+
+    def share(self) -> dict[str, Any]:
+        return {"class": type(self), "opt": self.opt, "text": self.text}
+
+    def _use(self, text: TextEncoder) -> None:
+        self.text = text
+        self.tok2ind = text.tokenizer.get_vocab(with_added_tokens=True)
+        self.ind2tok = {index: token for token, index in self.tok2ind.items()}
+        self.null_token, self.start_token = text.config.pad_token, text.config.start_token
+        self.end_token = text.config.end_token
+        unknown = getattr(text.tokenizer.model, "unk_token", None)
+        self.unk_token = unknown if unknown in self.tok2ind else self.null_token
+        self._unk_token_idx = self.tok2ind[self.unk_token]
+
+    def _text_encoder(self, tokenizer: Any, special: dict[str, str]) -> TextEncoder:
+        delimiter = self.opt.get("delimiter", "\n")
+        if tokenizer.encode(delimiter, add_special_tokens=False).ids:
+            special = {**special, "separator": delimiter}  # else the tokenizer's own: BERT's has nothing for "\n"
+        return TextEncoder(tokenizer, text_config(self.opt, special))
+
+    def _ready(self) -> TextEncoder:
+        if self.text is None:
+            raise ConfigError("the dictionary is not built yet: give --dict-file or --model-file, and train first")
+        return self.text
+
+    def _spooled(self) -> Iterator[str]:
+        if self._spool is not None:
+            self._spool.seek(0)
+            yield from self._spool
+            self._spool.close()
+
+    @staticmethod
+    def _tokenizer_path(dict_file: str | None) -> str | None:
+        """`X.dict` -> `X.tokenizer.json`."""
+        return None if dict_file is None else f"{dict_file.removesuffix('.dict')}.tokenizer.json"
+
+
+def _has_weights(opt: Opt) -> bool:
+    """Whether the model is loaded from a file, whose tokenizer goes before that of `--backbone`."""
+    return any(opt.get(name) and os.path.exists(opt[name]) for name in ("model_file", "init_model"))
+
+
+def _escape(token: str) -> str:
+    return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")

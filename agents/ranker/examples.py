@@ -1,0 +1,57 @@
+"""One example as the teacher gave it: its label, and what may be wrong with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container
+
+from parlai.core.message import Message
+
+FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
+
+
+def label_of(obs: Message, rng: random.Random) -> str | None:
+    """The label to rank: of several one that is among the candidates, if any is; None without labels."""
+    labels = obs.get("labels") or obs.get("eval_labels")
+    if not labels:
+        return None
+    if len(labels) == 1:
+        return str(labels[0])
+    candidates = set(obs.get("label_candidates") or ())
+    return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
+
+
+def example_error(
+    obs: Message, source: str, *, fixed: Container[str] | None = None, interactive: bool = False
+) -> str | None:
+    """What makes this example unusable with this source of candidates, or None.
+
+    `fixed` are the fixed candidates when a label must be one of them; `interactive` allows an empty first message.
+    """
+    flag = "--candidates" if "labels" in obs else "--eval-candidates"
+    if len(obs["text_vec"]) <= 2 and not interactive:
+        return f"{_describe(obs)} has no text: a context needs at least one word"
+    label = obs.get("label_choice")
+    if source == "batch" and label is None:
+        return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"
+    if source in FROM_EXAMPLE:
+        candidates = obs.get("label_candidates")
+        if not candidates:
+            return f"{_describe(obs)} has no candidates of its own, which {flag} {source} needs; use batch or fixed"
+        if label is not None and label not in candidates:
+            return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
+    if source == "fixed" and label is not None and fixed is not None and label not in fixed:
+        return (
+            f"{_describe(obs)} has a label that is not among the fixed candidates (--add-label-to-fixed-cands true "
+            "makes it a candidate of this example)"
+        )
+    return None
+
+
+def _describe(obs: Message) -> str:
+    def shorten(text: str) -> str:
+        return text if len(text) <= 80 else text[:77] + "..."
+
+    place = f" in the episode {shorten(obs['full_text'])!r}" if obs.get("full_text") else ""
+    label = f", label {shorten(obs['label_choice'])!r}," if obs.get("label_choice") else ""
+    return f"task {obs.get('id', 'unknown')}: the example {shorten(obs.get('text') or '')!r}{label}{place}"

@@ -1,0 +1,114 @@
+"""The half of our agents that has to do with weights: building, loading, saving and optimising the model."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.architecture import (
+    check_against_checkpoint,
+    check_supported,
+    describe_in_opt,
+    ranker_config,
+    scratch_backbone,
+    with_text,
+)
+from parlai.agents.ranker.args import add_ranker_args
+from parlai.agents.ranker.dictionary import RankerDictionary
+from parlai.agents.ranker.optimizer import parameter_groups
+from parlai.agents.ranker.schedule import build_schedule
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.core.torch_ranker_agent import TorchRankerAgent
+
+from polyencoder.backbone import backbone_config, load_pretrained
+from polyencoder.checkpoint import CONFIG_KEY, load_weights, read_model_file
+from polyencoder.config import Architecture, RankerConfig
+from polyencoder.models import RankerModel, build_model, freeze
+from polyencoder.transfer import transfer_weights
+
+
+class RankerModelAgent(TorchRankerAgent):
+    """ParlAI's ranker agent around a model of the library."""
+
+    architecture: ClassVar[Architecture]
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        add_ranker_args(parser, partial_opt)
+        return parser
+
+    @staticmethod
+    def dictionary_class() -> type[RankerDictionary]:
+        return RankerDictionary
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        check_supported(opt)
+        self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
+        self._is_finetune = False
+        super().__init__(opt, shared)
+
+    @property
+    def ranker(self) -> RankerModel:
+        """The model itself, without what distributed training wraps around it."""
+        model: RankerModel = getattr(self.model, "module", self.model)
+        return model
+
+    def build_dictionary(self) -> RankerDictionary:
+        dictionary: RankerDictionary = super().build_dictionary()
+        self.opt.update(dictionary.special_tokens_opt())
+        return dictionary
+
+    def build_model(self) -> RankerModel:
+        """A model of the checkpoint's shape when one is loaded next, else a new one."""
+        opt, text = self.opt, self.dict.text
+        path, self._is_finetune = self._get_init_model(opt, None)
+        pretrained = None
+        if path:
+            self._checkpoint = read_model_file(path)
+            backbone = self._checkpoint[0].backbone
+        elif opt.get("backbone"):
+            pretrained = load_pretrained(opt["backbone"])
+            pretrained.resize(len(text))
+            backbone = backbone_config(pretrained.model)
+        else:
+            backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
+        if self._checkpoint and not self._is_finetune:
+            check_against_checkpoint(opt, self.architecture, self._checkpoint[0], path=path)
+            config = with_text(self._checkpoint[0], text.config)
+        else:
+            config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config)
+        describe_in_opt(opt, config)
+        model = build_model(config, pretrained)
+        freeze(model, fine_tuned=opt.get("type_optimization") or ("all_encoder_layers" if opt["backbone"] else "all"))
+        return model
+
+    def load(self, path: str) -> dict[str, Any]:
+        """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
+        _, states = self._checkpoint or read_model_file(path)
+        self._checkpoint = None
+        if self._is_finetune:
+            fresh = transfer_weights(self.ranker, states["model"], origin=path)
+            logging.info(f"starting from {path}" + (f"; not in it, so random: {', '.join(fresh)}" if fresh else ""))
+        else:
+            load_weights(self.ranker, states["model"], origin=path)
+        return states
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), CONFIG_KEY: self.ranker.config.to_json()}
+
+    def init_optim(
+        self,
+        params: Any,
+        optim_states: dict[str, Any] | None = None,
+        saved_optim_type: str | None = None,
+        is_finetune: bool = False,
+    ) -> bool:
+        groups = parameter_groups(self.ranker, self.opt)
+        return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
+
+    def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
+        optimizer = self.optimizer.optimizer if self.fp16 else self.optimizer
+        self.scheduler = build_schedule(self.opt, optimizer, states or {}, hard_reset=hard_reset)
+        if self.scheduler:
+            self._number_training_updates = self.scheduler.get_initial_number_training_updates()

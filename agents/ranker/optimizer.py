@@ -1,0 +1,26 @@
+"""Which parameters decay: weight matrices do, biases and layer norms do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlai.core.opt import Opt
+from torch import nn
+
+ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
+
+
+def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
+    """The parameters that learn, in two groups for the optimizer: with weight decay and without."""
+    decay = opt.get("weight_decay")
+    if decay is None:
+        decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learning if p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
+        for group in groups:
+            group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)
+    return [group for group in groups if group["params"]]

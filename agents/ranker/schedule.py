@@ -1,0 +1,50 @@
+"""Learning-rate schedules that run on current torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlai.core.opt import Opt
+from parlai.nn.lr_scheduler import ParlAILRScheduler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+
+class WarmupThenPlateau(ParlAILRScheduler):
+    """Linear warm-up, then a factor whenever the validation loss has stopped falling (Section 5.1 of the paper).
+
+    ParlAI's own class for this passes an argument that torch has removed.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, *, patience: int, decay: float, warmup_updates: int, warmup_rate: float
+    ) -> None:
+        super().__init__(warmup_updates, warmup_rate)
+        self.scheduler = ReduceLROnPlateau(optimizer, "min", factor=decay, patience=patience)
+
+    def train_step(self, scheduler_steps: int) -> None:
+        pass
+
+    def valid_step(self, metrics_dict: dict[str, Any]) -> None:
+        if "loss" in metrics_dict and not self._is_lr_warming_up():
+            self.scheduler.step(float(metrics_dict["loss"]))
+
+
+def build_schedule(
+    opt: Opt, optimizer: Optimizer, states: dict[str, Any], *, hard_reset: bool
+) -> ParlAILRScheduler | None:
+    """The schedule that `--lr-scheduler` names, in the state that a checkpoint left it in."""
+    if opt.get("lr_scheduler") != "reduceonplateau" or opt.get("lr_scheduler_decay") == 1.0:
+        return ParlAILRScheduler.lr_scheduler_factory(opt, optimizer, states, hard_reset)
+    schedule = WarmupThenPlateau(
+        optimizer,
+        patience=opt["lr_scheduler_patience"],
+        decay=opt["lr_scheduler_decay"],
+        warmup_updates=opt["warmup_updates"],
+        warmup_rate=opt["warmup_rate"],
+    )
+    fresh = hard_reset or states.get("lr_scheduler_type", opt["lr_scheduler"]) != opt["lr_scheduler"]
+    schedule._init_warmup_scheduler(optimizer, states, fresh)
+    if not fresh:
+        schedule.load_state(states)
+    return schedule

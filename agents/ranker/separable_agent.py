@@ -1,0 +1,52 @@
+"""Agents whose candidates have vectors of their own: each is encoded once for as long as the model stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from parlai.agents.ranker.agent import RankerAgent
+from parlai.agents.ranker.candidates import CandidatePool
+from parlai.agents.ranker.vectors import VectorCache
+from parlai.core.opt import Opt
+from torch import Tensor
+
+from polyencoder.encoding import candidate_fingerprint, encode_candidates
+from polyencoder.text import TokenBatch
+
+
+class SeparableAgent(RankerAgent):
+    """Base of the bi- and the poly-encoder agent."""
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self._vectors = VectorCache()
+        super().__init__(opt, shared)
+
+    def forget_vectors(self) -> None:
+        self._vectors.clear()
+        if self.fixed is not None:
+            self.fixed.clear()
+
+    def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
+        vectors = self._pool_vectors(pool)
+        if pool.index is not None:
+            vectors = vectors[pool.index]
+        scores: Tensor = self.ranker.score(self.ranker.encode_context(contexts), vectors)
+        return scores
+
+    def _pool_vectors(self, pool: CandidatePool) -> Tensor:
+        """One vector for each text of the pool: [texts, dim]."""
+        if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
+            return self._vectors.get(pool.texts, self._encode)
+        fixed = self.fixed.vectors(
+            encode=self._encode,
+            fingerprint=lambda: candidate_fingerprint(self.ranker, self.dict.text),
+            on_disk=self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer(),
+        ).to(next(self.ranker.parameters()))
+        own = pool.texts[len(fixed) :]
+        return torch.cat([fixed, self._vectors.get(own, self._encode)]) if own else fixed
+
+    def _encode(self, texts: Sequence[str]) -> Tensor:
+        batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)
+        return encode_candidates(self.ranker, self.dict.text, texts, batch_size=batch_size)

@@ -1,0 +1,166 @@
+"""The transformer under a ranker: any Hugging Face encoder, by hub id, by folder, or from scratch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PreTrainedModel
+
+from polyencoder.errors import ConfigError
+from polyencoder.text.tokens import TokenBatch
+from polyencoder.text.vocabulary import special_tokens
+
+# Keys of a Hugging Face configuration that say where it came from, not what it is.
+_PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
+
+
+class Backbone(nn.Module):
+    """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
+
+    Its pooler, which the rankers do not use, is taken off: it would only cost memory and, in distributed training,
+    be a parameter without a gradient.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        self.model = model
+        self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    def forward(self, tokens: TokenBatch) -> Tensor:
+        """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing."""
+        inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+        if self.takes_segments and tokens.segments is not None:
+            inputs["token_type_ids"] = tokens.segments
+        output: Tensor = self.model(**inputs).last_hidden_state
+        return output
+
+    def resize(self, vocabulary_size: int) -> None:
+        """Make room for tokens that were added to the vocabulary; embeddings that are there stay as they are."""
+        if vocabulary_size > self.model.get_input_embeddings().num_embeddings:
+            self.model.resize_token_embeddings(vocabulary_size)
+
+    def embeddings(self) -> nn.Module:
+        """The embedding block: words, positions, segments and their normalisation."""
+        embeddings = getattr(self.model, "embeddings", None)
+        return embeddings if isinstance(embeddings, nn.Module) else self.model.get_input_embeddings()
+
+    def layers(self) -> nn.ModuleList:
+        """The transformer layers, first to last."""
+        count = int(self.model.config.num_hidden_layers)
+        for module in self.model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == count:
+                return module
+        raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
+
+
+def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
+    """The configuration of a model as a plain dictionary that `build_backbone` takes."""
+    return {key: value for key, value in model.config.to_dict().items() if key not in _PROVENANCE}
+
+
+def build_backbone(config: dict[str, Any]) -> Backbone:
+    """An encoder of this configuration with fresh random weights."""
+    values = dict(config)
+    model_type = values.pop("model_type")
+    try:
+        hf_config = AutoConfig.for_model(model_type, **values)
+    except ValueError:
+        raise ConfigError(f"this version of transformers knows no model type {model_type!r}") from None
+    return Backbone(AutoModel.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32))
+
+
+def load_pretrained(name: str | os.PathLike[str]) -> Backbone:
+    """A pre-trained encoder by hub id or folder, in float32. Code that comes with a model is never run.
+
+    Raises ConfigError when there is no such model or it is not a plain encoder.
+    """
+    with _explaining(name):
+        model = AutoModel.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32)
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+        raise ConfigError(
+            f"--backbone {name}: {config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
+        )
+    return Backbone(model)
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+    """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
+    with _explaining(name):
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(f"--backbone {name}: its tokenizer has no fast (tokenizer.json) version")
+    return tokenizer.backend_tokenizer, special_tokens(tokenizer)
+
+
+@contextmanager
+def _explaining(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what transformers raises for a model that is not there into one line that names the flag."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached "
+            f"({first_line})"
+        ) from None
+
+
+def scratch_config(
+    *,
+    vocabulary_size: int,
+    dim: int,
+    n_layers: int,
+    n_heads: int,
+    ffn_dim: int,
+    n_positions: int,
+    activation: str = "gelu",
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    pad_id: int = 0,
+    layer_norm_eps: float = 1e-5,
+) -> dict[str, Any]:
+    """The configuration of a BERT of these dimensions: ParlAI's `xlm` variant, a post-layer-norm encoder."""
+    if dim % n_heads:
+        raise ConfigError(f"--embedding-size {dim} is not a multiple of --n-heads {n_heads}")
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=dim,
+        num_hidden_layers=n_layers,
+        num_attention_heads=n_heads,
+        intermediate_size=ffn_dim,
+        max_position_embeddings=n_positions,
+        hidden_act=activation,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=attention_dropout,
+        type_vocab_size=2,
+        layer_norm_eps=layer_norm_eps,
+        pad_token_id=pad_id,
+        initializer_range=min(0.02 * (768 / dim) ** 0.5, 0.1),  # BERT's 0.02 at its 768 dimensions
+    )
+    return {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
+
+
+def max_length(config: dict[str, Any]) -> int | None:
+    """The longest sequence, in tokens, that an encoder of this configuration takes; None when it has no limit."""
+    positions = config.get("max_position_embeddings")
+    if not positions:
+        return None
+    # RoBERTa and its kin count positions from the padding id + 1
+    offset = (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
+    return int(positions) - offset
+
+
+_POSITIONS_AFTER_PADDING = {"roberta", "xlm-roberta", "camembert", "mpnet"}

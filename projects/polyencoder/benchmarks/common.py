@@ -1,0 +1,166 @@
+"""What the benchmarks share: fair timing, peak memory, the machine's description, one report format.
+
+A report is a dict: `benchmark`, `machine`, `settings`, `rows` (one dict for each measurement) and `summary` (the few
+numbers that matter, by name).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Work = Callable[[], object]
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the flags of every benchmark: --json, --quick, --threads."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller cases")
+    parser.add_argument("--threads", type=int, help="threads of torch (default: torch's choice)")
+    return parser
+
+
+def use_threads(threads: int | None) -> None:
+    """Set torch's threads, as `--threads` says."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, float]:
+    """Median milliseconds of each peer.
+
+    The peers take turns within each repetition, after one round that is not counted, so that a busy or throttled
+    machine is the same to all of them: their ratios hold even where the times do not.
+    """
+    for work in peers.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(repeats):
+        for name, work in peers.items():
+            start = time.perf_counter()
+            work()
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_extra_mb(work: Work) -> float:
+    """How far one call of `work` lifts the process's resident memory above where it was, in MB (2**20 bytes).
+
+    The call is made twice: what the first leaves behind for good (libraries, thread pools) is not counted. On Linux the
+    kernel keeps the peak, which is exact; elsewhere, or where it may not be reset, a thread looks every millisecond.
+    """
+    work()
+    gc.collect()
+    _return_free_memory()
+    if _reset_kernel_peak():
+        before = _status_mb("VmRSS")
+        work()
+        return max(0.0, _status_mb("VmHWM") - before)
+    return _sampled_peak_mb(work)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on: processor, cores, threads, versions."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a report: one JSON object, or its rows as a table and the summary below."""
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    rows = [{name: _short(value) for name, value in row.items()} for row in report["rows"]]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in columns}
+    print("  ".join(name.rjust(widths[name]) for name in columns))
+    for row in rows:
+        print("  ".join(row.get(name, "").rjust(widths[name]) for name in columns))
+    print()
+    for name, value in {**report["summary"], **report["machine"]}.items():
+        print(f"{name}: {_short(value)}")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _return_free_memory() -> None:
+    """Give freed heap pages back, which would otherwise serve the next call unseen. Only glibc has it."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset_kernel_peak() -> bool:
+    try:
+        _CLEAR_REFS.write_text("5")
+    except OSError:
+        return False
+    return _STATUS.exists()
+
+
+def _status_mb(field: str) -> float:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise OSError(f"{_STATUS} has no {field}")
+
+
+def _sampled_peak_mb(work: Work) -> float:
+    before = peak = _resident_mb()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.001):
+            peak = max(peak, _resident_mb())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return max(0.0, max(peak, _resident_mb()) - before)
+
+
+def _resident_mb() -> float:
+    if _STATUS.exists():
+        return _status_mb("VmRSS")
+    import resource  # absent on Windows; the highest ever rather than the present size, so the answer is a lower bound
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / 2**20 if platform.system() == "Darwin" else used / 2**10
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

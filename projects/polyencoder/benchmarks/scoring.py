@@ -1,0 +1,160 @@
+"""Exact poly-encoder scoring against ParlAI's own module, on the same tensors.
+
+For each number of candidates and of codes, batch 1, the median time of
+- floor: the bare fp32 matrix product, candidates times codes;
+- fp32_search, bf16_search: the ten best candidates (scan and top-k; bf16-stored candidates, last order in fp32);
+- fp32_score: all scores;
+- parlai: ParlAI's attention and dot product, without its sort.
+
+The agreement of bf16 is with fp32 search over fp32-stored candidates, so it counts the rounding of the stored vectors.
+
+Needs ParlAI: `pip install --no-deps parlai==1.7.2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.benchmarks.common import (
+    argument_parser,
+    interleaved_ms,
+    machine,
+    peak_extra_mb,
+    print_report,
+    use_threads,
+)
+from polyencoder.scoring import ContextEncoding, score, search
+
+DIM = 768
+TOP_K = 10
+HEADLINE = (100_000, 64)  # the case of the summary: candidates, codes
+
+DRAWN = (
+    "Candidates: 0.45 a topic (of 1000) + 0.89 noise. Codes: 0.35 the context's topic + 0.35 the code's own topic + 0.87 "
+    "noise. All parts normal, scaled so that logits of unrelated vectors have a standard deviation of 3; those of one "
+    "topic are about 13 higher. They stand in for a trained model's vectors: a hundred candidates of each topic are "
+    "rivals for the first places, where pure noise has a few lucky ones far apart."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--contexts", type=int, default=20, help="contexts over which bf16 is compared with fp32")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    rank_with_parlai = _parlai_scorer()
+
+    torch.manual_seed(0)
+    repeats, contexts = (5, min(5, flags.contexts)) if flags.quick else (15, flags.contexts)
+    code_counts = (16, 64) if flags.quick else (16, 64, 360)
+    topics = torch.randn(1000, DIM)
+    with torch.inference_mode():
+        rows = []
+        for n in (1_000, 100_000):
+            candidates = draw_candidates(topics, n=n)
+            for codes in code_counts:
+                context = draw_contexts(topics, contexts=contexts, codes=codes)
+                rows.append(measure(context, candidates, rank_with_parlai, repeats=repeats))
+
+    headline = next(row for row in rows if (row["candidates"], row["codes"]) == HEADLINE)
+    report = {
+        "benchmark": "scoring",
+        "machine": machine(),
+        "settings": {"dim": DIM, "top_k": TOP_K, "repeats": repeats, "contexts": contexts, "vectors": DRAWN},
+        "rows": rows,
+        "summary": {
+            "fp32_vs_parlai": headline["parlai_ms"] / headline["fp32_search_ms"],
+            "fp32_vs_floor": headline["fp32_search_ms"] / headline["floor_ms"],
+            "bf16_vs_parlai": headline["parlai_ms"] / headline["bf16_search_ms"],
+            "bf16_top1_agreement": headline["bf16_top1_agreement"],
+            "extra_memory_mb": headline["extra_memory_mb"],
+        },
+    }
+    print_report(report, as_json=flags.json)
+
+
+def draw_candidates(topics: Tensor, *, n: int) -> Tensor:
+    """[n, dim], as `DRAWN` says."""
+    topic = torch.randint(len(topics), (n,))
+    return _scaled(0.45 * topics[topic] + 0.89 * torch.randn(n, DIM))
+
+
+def draw_contexts(topics: Tensor, *, contexts: int, codes: int) -> ContextEncoding:
+    """Contexts of [codes, dim] each, as `DRAWN` says."""
+    of_context = torch.randint(len(topics), (contexts, 1))
+    of_code = torch.randint(len(topics), (contexts, codes))
+    noise = torch.randn(contexts, codes, DIM)
+    return ContextEncoding(_scaled(0.35 * topics[of_context] + 0.35 * topics[of_code] + 0.87 * noise))
+
+
+def _scaled(vectors: Tensor) -> Tensor:
+    """From unit variance to a product of two such vectors with a standard deviation of 3."""
+    return vectors * (3 / DIM**0.5) ** 0.5
+
+
+def measure(
+    contexts: ContextEncoding, candidates: Tensor, parlai: Callable[[ContextEncoding, Tensor], Tensor], *, repeats: int
+) -> dict[str, Any]:
+    """One row of the report. Times and memory are of the first context alone."""
+    one = contexts.select(0)
+    codes = one.vectors[0]
+    stored_bf16 = candidates.bfloat16()
+
+    def fp32_search() -> object:
+        return search(one, candidates, k=TOP_K)
+
+    def bf16_search() -> object:
+        return search(one, stored_bf16, k=TOP_K, compute_dtype=torch.bfloat16)
+
+    expected, found = score(one, candidates), parlai(one, candidates)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    times = interleaved_ms(
+        {
+            "floor": lambda: candidates @ codes.t(),
+            "fp32_search": fp32_search,
+            "fp32_score": lambda: score(one, candidates),
+            "bf16_search": bf16_search,
+            "parlai": lambda: parlai(one, candidates),
+        },
+        repeats=repeats,
+    )
+    exact = search(contexts, candidates, k=TOP_K).indices
+    rounded = search(contexts, stored_bf16, k=TOP_K, compute_dtype=torch.bfloat16).indices
+    return {
+        "candidates": len(candidates),
+        "codes": one.n_codes,
+        **{f"{name}_ms": value for name, value in times.items()},
+        "fp32_vs_parlai": times["parlai"] / times["fp32_search"],
+        "bf16_vs_parlai": times["parlai"] / times["bf16_search"],
+        "bf16_top1_agreement": (exact[:, 0] == rounded[:, 0]).float().mean().item(),
+        "bf16_top10_agreement": (exact.unsqueeze(2) == rounded.unsqueeze(1)).any(dim=2).float().mean().item(),
+        "extra_memory_mb": max(peak_extra_mb(fp32_search), peak_extra_mb(bf16_search)),
+        "parlai_extra_memory_mb": peak_extra_mb(lambda: parlai(one, candidates)),
+    }
+
+
+def _parlai_scorer() -> Callable[[ContextEncoding, Tensor], Tensor]:
+    """ParlAI's way for encoded candidates [1, n, dim] and batch size 1, where it needs no expansion."""
+    try:
+        from parlai.agents.transformer.polyencoder import PolyBasicAttention
+    except ImportError as error:
+        raise SystemExit(
+            f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2"
+        ) from None
+
+    def scores(context: ContextEncoding, candidates: Tensor) -> Tensor:
+        attention = PolyBasicAttention("codes", context.n_codes, dim=2, attn="basic", get_weights=False)
+        mask = context.vectors.new_ones(1, context.n_codes).byte()
+        encodings = candidates.unsqueeze(0)
+        attended = attention(encodings, context.vectors, mask_ys=mask, values=context.vectors)
+        return torch.sum(attended * encodings, 2)
+
+    return scores
+
+
+if __name__ == "__main__":
+    main()

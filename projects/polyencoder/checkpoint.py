@@ -1,0 +1,105 @@
+"""Models on disk: the exported folder, and the model file that training writes.
+
+A folder holds `config.json`, `model.safetensors` and `tokenizer.json`. A model file X, in ParlAI's layout, holds the
+weights with their configuration and stands beside `X.tokenizer.json`. Neither is ever unpickled with code execution.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError
+from polyencoder.files import replacing, write_text
+from polyencoder.models import RankerModel, build_model
+from polyencoder.text import TextEncoder, read_tokenizer
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
+
+
+def save_folder(folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder) -> None:
+    """Write a model folder, each file whole or not at all, the configuration last."""
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
+    weights = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    with replacing(target / WEIGHTS) as temporary:
+        safetensors.torch.save_file(weights, temporary, metadata={"format": "pt"})
+    write_text(target / TOKENIZER, text.tokenizer.to_str(pretty=True))
+    write_text(target / CONFIG, model.config.to_json())
+
+
+def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
+    """Read a model folder."""
+    source = Path(folder)
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        if not (source / name).is_file():
+            raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
+    config = RankerConfig.from_json((source / CONFIG).read_text(encoding="utf-8"), origin=str(source / CONFIG))
+    try:
+        weights = safetensors.torch.load_file(source / WEIGHTS)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CheckpointError(f"{source / WEIGHTS}: damaged or not a safetensors file ({error})") from None
+    return _assemble(config, weights, source / TOKENIZER, origin=str(source / WEIGHTS))
+
+
+def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
+    """The configuration and all states (`model`, `optimizer`, ...) of a model file, mapped into memory, not copied."""
+    name = os.fspath(path)
+    try:
+        states = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no such model file") from None
+    except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"{name}: damaged, or not a file of weights that can be read safely ({str(error).splitlines()[0]})"
+        ) from None
+    if not isinstance(states, dict) or not isinstance(states.get(CONFIG_KEY), str) or "model" not in states:
+        raise CheckpointError(
+            f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `{CONFIG_KEY}` in it); "
+            "train one with `parlai train_model -m polyencoder -mf FILE`"
+        )
+    return RankerConfig.from_json(states[CONFIG_KEY], origin=f"{name}, `{CONFIG_KEY}`"), states
+
+
+def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
+    """Read a model file and its tokenizer."""
+    config, states = read_model_file(path)
+    return _assemble(config, states["model"], Path(f"{os.fspath(path)}.{TOKENIZER}"), origin=os.fspath(path))
+
+
+def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> None:
+    """Copy weights into the model; a missing, unexpected or wrongly shaped tensor is an error that names it."""
+    expected = model.state_dict()
+    problems = [f"{name} is missing" for name in expected if name not in weights]
+    problems += [f"{name} is not part of this model" for name in weights if name not in expected]
+    problems += [
+        f"{name} has shape {list(weights[name].shape)}, the model wants {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
+    model.load_state_dict(dict(weights))
+
+
+def _assemble(
+    config: RankerConfig, weights: Mapping[str, Tensor], tokenizer: Path, *, origin: str
+) -> tuple[RankerModel, TextEncoder]:
+    if not tokenizer.is_file():
+        raise CheckpointError(f"{tokenizer}: the model's tokenizer is missing; it belongs beside {origin}")
+    text = TextEncoder(read_tokenizer(tokenizer), config.text)
+    model = build_model(config)
+    load_weights(model, weights, origin=origin)
+    return model.eval(), text

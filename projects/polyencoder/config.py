@@ -1,0 +1,121 @@
+"""The configuration that travels with the weights: frozen, serialised as JSON, unknown keys are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from polyencoder.errors import ConfigError
+
+FORMAT_VERSION = 1
+
+Architecture = Literal["bi", "poly", "cross"]
+Reduction = Literal["first", "mean", "max", "mean_first"]
+ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
+Attention = Literal["basic", "sqrt"]
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """How turns of text become the tokens of a context or a candidate.
+
+    Lengths are in tokens and include the start and end tokens. A candidate is `start words end`; a context is
+    `start turn separator turn ... end`, of which the latest turns are kept.
+    """
+
+    text_truncate: int = 360
+    label_truncate: int = 72
+    history_size: int = 20
+    """The most utterances of a context; -1 keeps all of them."""
+    pad_token: str = "[PAD]"
+    start_token: str = "[CLS]"
+    end_token: str = "[SEP]"
+    separator: str = "[SEP]"
+    """The token, or the text that gives the tokens, between two turns."""
+
+    def __post_init__(self) -> None:
+        for name in ("text_truncate", "label_truncate"):
+            if getattr(self, name) < 3:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end "
+                    f"(flag --{name.replace('_', '-')})"
+                )
+        if self.history_size == 0 or self.history_size < -1:
+            raise ConfigError(f"history_size is {self.history_size}; it must be -1 (all) or at least 1")
+
+
+@dataclass(frozen=True)
+class RankerConfig:
+    """Everything that is needed to build a ranker around its weights.
+
+    `backbone` is the Hugging Face configuration of the encoder as a plain dictionary.
+    Sources: reductions, Section 4.2 and Table 7 of Humeau et al. (ICLR 2020); context vectors, Section 4.4 and
+    Appendix C; output scaling, ParlAI's `--output-scaling`.
+    """
+
+    architecture: Architecture
+    backbone: dict[str, Any]
+    text: TextConfig = field(default_factory=TextConfig)
+    share_encoders: bool = False
+    reduction: Reduction = "first"
+    reduction_outputs: int = 64
+    """M of the reduction `mean_first`: the average of the first M outputs."""
+    output_scaling: float = 1.0
+    context_vectors: ContextVectors = "codes"
+    n_codes: int = 64
+    codes_attention: Attention = "basic"
+    poly_attention: Attention = "basic"
+    pair_start: bool = False
+    """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        _check_choice("architecture", self.architecture, Architecture)
+        _check_choice("reduction", self.reduction, Reduction)
+        _check_choice("context_vectors", self.context_vectors, ContextVectors)
+        _check_choice("codes_attention", self.codes_attention, Attention)
+        _check_choice("poly_attention", self.poly_attention, Attention)
+        for name in ("n_codes", "reduction_outputs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if "model_type" not in self.backbone:
+            raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
+
+    def to_json(self) -> str:
+        """The configuration as indented JSON text, keys in the order of the fields."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, origin: str) -> RankerConfig:
+        """Read what `to_json` wrote. `origin` names the file in error messages."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: not valid JSON ({error})") from None
+        if not isinstance(values, dict) or "architecture" not in values:
+            raise ConfigError(f"{origin}: not the configuration of a ranker (no `architecture` in it)")
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"{origin}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; "
+                "install the version that wrote it"
+            )
+        values["text"] = _from_dict(TextConfig, values.get("text", {}), origin=f"{origin}, `text`")
+        return _from_dict(cls, values, origin=origin)
+
+
+def _from_dict(cls: type, values: dict[str, Any], *, origin: str) -> Any:
+    known = {f.name for f in dataclasses.fields(cls)}
+    if unknown := sorted(set(values) - known):
+        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ConfigError(f"{origin}: {error}") from None

@@ -1,0 +1,51 @@
+"""Many candidates into vectors: batches of like length, results in the order that was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from polyencoder.files import fingerprint
+from polyencoder.models import SeparableRanker
+from polyencoder.text import TextEncoder, token_batches
+
+BATCH_TOKENS = 1 << 14  # the most tokens of a batch, padding included; one long text does not widen a thousand short
+
+
+@torch.no_grad()
+def encode_candidates(
+    model: SeparableRanker,
+    text: TextEncoder,
+    candidates: Sequence[str],
+    *,
+    batch_size: int = 256,
+    progress: Callable[[int], object] | None = None,
+) -> Tensor:
+    """One vector for each candidate, [candidates, dim] on the model's device.
+
+    Candidates are encoded from short to long in batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, so
+    that nearly nothing of a batch is padding. `progress` is told how many more are done after each batch.
+    """
+    ids = text.candidate_ids(candidates)
+    device = next(model.parameters()).device
+    out: Tensor | None = None
+    for batch in token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=BATCH_TOKENS):
+        vectors = model.encode_candidates(text.pad([ids[i] for i in batch]).to(device))
+        if out is None:
+            out = vectors.new_empty(len(ids), vectors.size(-1))
+        out[torch.tensor(batch, device=device)] = vectors
+        if progress is not None:
+            progress(len(batch))
+    return torch.empty(0, model.dim, device=device) if out is None else out
+
+
+def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
+    """A digest of all that decides which vector a candidate gets: the tower's weights, the reduction, the tokenizer."""
+    config = model.config
+    parts: list[bytes | memoryview | str] = [text.fingerprint()]
+    parts.append(repr((config.backbone, config.reduction, config.reduction_outputs, config.output_scaling)))
+    for name, tensor in model.candidate_tower.state_dict().items():
+        parts += [name, str(tensor.dtype), tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data]
+    return fingerprint(parts)

@@ -1,0 +1,21 @@
+"""The library's exceptions: one small tree, so that a caller can catch everything of ours or one kind of it."""
+
+from __future__ import annotations
+
+__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError"]
+
+
+class PolyencoderError(Exception):
+    """Base of every error that this library raises on purpose. Its message says what was wrong and what to do."""
+
+
+class InputError(PolyencoderError, ValueError):
+    """Data that cannot be used: an empty candidate list, a label that is missing, a tensor of the wrong shape."""
+
+
+class ConfigError(PolyencoderError, ValueError):
+    """Settings that contradict each other, are unknown, or name something that is not there."""
+
+
+class CheckpointError(PolyencoderError):
+    """A saved model that is missing, damaged, of another architecture or size, or from a newer version."""

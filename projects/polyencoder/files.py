@@ -1,0 +1,48 @@
+"""Files that are whole or not there: written beside their final name, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path in the folder of `path`; when the block ends well, the file there becomes `path`.
+
+    A kill or an error in between leaves the old file as it was, and no temporary one after an error.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; ours are ordinary ones
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text to `path`, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def fingerprint(parts: Iterable[bytes | memoryview | str]) -> str:
+    """A hex digest of the parts; where one part ends and the next begins counts."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = memoryview(part.encode() if isinstance(part, str) else part).cast("B")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()

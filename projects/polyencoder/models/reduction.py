@@ -1,0 +1,24 @@
+"""red(): many outputs of a transformer into one vector (Section 4.2 and Table 7 of the poly-encoder paper)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polyencoder.config import Reduction
+
+
+def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int = 64) -> Tensor:
+    """One vector for each sequence: [batch, length, dim] and mask [batch, length] -> [batch, dim].
+
+    `first` takes the output of the start token, `mean` and `max` go over all real tokens, `mean_first` averages the
+    first `first_m` real tokens. Padding never counts.
+    """
+    if reduction == "first":
+        return outputs[:, 0]
+    if reduction == "max":
+        return outputs.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+    if reduction == "mean_first":
+        outputs, mask = outputs[:, :first_m], mask[:, :first_m]
+    weights = mask.to(outputs.dtype)
+    return torch.einsum("bld,bl->bd", outputs, weights) / weights.sum(1, keepdim=True).clamp(min=1)

@@ -1,0 +1,9 @@
+"""Scores of candidates for contexts: the whole matrix (`score`) or the best of many (`search`). Pure torch."""
+
+from __future__ import annotations
+
+from polyencoder.scoring.context import ContextEncoding
+from polyencoder.scoring.exact import ATTENTION_TYPES, score
+from polyencoder.scoring.search import TopK, search
+
+__all__ = ["ATTENTION_TYPES", "ContextEncoding", "TopK", "score", "search"]

@@ -1,0 +1,121 @@
+"""The poly-encoder's score, from logits alone.
+
+Section 4.4 of the paper attends over the codes y_1..y_m with the candidate c as the query, and multiplies what comes
+out with c. With l_i = c . y_i and p = softmax(l) that is
+
+    score = (sum_i p_i y_i) . c = sum_i p_i l_i
+
+so the attended vectors, [batch, candidates, dim] of them, are never needed: one matrix product gives the logits, and
+all else works on `codes` numbers for each pair. It also bounds the score, with W Lambert's function:
+
+    max_i l_i - W((m - 1) / e) <= score <= max_i l_i
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from polyencoder.errors import InputError
+from polyencoder.scoring.chunks import chunk_sizes
+from polyencoder.scoring.context import ContextEncoding
+
+ATTENTION_TYPES = ("basic", "sqrt")
+
+
+def score(
+    context: ContextEncoding, candidates: Tensor, *, attention: str = "basic", max_elements: int | None = None
+) -> Tensor:
+    """Scores of all candidates for all contexts: exact, and differentiable with respect to both.
+
+    Args:
+        context: the encoded contexts. A code that is masked out has no weight, whatever its vector holds; a context
+            without any real code scores 0 with every candidate.
+        candidates: [n, dim], the same for each context, or [batch, n, dim]. The product runs in the dtype that holds
+            both sides (or in autocast's), the softmax in at least fp32.
+        attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax, and only there.
+        max_elements: the most floats that temporaries may take when no gradient is wanted; None for a number that
+            suits the device. With gradients all is scored in one piece.
+
+    Returns:
+        [batch, n] on the contexts' device, fp32 (float64 if a side is float64).
+
+    Raises:
+        InputError: if shapes, dtypes or the attention type do not fit.
+    """
+    scale = attention_scale(attention, dim=context.dim)
+    check_candidates(context, candidates)
+    context = context.to(dtype=torch.promote_types(context.vectors.dtype, candidates.dtype))
+    if torch.is_grad_enabled() and (context.vectors.requires_grad or candidates.requires_grad):
+        return score_chunk(context, candidates, scale=scale)
+
+    n = candidates.size(-2)
+    contexts_at_once, candidates_at_once = chunk_sizes(context, candidates, max_elements=max_elements)
+    scores = context.vectors.new_empty(context.batch_size, n, dtype=at_least_fp32(context.vectors.dtype))
+    for i in range(0, context.batch_size, contexts_at_once):
+        rows = slice(i, i + contexts_at_once)
+        part = context.select(rows)
+        for j in range(0, n, candidates_at_once):
+            columns = slice(j, j + candidates_at_once)
+            chunk = candidates[columns] if candidates.dim() == 2 else candidates[rows, columns]
+            scores[rows, columns] = score_chunk(part, chunk, scale=scale)
+    return scores
+
+
+def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
+    """What training, evaluation and search all run: the scores [batch, n] of as many candidates as fit in memory.
+
+    `candidates`, [n, dim] or [batch, n, dim], take the contexts' dtype and device; `scale` multiplies the logits inside
+    the softmax. The result is fp32, or float64 for float64 vectors.
+    """
+    vectors, mask = context.vectors, context.mask
+    candidates = candidates.to(vectors)
+    if mask is not None:
+        # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
+        vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0)
+    logits_dtype = at_least_fp32(vectors.dtype)
+    if candidates.dim() == 3:
+        logits = (candidates @ vectors.transpose(1, 2)).to(logits_dtype)  # [batch, n, codes]
+        return _attended(logits, None if mask is None else mask.unsqueeze(1), scale=scale)
+    # Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
+    logits = (candidates @ vectors.flatten(0, 1).t()).to(logits_dtype)  # [n, batch * codes]
+    return _attended(logits.unflatten(1, vectors.shape[:2]), mask, scale=scale).t().contiguous()
+
+
+def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
+    """sum_i p_i l_i over the last dimension, [..., codes] -> [...]; `mask` (True = real) broadcasts to the logits."""
+    if logits.size(-1) == 1:
+        return logits.squeeze(-1)  # the weight of one code is 1
+    attention = logits if scale == 1 else logits * scale
+    if mask is not None:
+        # The lowest finite number, not -inf: without any real code the weights are then uniform instead of nan.
+        attention = attention.masked_fill(~mask, torch.finfo(attention.dtype).min)
+    return (torch.softmax(attention, dim=-1) * logits).sum(dim=-1)
+
+
+def attention_scale(attention: str, *, dim: int) -> float:
+    """What the attention type multiplies the logits with inside the softmax.
+
+    Raises:
+        InputError: if the type is unknown.
+    """
+    if attention not in ATTENTION_TYPES:
+        raise InputError(f"attention must be one of {', '.join(ATTENTION_TYPES)}; got {attention!r}")
+    return 1.0 if attention == "basic" else 1 / math.sqrt(dim)
+
+
+def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:
+    """Raise InputError unless `candidates` are [n, dim] or [batch, n, dim] for these contexts."""
+    fits = candidates.dim() == 2 or (candidates.dim() == 3 and candidates.size(0) == context.batch_size)
+    if not fits or candidates.size(-1) != context.dim or not candidates.is_floating_point():
+        raise InputError(
+            f"candidates must be floating point [n, {context.dim}] or [{context.batch_size}, n, {context.dim}] for "
+            f"context vectors {list(context.vectors.shape)}, got {candidates.dtype} {list(candidates.shape)}"
+        )
+
+
+def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of logits and scores for vectors of this dtype."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,18 @@
+"""Text to tokens: tokenizers, contexts of whole turns, padded batches."""
+
+from polyencoder.text.context import join_turns, surround
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
+from polyencoder.text.tokens import TokenBatch, pad, token_batches
+from polyencoder.text.vocabulary import special_tokens, train_tokenizer
+
+__all__ = [
+    "TextEncoder",
+    "TokenBatch",
+    "join_turns",
+    "pad",
+    "read_tokenizer",
+    "special_tokens",
+    "surround",
+    "token_batches",
+    "train_tokenizer",
+]

@@ -1,0 +1,37 @@
+"""Fitting a dialogue into the model's length: the latest turns, whole where possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def join_turns(
+    turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
+) -> list[int]:
+    """Token ids of a context: `start turn separator turn ... end`, at most `max_tokens` long.
+
+    The latest turns are kept. A turn that does not fit any more is left out whole, with all before it; only when
+    the very last turn is too long by itself is it cut, and then its latest tokens stay.
+    """
+    room = max_tokens - 2
+    kept: list[Sequence[int]] = []
+    for turn in reversed(turns):
+        cost = len(turn) + (len(separator) if kept else 0)
+        if cost > room:
+            break
+        room -= cost
+        kept.append(turn)
+    if not kept and turns:
+        kept = [turns[-1][-room:]]
+    ids = [start]
+    for position, turn in enumerate(reversed(kept)):
+        if position:
+            ids.extend(separator)
+        ids.extend(turn)
+    ids.append(end)
+    return ids
+
+
+def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
+    """Token ids of a candidate: `start words end`, its first words kept, at most `max_tokens` long."""
+    return [start, *ids[: max_tokens - 2], end]

@@ -1,0 +1,111 @@
+"""From text to tokens: a fast tokenizer, the memory of what it has seen, and the layout of a context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import islice
+
+from tokenizers import Tokenizer
+
+from polyencoder.config import TextConfig
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.files import fingerprint
+from polyencoder.text.context import join_turns, surround
+from polyencoder.text.tokens import TokenBatch, pad
+
+MEMORY = 200_000  # texts whose ids are remembered; at about 20 tokens each some 100 MB when full
+
+
+class TextEncoder:
+    """Makes the tokens of contexts and candidates as one `TextConfig` says.
+
+    Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the
+    last `MEMORY` texts are kept.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: TextConfig) -> None:
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to change
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.encode_special_tokens = True  # "[SEP]" typed by a user is text, not the end of a turn
+        self.config = config
+        self.pad_id = self._special("pad_token")
+        self.start_id = self._special("start_token")
+        self.end_id = self._special("end_token")
+        separator = self.tokenizer.token_to_id(config.separator)
+        self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
+        self._memory: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        """The number of tokens in the vocabulary."""
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without special tokens. The lists are shared: do not change them."""
+        memory = self._memory
+        if missing := [text for text in dict.fromkeys(texts) if text not in memory]:
+            memory.update(zip(missing, self._encode(missing), strict=True))
+        found = [memory[text] for text in texts]
+        if len(memory) > MEMORY:
+            for text in list(islice(memory, len(memory) // 2)):  # the oldest half
+                del memory[text]
+        return found
+
+    def context_ids(self, turns: Sequence[str]) -> list[int]:
+        """Token ids of one context: the latest utterances, each line of one a turn of its own, joined and surrounded."""
+        if isinstance(turns, str):
+            turns = [turns]
+        if self.config.history_size > 0:
+            turns = turns[-self.config.history_size :]
+        lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
+        return join_turns(
+            self.ids(lines),
+            start=self.start_id,
+            end=self.end_id,
+            separator=self.separator_ids,
+            max_tokens=self.config.text_truncate,
+        )
+
+    def candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each candidate, surrounded by the start and end tokens."""
+        limit = self.config.label_truncate
+        return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in self.ids(texts)]
+
+    def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
+        """A padded batch of contexts, each a list of turns or one text."""
+        if not contexts:
+            raise InputError("no context to encode: the list of contexts is empty")
+        return self.pad([self.context_ids(turns) for turns in contexts])
+
+    def candidates(self, texts: Sequence[str]) -> TokenBatch:
+        """A padded batch of candidates."""
+        if not texts:
+            raise InputError("no candidate to encode: the list of candidates is empty")
+        return self.pad(self.candidate_ids(texts))
+
+    def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
+        return pad(sequences, pad_id=self.pad_id)
+
+    def fingerprint(self) -> str:
+        """A digest of all that decides which tokens a text becomes."""
+        return fingerprint([self.tokenizer.to_str(), repr(self.config)])
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def _special(self, name: str) -> int:
+        token = getattr(self.config, name)
+        index = self.tokenizer.token_to_id(token)
+        if index is None:
+            raise ConfigError(f"the tokenizer has no {token!r}, which is this model's {name.replace('_', ' ')}")
+        return int(index)
+
+
+def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """Read a `tokenizer.json`."""
+    try:
+        return Tokenizer.from_file(os.fspath(path))
+    except Exception as error:  # the Rust library raises plain Exception
+        raise ConfigError(f"{os.fspath(path)}: not a readable tokenizer.json ({error})") from None

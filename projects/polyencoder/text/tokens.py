@@ -1,0 +1,71 @@
+"""Token sequences as tensors: padding, lengths, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Token sequences, padded on the right to the longest of them.
+
+    ids: [batch, length] int64; mask: [batch, length] bool, True on real tokens; segments: [batch, length] int64 or None
+    (all zero).
+    """
+
+    ids: Tensor
+    mask: Tensor
+    segments: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.ids.size(0)
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        segments = None if self.segments is None else self.segments.to(device, non_blocking=True)
+        return TokenBatch(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), segments)
+
+    def sequences(self) -> list[list[int]]:
+        """The sequences without their padding."""
+        lengths = self.mask.sum(1).tolist()
+        return [row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)]
+
+
+def pad(
+    sequences: Sequence[Sequence[int]], *, pad_id: int, segments: Sequence[Sequence[int]] | None = None
+) -> TokenBatch:
+    """Stack sequences of token ids into a `TokenBatch` as long as the longest of them."""
+    lengths = np.fromiter((len(s) for s in sequences), dtype=np.int64, count=len(sequences))
+    width = max(int(lengths.max(initial=0)), 1)
+    mask = np.arange(width) < lengths[:, None]
+
+    def stack(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+        out = np.full(mask.shape, fill, dtype=np.int64)
+        out[mask] = np.fromiter((x for row in rows for x in row), dtype=np.int64, count=int(lengths.sum()))
+        return torch.from_numpy(out)
+
+    return TokenBatch(
+        ids=stack(sequences, pad_id),
+        mask=torch.from_numpy(mask),
+        segments=None if segments is None else stack(segments, 0),
+    )
+
+
+def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
+    """Cut sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
+
+    Gives the sequences' places, from the shortest to the longest, so that a batch is of like length and one long
+    sequence does not widen a thousand short ones. A sequence of more than `max_tokens` is a batch of its own.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        full = not batches or len(batches[-1]) == batch_size or (len(batches[-1]) + 1) * lengths[i] > max_tokens
+        if full:
+            batches.append([i])
+        else:
+            batches[-1].append(i)
+    return batches

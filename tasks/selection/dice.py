@@ -1,0 +1,50 @@
+"""Random choices that come out the same on every platform and every version of Python.
+
+The standard library promises that alone of `Random.random()`: `choice`, `sample` and `shuffle` have changed before and
+may change again. A generated data set and its published scores must not, so everything here is made from `random()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from random import Random
+from typing import TypeVar
+
+__all__ = ["Dice"]
+
+T = TypeVar("T")
+
+
+class Dice:
+    """A seeded source of choices. Equal keys give equal choices; a key is any text, such as `"7:valid:12"`."""
+
+    def __init__(self, key: str) -> None:
+        self._random = Random(key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
+
+    def below(self, n: int) -> int:
+        """A whole number in [0, n)."""
+        return int(self._random() * n)
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def choice(self, items: Sequence[T]) -> T:
+        return items[self.below(len(items))]
+
+    def order(self, n: int) -> Iterator[int]:
+        """The numbers below n in random order, one at a time: k of them cost O(k), however large n is."""
+        moved: dict[int, int] = {}  # Fisher-Yates on an array of which only the changed places are kept
+        for here in range(n):
+            there = here + self.below(n - here)
+            value = moved.pop(here, here)
+            if there != here:
+                moved[there], value = value, moved.get(there, there)
+            yield value
+
+    def sample(self, items: Sequence[T], k: int) -> list[T]:
+        """k different places of `items` in random order; all of them when there are fewer."""
+        return [items[place] for place in islice(self.order(len(items)), k)]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        return self.sample(items, len(items))

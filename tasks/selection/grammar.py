@@ -1,0 +1,158 @@
+"""Writes the dialogues of the sample task from a seed.
+
+A dialogue gives the speaker a persona of five facts and has five turns. In each turn the partner asks about a fact of
+the persona, tells something, asks for something told two or more turns ago, or makes small talk. Every sentence knows
+its meaning, (topic, value): a candidate is right if and only if it means what the label means, so distractors are all
+replies that mean something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .dice import Dice
+from .phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
+
+__all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue", "write_dialogues"]
+
+CANDIDATES = 20
+FACTS = 4
+TURNS = 4
+# What the partner does in the turns of a dialogue. A recall comes two or more turns after something was told.
+PLANS = (
+    ("tell", "ask", "recall", "ask"),
+    ("tell", "ask", "talk", "recall"),
+    ("talk", "tell", "ask", "recall"),
+    ("talk", "ask", "tell", "ask"),
+    ("ask", "talk", "tell", "ask"),
+    ("ask", "ask", "talk", "ask"),
+)
+# How the 19 distractors are made up; what cannot be had (there is no history yet, ...) is filled with random replies.
+SAME_TOPIC = 6  # an answer to the same question with another value: it contradicts the persona or the history
+SAME_SPEAKER = 6  # true and said or known in this very dialogue, but no answer to this question
+
+
+class Reply(NamedTuple):
+    text: str
+    meaning: tuple[str, str]
+
+
+class Turn(NamedTuple):
+    text: str  # the partner's utterance
+    label: Reply
+    candidates: tuple[Reply, ...]  # CANDIDATES of them, distinct, the label among them
+
+
+class Dialogue(NamedTuple):
+    persona: tuple[str, ...]
+    turns: tuple[Turn, ...]
+
+
+def write_dialogues(split: str, count: int, *, seed: int) -> Iterator[Dialogue]:
+    """`count` dialogues; equal arguments give equal dialogues on every platform, other splits and seeds others."""
+    return (write_dialogue(Dice(f"{seed}:{split}:{number}")) for number in range(count))
+
+
+def write_dialogue(dice: Dice) -> Dialogue:
+    return _Writer(dice).dialogue()
+
+
+class _Writer:
+    """Writes one dialogue. What was said so far is its state."""
+
+    def __init__(self, dice: Dice) -> None:
+        self.dice = dice
+        self.facts = [(topic, dice.choice(topic.values)) for topic in dice.sample(PERSONA, FACTS)]
+        self.unasked = dice.shuffled(self.facts)
+        self.untold = dice.shuffled(TOLD)
+        self.told: list[tuple[ToldTopic, Value]] = []
+        self.said: list[Reply] = []
+
+    def dialogue(self) -> Dialogue:
+        dice = self.dice
+        persona = tuple(value.fill(dice.choice(topic.facts)) for topic, value in self.facts)
+        turns = []
+        for act in dice.choice(PLANS):
+            turns.append(getattr(self, act)())
+            self.said.append(turns[-1].label)
+        return Dialogue(persona, tuple(turns))
+
+    # Turns.
+
+    def ask(self) -> Turn:
+        topic, value = self.unasked.pop()
+        text = self.dice.choice(topic.questions)
+        same = self.dice.shuffled([other for other in topic.values if other is not value])
+        if self.dice.chance(0.5):  # the partner speaks of their own first: the wrong words are in the history then
+            theirs = self.dice.choice(same)
+            text = f"{theirs.fill(self.dice.choice(topic.facts))} {text}"
+            same = [theirs, *(other for other in same if other is not theirs)]
+        return self.turn(text, self.answer(topic, value), [self.answer(topic, other) for other in same[:SAME_TOPIC]])
+
+    def tell(self) -> Turn:
+        topic = self.untold.pop()
+        value = self.dice.choice(topic.values)
+        self.told.append((topic, value))
+        text = value.fill(self.dice.choice(topic.statements))
+        return self.turn(text, self.acknowledge(topic, value), [self.acknowledge(topic, v) for v in topic.values])
+
+    def recall(self) -> Turn:
+        topic, value = self.dice.choice(self.told)
+        text = self.dice.choice(topic.questions)
+        return self.turn(text, self.remind(topic, value), [self.remind(topic, v) for v in topic.values])
+
+    def talk(self) -> Turn:
+        topic = self.dice.choice(TALK)
+        return self.turn(self.dice.choice(topic.prompts), self.chat(topic), [])
+
+    # Replies.
+
+    def answer(self, topic: PersonaTopic, value: Value) -> Reply:
+        return self.reply(value.fill(self.dice.choice(topic.answers)), topic.name, value.plain)
+
+    def acknowledge(self, topic: ToldTopic, value: Value) -> Reply:
+        return self.reply(value.fill(self.dice.choice(topic.acknowledgements)), topic.name, value.plain)
+
+    def remind(self, topic: ToldTopic, value: Value) -> Reply:
+        return self.reply(value.fill(self.dice.choice(topic.recalls)), topic.name, value.plain)
+
+    def chat(self, topic: TalkTopic) -> Reply:
+        return self.reply(self.dice.choice(topic.replies), "talk", topic.prompts[0])
+
+    def reply(self, words: str, topic: str, value: str) -> Reply:
+        end = "" if words.endswith(("?", "!")) else " ."
+        return Reply(f"{self.dice.choice(OPENERS)} {words}{end}".strip(), (topic, value))
+
+    def anything(self) -> Reply:
+        """A reply from some other dialogue."""
+        kind = self.dice.below(4)
+        if kind == 0:
+            return self.chat(self.dice.choice(TALK))
+        if kind == 1:
+            topic = self.dice.choice(TOLD)
+            write = self.remind if self.dice.chance(0.5) else self.acknowledge
+            return write(topic, self.dice.choice(topic.values))
+        asked = self.dice.choice(PERSONA)
+        return self.answer(asked, self.dice.choice(asked.values))
+
+    # Candidates.
+
+    def turn(self, text: str, label: Reply, same_topic: list[Reply]) -> Turn:
+        """Completes a turn: the label and its distractors in random order."""
+        speaker = [
+            *self.said[-1:],  # word for word: rankers love to repeat themselves
+            *(self.answer(topic, value) for topic, value in self.facts),
+            *(self.remind(topic, value) for topic, value in self.told),
+        ]
+        chosen = {label.text: label}
+
+        def add(replies: list[Reply], most: int) -> None:
+            usable = {r.text: r for r in replies if r.meaning != label.meaning and r.text not in chosen}
+            chosen.update((r.text, r) for r in self.dice.sample(list(usable.values()), most))
+
+        add(same_topic, SAME_TOPIC)
+        add(speaker, SAME_SPEAKER)
+        while len(chosen) < CANDIDATES:
+            add([self.anything()], 1)
+        return Turn(text, label, tuple(self.dice.shuffled(list(chosen.values()))))

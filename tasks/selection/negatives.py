@@ -1,0 +1,72 @@
+"""Wrong answers for data that comes without candidates: drawn from the training labels, the same ones each time.
+
+This is the one place where the project's tasks make candidates up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from parlai.core.metrics import normalize_answer
+from parlai.core.params import ParlaiParser
+from polyencoder.errors import ConfigError, InputError
+
+from .dice import Dice
+
+__all__ = ["NegativeSampler", "add_negatives_args"]
+
+
+def add_negatives_args(parser: ParlaiParser) -> None:
+    """Adds `--num-negatives`, for teachers whose files may lack candidates."""
+    group = parser.add_argument_group("Sampled candidates")
+    group.add_argument(
+        "--num-negatives",
+        type=int,
+        default=19,
+        help="Where inline candidates are asked for and the data has none: how many random training labels to put "
+        "beside the right one. They depend on --teacher_seed.",
+    )
+
+
+class NegativeSampler:
+    """Draws candidates for one example: its label and `count` labels of other examples, in random order.
+
+    A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and
+    articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative.
+
+    Args:
+        labels: the training labels. Each distinct text is equally likely, however often it occurs.
+        count: negatives for each example, at least 1.
+        seed: another seed, other negatives.
+        source: where the labels come from, for error messages.
+    """
+
+    def __init__(self, labels: Iterable[str], *, count: int = 19, seed: int = 0, source: str = "the data") -> None:
+        if count < 1:
+            raise ConfigError(f"--num-negatives must be at least 1, got {count}")
+        self.pool = list(dict.fromkeys(labels))
+        self.count = count
+        self.seed = seed
+        self.source = source
+
+    def candidates(self, labels: Sequence[str], *, key: int | str) -> list[str]:
+        """`labels[0]` and the negatives, shuffled; equal keys give equal candidates.
+
+        Raises:
+            InputError: there are fewer than `count` usable labels in all of the training data.
+        """
+        dice = Dice(f"{self.seed}:{key}")
+        taken = {normalize_answer(label) for label in labels}
+        chosen = [labels[0]]
+        for place in dice.order(len(self.pool)):
+            text = self.pool[place]
+            normal = normalize_answer(text)
+            if normal not in taken:
+                taken.add(normal)
+                chosen.append(text)
+                if len(chosen) > self.count:
+                    return dice.shuffled(chosen)
+        raise InputError(
+            f"--num-negatives {self.count}: {self.source} has only {len(chosen) - 1} labels that differ from "
+            f"{labels[0]!r}; lower --num-negatives"
+        )
