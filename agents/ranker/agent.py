@@ -52,7 +52,7 @@ class RankerAgent(RankerModelAgent):
         label = label_of(obs, self.random)
         if label is not None:
             obs.force_set("label_choice", label)
-        if self.opt.get("repeat_blocking_heuristic", True) and "labels" not in obs:
+        if self._blocks_repeats() and "labels" not in obs:
             obs.force_set("said", history.lines())
         return obs
 
@@ -105,27 +105,29 @@ class RankerAgent(RankerModelAgent):
         self.zero_grad()
         pool = self._pool(batch, self.candidates)
         candidates = self.dict.text.candidates(pool.texts).to(batch.text_vec.device)
-        scores = pool.masked(self.model(_contexts(batch), candidates, pool.index))
+        with self._autocast():
+            scores = pool.masked(self.model(_contexts(batch), candidates, pool.index))
         losses = F.cross_entropy(scores, pool.labels, reduction="none")
         self.backward(losses.mean())
         self.update_params()
 
         rank = ranks(scores.detach(), pool.labels)
         n = len(rank)
-        self.global_metrics.add("mean_loss", AverageMetric(float(losses.sum()), n))
+        self.global_metrics.add("mean_loss", AverageMetric(float(losses.detach().sum()), n))
         self.global_metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))
         self.global_metrics.add("rank", AverageMetric(int(rank.sum()), n))
         self.global_metrics.add("mrr", AverageMetric(float((1 / rank).sum()), n))
         if not self.opt.get("train_predict"):
             return Output()
-        return Output([pool.candidate(i, column) for i, column in enumerate(scores.argmax(1).tolist())])
+        return Output([pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])
 
     def eval_step(self, batch: Batch) -> Output | None:
         if batch.text_vec is None:
             return None
         self.model.eval()
         pool = self._pool(batch, self.eval_candidates)
-        scores = pool.masked(self.eval_scores(_contexts(batch), pool))
+        with self._autocast():
+            scores = pool.masked(self.eval_scores(_contexts(batch), pool))
         metrics = None
         if pool.labels is not None:
             losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
@@ -141,7 +143,7 @@ class RankerAgent(RankerModelAgent):
         )
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
-        """ParlAI's contract, for code that calls it: scores [batch, n] of token ids [n, length] or [batch, n, length]."""
+        """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""
         ids = cand_vecs.flatten(0, -2)
         index = None
         if cand_vecs.dim() == 3:
@@ -157,18 +159,26 @@ class RankerAgent(RankerModelAgent):
         Repeats are blocked among fixed candidates only, and never all of them.
         """
         wanted = self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"]
-        block = self.opt["repeat_blocking_heuristic"] and self.eval_candidates == "fixed"
+        block = self._blocks_repeats()
         spare = max(map(len, said)) if block else 0
         best, columns = scores.topk(min(wanted + spare, scores.size(1)))
         texts: list[list[str]] = []
         values: list[list[float]] = []
         for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
-            pairs = [(pool.candidate(i, j), s) for j, s in zip(row, row_scores, strict=True) if s > float("-inf")]
+            names = pool.candidates(i)
+            pairs = [(names[j], s) for j, s in zip(row, row_scores, strict=True) if s != float("-inf")]
             if block:
                 pairs = [pair for pair in pairs if pair[0] not in said[i]] or pairs
             texts.append([text for text, _ in pairs[:wanted]])
             values.append([score for _, score in pairs[:wanted]])
         return texts, values
+
+    def _autocast(self) -> torch.autocast:
+        device = "cuda" if self.use_cuda else "cpu"
+        return torch.autocast(device, torch.bfloat16, enabled=bool(self.opt.get("bf16")))
+
+    def _blocks_repeats(self) -> bool:
+        return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates == "fixed"
 
     def _pool(self, batch: Batch, source: str) -> CandidatePool:
         pool = batch_pool(

@@ -16,19 +16,21 @@ from polyencoder.errors import InputError
 class CandidatePool:
     """A pool in which each text is once: encoded once, and never a negative of an example whose label it is.
 
-    texts: the pool. index: [batch, n] rows of the pool that each example has as candidates, -1 where it has fewer
-    than n; None when the whole pool serves every example. labels: [batch] the column of each example's label, None
-    when there are no labels. mask: [batch, n] False on what is no candidate of the example; None when all are.
+    texts: the pool. labels: [batch] the column of each example's label, None when there are no labels. own: each
+    example's candidates, with index: [batch, n] their rows in the pool, -1 where it has fewer than n; both None when
+    the whole pool serves every example. mask: [batch, n] False on what is no candidate of the example; None when all
+    are.
     """
 
     texts: Sequence[str]
-    index: Tensor | None
-    mask: Tensor | None
-    labels: Tensor | None
+    labels: Tensor | None = None
+    own: Sequence[Sequence[str]] | None = None
+    index: Tensor | None = None
+    mask: Tensor | None = None
 
     def to(self, device: torch.device) -> CandidatePool:
-        index, mask, labels = (None if t is None else t.to(device) for t in (self.index, self.mask, self.labels))
-        return CandidatePool(self.texts, index, mask, labels)
+        labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
+        return CandidatePool(self.texts, labels, self.own, index, mask)
 
     def masked(self, scores: Tensor) -> Tensor:
         """These scores in float32, -inf where an example has no candidate."""
@@ -37,20 +39,22 @@ class CandidatePool:
 
     def counts(self, batch_size: int) -> list[int]:
         """How many candidates each example has."""
-        return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
+        if self.mask is not None:
+            return self.mask.sum(1).tolist()
+        return [len(self.candidates(row)) for row in range(batch_size)]
 
-    def candidate(self, row: int, column: int) -> str:
-        """The text in this column of this example's scores."""
-        return self.texts[column if self.index is None else int(self.index[row, column])]
+    def candidates(self, row: int) -> Sequence[str]:
+        """The candidates of this example, in the order of its scores; what `mask` excludes included."""
+        return self.texts if self.own is None else self.own[row]
 
 
 def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> CandidatePool:
-    """All of `texts` are candidates of every example. Labels that are equal are one candidate, not each other's negative."""
+    """All of `texts` are candidates of every example. Equal labels are one candidate, not each other's negative."""
     pool = list(dict.fromkeys(texts))
     if labels is None:
-        return CandidatePool(pool, None, None, None)
+        return CandidatePool(pool)
     place = {text: column for column, text in enumerate(pool)}
-    return CandidatePool(pool, None, None, torch.tensor([place[label] for label in labels]))
+    return CandidatePool(pool, torch.tensor([place[label] for label in labels]))
 
 
 def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:
@@ -66,7 +70,7 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
         None if labels is None else torch.tensor([texts.index(label) for texts, label in zip(own, labels, strict=True)])
     )
     mask = index >= 0
-    return CandidatePool(list(pool), index, None if bool(mask.all()) else mask, columns)
+    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask)
 
 
 def fixed_pool(
@@ -77,21 +81,21 @@ def fixed_pool(
     `place` gives each fixed candidate's row.
     """
     if labels is None:
-        return CandidatePool(fixed, None, None, None)
+        return CandidatePool(fixed)
     extra = list(dict.fromkeys(label for label in labels if label not in place))
     if extra and not add:
         raise InputError(
-            f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; set --ignore-bad-candidates true to "
-            "leave such examples out, or --add-label-to-fixed-cands true to make each label a candidate of its example"
+            f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; set --ignore-bad-candidates true "
+            "to leave such examples out, or --add-label-to-fixed-cands true to add each label to its own example"
         )
     if not extra:
-        return CandidatePool(fixed, None, None, torch.tensor([place[label] for label in labels]))
+        return CandidatePool(fixed, torch.tensor([place[label] for label in labels]))
     own = {label: len(fixed) + i for i, label in enumerate(extra)}
     columns = torch.tensor([own[label] if label in own else place[label] for label in labels])
     mask = torch.ones(len(labels), len(fixed) + len(extra), dtype=torch.bool)
     mask[:, len(fixed) :] = False
     mask[torch.arange(len(labels)), columns] = True
-    return CandidatePool([*fixed, *extra], None, mask, columns)
+    return CandidatePool([*fixed, *extra], columns, mask=mask)
 
 
 def batch_pool(

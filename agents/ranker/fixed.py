@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from polyencoder.errors import InputError
+from polyencoder.files import fingerprint as digest
 from polyencoder.files import replacing
 
 
@@ -22,7 +23,7 @@ def read_candidates(path: str) -> list[str]:
     """The different lines of a candidates file, in its order."""
     flag = "--fixed-candidates-path"
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise InputError(f"{flag} {path}: no such file; give a text file with one candidate a line") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -34,19 +35,21 @@ def read_candidates(path: str) -> list[str]:
 
 
 def candidate_cache_path(opt: Opt, candidates_path: str) -> str | None:
-    """Where the vectors of these candidates are kept: the file that `--fixed-candidate-vecs` names, else one beside the model."""
+    """Where the candidates' vectors are kept: what `--fixed-candidate-vecs` names, else a file beside the model."""
     setting = opt.get("fixed_candidate_vecs") or "reuse"
     if setting not in ("reuse", "replace"):
         return setting
     model_file = opt.get("model_file")
-    return model_file and f"{model_file}.{os.path.basename(candidates_path)}.safetensors"
+    if not model_file or candidates_path.startswith(model_file):
+        return model_file and f"{candidates_path}.safetensors"
+    return f"{model_file}.{os.path.basename(candidates_path)}.safetensors"
 
 
 class FixedCandidates:
     """The candidates of `--candidates fixed`, with their vectors.
 
-    The vectors are kept on disk, in a file that holds the fingerprint of what made them: model, tokenizer and
-    candidates. A file with another fingerprint is made anew, whatever it is called.
+    The vectors are kept on disk, in a file that holds the fingerprint of what made them: model and tokenizer, which
+    the caller's `fingerprint` stands for, and the candidates. A file with another fingerprint is made anew, whatever it is called.
     """
 
     def __init__(self, texts: list[str], *, cache: str | None, reuse: bool) -> None:
@@ -65,7 +68,7 @@ class FixedCandidates:
     ) -> Tensor:
         """Vectors [n, dim] of all candidates: remembered, else from the file if it fits, else made by `encode`."""
         if self._vectors is None:
-            expected = fingerprint() if self._cache and on_disk else None
+            expected = digest([fingerprint(), *self.texts]) if self._cache and on_disk else None
             found = self._read(expected) if expected and self._reuse else None
             self._vectors = encode(self.texts) if found is None else found
             if expected and found is None:

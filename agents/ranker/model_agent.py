@@ -68,7 +68,10 @@ class RankerModelAgent(TorchRankerAgent):
             self._checkpoint = read_model_file(path)
             backbone = self._checkpoint[0].backbone
         elif opt.get("backbone"):
-            pretrained = load_pretrained(opt["backbone"])
+            given = opt.get("override") or {}  # an encoder keeps its own dropout unless the command says otherwise
+            pretrained = load_pretrained(
+                opt["backbone"], dropout=given.get("dropout"), attention_dropout=given.get("attention_dropout")
+            )
             pretrained.resize(len(text))
             backbone = backbone_config(pretrained.model)
         else:

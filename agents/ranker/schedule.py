@@ -22,8 +22,23 @@ class WarmupThenPlateau(ParlAILRScheduler):
         super().__init__(warmup_updates, warmup_rate)
         self.scheduler = ReduceLROnPlateau(optimizer, "min", factor=decay, patience=patience)
 
+    def step(self, num_steps: int) -> None:
+        """After an update. The last one of the warm-up brings the full rate; ParlAI's own stops one short of it."""
+        if self._is_lr_warming_up():
+            self.warmup_scheduler.step()
+        self._number_training_updates = num_steps
+
     def train_step(self, scheduler_steps: int) -> None:
         pass
+
+    def load_state(self, states: dict[str, Any]) -> None:
+        """Go on where a checkpoint was saved."""
+        super().load_state(states)
+        if self._is_lr_warming_up():  # making the warm-up scheduler has moved the rate one step on
+            for group, rate in zip(
+                self.scheduler.optimizer.param_groups, self.warmup_scheduler.get_last_lr(), strict=True
+            ):
+                group["lr"] = rate
 
     def valid_step(self, metrics_dict: dict[str, Any]) -> None:
         if "loss" in metrics_dict and not self._is_lr_warming_up():

@@ -20,8 +20,11 @@ class SeparableAgent(RankerAgent):
     """Base of the bi- and the poly-encoder agent."""
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        self._vectors = VectorCache()
+        self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         super().__init__(opt, shared)
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "vectors": self._vectors}
 
     def forget_vectors(self) -> None:
         self._vectors.clear()
@@ -41,7 +44,7 @@ class SeparableAgent(RankerAgent):
             return self._vectors.get(pool.texts, self._encode)
         fixed = self.fixed.vectors(
             encode=self._encode,
-            fingerprint=lambda: candidate_fingerprint(self.ranker, self.dict.text),
+            fingerprint=lambda: f"{candidate_fingerprint(self.ranker, self.dict.text)} bf16={self.opt.get('bf16')}",
             on_disk=self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer(),
         ).to(next(self.ranker.parameters()))
         own = pool.texts[len(fixed) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +11,16 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, first_line
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
 
 # Keys of a Hugging Face configuration that say where it came from, not what it is.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
+
+GROUP = 16  # sequences that go through a model together on a CPU: enough to keep it busy
 
 
 class Backbone(nn.Module):
@@ -30,7 +33,7 @@ class Backbone(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         if getattr(model, "pooler", None) is not None:
-            model.pooler = None
+            model.register_module("pooler", None)
         self.model = model
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
 
@@ -39,7 +42,19 @@ class Backbone(nn.Module):
         return int(self.model.config.hidden_size)
 
     def forward(self, tokens: TokenBatch) -> Tensor:
-        """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing."""
+        """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
+
+        On a CPU, where padding costs as much as text, sequences of like length go through the model together.
+        """
+        groups = _length_groups(tokens.mask) if tokens.ids.device.type == "cpu" else []
+        if len(groups) <= 1:
+            return self._run(tokens)
+        width = tokens.ids.size(1)
+        outputs = [self._run(tokens.select(rows)) for rows in groups]
+        padded = torch.cat([nn.functional.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
+        return padded[torch.argsort(torch.cat(groups))]
+
+    def _run(self, tokens: TokenBatch) -> Tensor:
         inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
@@ -48,7 +63,8 @@ class Backbone(nn.Module):
 
     def resize(self, vocabulary_size: int) -> None:
         """Make room for tokens that were added to the vocabulary; embeddings that are there stay as they are."""
-        if vocabulary_size > self.model.get_input_embeddings().num_embeddings:
+        words: Any = self.model.get_input_embeddings()
+        if vocabulary_size > words.num_embeddings:
             self.model.resize_token_embeddings(vocabulary_size)
 
     def embeddings(self) -> nn.Module:
@@ -65,9 +81,17 @@ class Backbone(nn.Module):
         raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
 
 
+def _length_groups(mask: Tensor) -> list[Tensor]:
+    """The rows of a batch, by length, in groups of `GROUP`; one group when that would save little."""
+    order = mask.sum(1).argsort()
+    groups = list(order.split(GROUP))
+    tokens = sum(len(rows) * int(mask[rows[-1]].sum()) for rows in groups)
+    return groups if tokens < 0.9 * mask.numel() else [order]
+
+
 def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
     """The configuration of a model as a plain dictionary that `build_backbone` takes."""
-    return {key: value for key, value in model.config.to_dict().items() if key not in _PROVENANCE}
+    return _plain(model.config)
 
 
 def build_backbone(config: dict[str, Any]) -> Backbone:
@@ -78,28 +102,51 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
         hf_config = AutoConfig.for_model(model_type, **values)
     except ValueError:
         raise ConfigError(f"this version of transformers knows no model type {model_type!r}") from None
-    return Backbone(AutoModel.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32))
+    model = AutoModel.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False)
+    return Backbone(model)
 
 
-def load_pretrained(name: str | os.PathLike[str]) -> Backbone:
-    """A pre-trained encoder by hub id or folder, in float32. Code that comes with a model is never run.
+# How the families of encoders name their dropout: of the hidden states, of the attention weights
+_DROPOUT = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "dropout")
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
 
-    Raises ConfigError when there is no such model or it is not a plain encoder.
+
+def load_pretrained(
+    name: str | os.PathLike[str], *, dropout: float | None = None, attention_dropout: float | None = None
+) -> Backbone:
+    """A pre-trained encoder by hub id or folder, in float32, with its own dropout unless another is given.
+
+    Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
+    encoder.
     """
     with _explaining(name):
-        model = AutoModel.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32)
-    config = model.config
-    if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+        # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        for keys, rate in ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout)):
+            for key in keys:
+                if rate is not None and hasattr(config, key):
+                    setattr(config, key, rate)
+        model = AutoModel.from_pretrained(
+            name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+        )
+    if not _is_encoder(model):
         raise ConfigError(
-            f"--backbone {name}: {config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
+            f"--backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
         )
     return Backbone(model)
+
+
+def _is_encoder(model: PreTrainedModel) -> bool:
+    """Whether every token sees every other: no decoder, and none beside it. Not all decoders' configurations say so."""
+    if getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False):
+        return False
+    return not any(getattr(module, "is_causal", False) for module in model.modules())
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
     """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
     with _explaining(name):
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(f"--backbone {name}: its tokenizer has no fast (tokenizer.json) version")
     return tokenizer.backend_tokenizer, special_tokens(tokenizer)
@@ -107,15 +154,14 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, s
 
 @contextmanager
 def _explaining(name: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what transformers raises for a model that is not there into one line that names the flag."""
+    """Turn what transformers raises for a model that is not there or damaged into one line that names the flag."""
     try:
         yield
-    except (OSError, ValueError, ImportError) as error:
-        first_line = str(error).strip().splitlines()[0]
+    except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
         raise ConfigError(
             f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached "
-            f"({first_line})"
-        ) from None
+            f"({first_line(error)})"
+        ) from error
 
 
 def scratch_config(
@@ -150,7 +196,14 @@ def scratch_config(
         pad_token_id=pad_id,
         initializer_range=min(0.02 * (768 / dim) ** 0.5, 0.1),  # BERT's 0.02 at its 768 dimensions
     )
-    return {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
+    return _plain(config)
+
+
+def _plain(config: PretrainedConfig) -> dict[str, Any]:
+    values = {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
+    # as JSON gives it back (keys are text, tuples lists), so that a configuration is the same before and after saving
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
 
 
 def max_length(config: dict[str, Any]) -> int | None:

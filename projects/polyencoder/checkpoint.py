@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError
-from polyencoder.files import replacing, write_text
+from polyencoder.errors import CheckpointError, first_line
+from polyencoder.files import replacing
 from polyencoder.models import RankerModel, build_model
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -28,15 +28,19 @@ CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 
 
 def save_folder(folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder) -> None:
-    """Write a model folder, each file whole or not at all, the configuration last."""
+    """Write a model folder. None of its files takes its place before all are written: an error leaves the old model."""
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
     weights = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    with replacing(target / WEIGHTS) as temporary:
-        safetensors.torch.save_file(weights, temporary, metadata={"format": "pt"})
-    write_text(target / TOKENIZER, text.tokenizer.to_str(pretty=True))
-    write_text(target / CONFIG, model.config.to_json())
+    with (
+        replacing(target / CONFIG) as config_file,
+        replacing(target / TOKENIZER) as tokenizer_file,
+        replacing(target / WEIGHTS) as weights_file,
+    ):
+        safetensors.torch.save_file(weights, weights_file, metadata={"format": "pt"})
+        tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
+        config_file.write_text(model.config.to_json(), encoding="utf-8")
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
@@ -45,7 +49,7 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         if not (source / name).is_file():
             raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    config = RankerConfig.from_json((source / CONFIG).read_text(encoding="utf-8"), origin=str(source / CONFIG))
+    config = RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
     try:
         weights = safetensors.torch.load_file(source / WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:
@@ -62,9 +66,13 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[st
         raise CheckpointError(f"{name}: no such model file") from None
     except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
         raise CheckpointError(
-            f"{name}: damaged, or not a file of weights that can be read safely ({str(error).splitlines()[0]})"
+            f"{name}: damaged, or not a file of weights that can be read safely ({first_line(error)})"
         ) from None
-    if not isinstance(states, dict) or not isinstance(states.get(CONFIG_KEY), str) or "model" not in states:
+    if (
+        not isinstance(states, dict)
+        or not isinstance(states.get(CONFIG_KEY), str)
+        or not isinstance(states.get("model"), dict)
+    ):
         raise CheckpointError(
             f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `{CONFIG_KEY}` in it); "
             "train one with `parlai train_model -m polyencoder -mf FILE`"

@@ -93,7 +93,7 @@ class RankerConfig:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, *, origin: str) -> RankerConfig:
+    def from_json(cls, text: str | bytes, *, origin: str) -> RankerConfig:
         """Read what `to_json` wrote. `origin` names the file in error messages."""
         try:
             values = json.loads(text)
@@ -111,7 +111,9 @@ class RankerConfig:
         return _from_dict(cls, values, origin=origin)
 
 
-def _from_dict(cls: type, values: dict[str, Any], *, origin: str) -> Any:
+def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{origin}: is {values!r}; it must be an object with the keys of a {cls.__name__}")
     known = {f.name for f in dataclasses.fields(cls)}
     if unknown := sorted(set(values) - known):
         raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")

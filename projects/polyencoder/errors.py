@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError"]
+__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError", "first_line"]
 
 
 class PolyencoderError(Exception):
@@ -19,3 +19,8 @@ class ConfigError(PolyencoderError, ValueError):
 
 class CheckpointError(PolyencoderError):
     """A saved model that is missing, damaged, of another architecture or size, or from a newer version."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's exception says, in one line: for the messages of ours that it causes."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from polyencoder.backbone import backbone_config, load_pretrained, load_tokenize
 from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, load_folder, load_model_file, save_folder
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import CheckpointError, InputError, first_line
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
@@ -29,7 +28,7 @@ Context = Sequence[str] | str
 class Ranked(NamedTuple):
     """One candidate of a ranking."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a ranking has no use for
     """Its place in the list of candidates that was ranked."""
     text: str
     score: float
@@ -64,7 +63,7 @@ class Ranker:
         except (OSError, HFValidationError) as error:
             raise CheckpointError(
                 f"{os.fspath(name)}: no such folder or file, and not a model on the hub that can be reached "
-                f"({str(error).strip().splitlines()[0]})"
+                f"({first_line(error)})"
             ) from None
         return cls(*load_folder(folder), device=device)
 
@@ -85,7 +84,7 @@ class Ranker:
         """
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
-        text_config = replace(TextConfig(**special), **(text or {}))
+        text_config = TextConfig(**(special | (text or {})))
         ranker_config = RankerConfig(
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
         )

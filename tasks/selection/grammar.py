@@ -1,6 +1,6 @@
 """Writes the dialogues of the sample task from a seed.
 
-A dialogue gives the speaker a persona of five facts and has five turns. In each turn the partner asks about a fact of
+A dialogue gives the speaker a persona of four facts and has four turns. In each turn the partner asks about a fact of
 the persona, tells something, asks for something told two or more turns ago, or makes small talk. Every sentence knows
 its meaning, (topic, value): a candidate is right if and only if it means what the label means, so distractors are all
 replies that mean something else.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .dice import Dice
-from .phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
 
 __all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue", "write_dialogues"]
 
@@ -29,7 +29,7 @@ PLANS = (
     ("ask", "ask", "talk", "ask"),
 )
 # How the 19 distractors are made up; what cannot be had (there is no history yet, ...) is filled with random replies.
-SAME_TOPIC = 6  # an answer to the same question with another value: it contradicts the persona or the history
+SAME_TOPIC = 5  # an answer to the same question with another value: it contradicts the persona or the history
 SAME_SPEAKER = 6  # true and said or known in this very dialogue, but no answer to this question
 
 
@@ -84,7 +84,7 @@ class _Writer:
         topic, value = self.unasked.pop()
         text = self.dice.choice(topic.questions)
         same = self.dice.shuffled([other for other in topic.values if other is not value])
-        if self.dice.chance(0.5):  # the partner speaks of their own first: the wrong words are in the history then
+        if self.dice.chance(0.3):  # the partner speaks of their own first: the wrong words are in the history then
             theirs = self.dice.choice(same)
             text = f"{theirs.fill(self.dice.choice(topic.facts))} {text}"
             same = [theirs, *(other for other in same if other is not theirs)]

@@ -6,12 +6,13 @@ This is the one place where the project's tasks make candidates up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count as count_up
 
 from parlai.core.metrics import normalize_answer
 from parlai.core.params import ParlaiParser
-from polyencoder.errors import ConfigError, InputError
+from parlai.tasks.selection.dice import Dice
 
-from .dice import Dice
+from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["NegativeSampler", "add_negatives_args"]
 
@@ -48,14 +49,15 @@ class NegativeSampler:
         self.count = count
         self.seed = seed
         self.source = source
+        self._draws = count_up()
 
-    def candidates(self, labels: Sequence[str], *, key: int | str) -> list[str]:
-        """`labels[0]` and the negatives, shuffled; equal keys give equal candidates.
+    def candidates(self, labels: Sequence[str], *, key: str | None = None) -> list[str]:
+        """`labels[0]` and the negatives, shuffled. Equal keys give equal ones; without a key each call draws anew.
 
         Raises:
             InputError: there are fewer than `count` usable labels in all of the training data.
         """
-        dice = Dice(f"{self.seed}:{key}")
+        dice = Dice(f"{self.seed}:draw {next(self._draws)}" if key is None else f"{self.seed}:key {key}")
         taken = {normalize_answer(label) for label in labels}
         chosen = [labels[0]]
         for place in dice.order(len(self.pool)):

@@ -6,6 +6,9 @@ For each number of candidates and of codes, batch 1, the median time of
 - fp32_score: all scores;
 - parlai: ParlAI's attention and dot product, without its sort.
 
+Threads that share their cores with other processes wait for each other at every step, and the more steps the longer: on
+a busy machine compare with `--threads 1`.
+
 The agreement of bf16 is with fp32 search over fp32-stored candidates, so it counts the rounding of the stored vectors.
 
 Needs ParlAI: `pip install --no-deps parlai==1.7.2`.
@@ -34,10 +37,10 @@ TOP_K = 10
 HEADLINE = (100_000, 64)  # the case of the summary: candidates, codes
 
 DRAWN = (
-    "Candidates: 0.45 a topic (of 1000) + 0.89 noise. Codes: 0.35 the context's topic + 0.35 the code's own topic + 0.87 "
-    "noise. All parts normal, scaled so that logits of unrelated vectors have a standard deviation of 3; those of one "
-    "topic are about 13 higher. They stand in for a trained model's vectors: a hundred candidates of each topic are "
-    "rivals for the first places, where pure noise has a few lucky ones far apart."
+    "Candidates: 0.45 a topic (of 1000) + 0.89 noise. Codes: 0.35 the context's topic + 0.35 the code's own topic + "
+    "0.87 noise. All parts normal, scaled so that logits of unrelated vectors have a standard deviation of 3; those of "
+    "one topic are about 13 higher. They stand in for a trained model's vectors: a hundred candidates of each topic "
+    "are rivals for the first places, where pure noise has a few lucky ones far apart."
 )
 
 

@@ -17,7 +17,9 @@ class LearntCodes(nn.Module):
     def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic") -> None:
         super().__init__()
         self.scale = 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
-        self.codes = nn.Parameter(torch.empty(n_codes, dim).uniform_())
+        # Small enough that every code begins as nearly the mean of the outputs, large enough that no two are alike:
+        # training starts at the bi-encoder with the reduction `mean` and sets the codes apart.
+        self.codes = nn.Parameter(torch.randn(n_codes, dim) / math.sqrt(dim))
 
     def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
         """[batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""

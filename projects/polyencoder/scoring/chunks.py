@@ -9,7 +9,7 @@ from polyencoder.errors import InputError
 from polyencoder.scoring.context import ContextEncoding
 
 # 32 MB on a CPU: little enough for its last cache, and few enough steps, as the threads wait for each other several
-# times in each: on a busy machine a tenth of this takes twice as long.
+# times in each: on a busy machine a quarter of this took almost twice as long.
 _CPU_ELEMENTS = 2**23
 # 256 MB on an accelerator: enough work for each kernel to hide its launch.
 _ACCELERATOR_ELEMENTS = 2**26

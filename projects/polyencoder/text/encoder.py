@@ -53,7 +53,7 @@ class TextEncoder:
         return found
 
     def context_ids(self, turns: Sequence[str]) -> list[int]:
-        """Token ids of one context: the latest utterances, each line of one a turn of its own, joined and surrounded."""
+        """Token ids of one context: the latest utterances, each of their lines a turn, joined and surrounded."""
         if isinstance(turns, str):
             turns = [turns]
         if self.config.history_size > 0:

@@ -29,6 +29,13 @@ class TokenBatch:
         segments = None if self.segments is None else self.segments.to(device, non_blocking=True)
         return TokenBatch(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), segments)
 
+    def select(self, rows: Tensor) -> TokenBatch:
+        """The sequences in these rows, no wider than the longest of them."""
+        mask = self.mask[rows]
+        width = max(int(mask.sum(1).max()), 1)
+        segments = None if self.segments is None else self.segments[rows, :width]
+        return TokenBatch(self.ids[rows, :width], mask[:, :width], segments)
+
     def sequences(self) -> list[list[int]]:
         """The sequences without their padding."""
         lengths = self.mask.sum(1).tolist()

@@ -1,0 +1,248 @@
+"""What the agents' tests share: a task small enough to learn in a second, and ParlAI's commands as functions.
+
+Options are given as ParlAI's scripts take them in Python: `model_file=...` is `--model-file ...`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import parlai.utils.logging as logging
+import pytest
+import torch
+from parlai.agents.ranker import separable_agent
+from parlai.core.agents import create_agent
+from parlai.core.message import Message
+from parlai.core.params import ParlaiParser
+from parlai.scripts.build_dict import BuildDict
+from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.train_model import TrainModel
+
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+torch.set_num_threads(1)
+
+ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
+LABELS = [f"my {animal} is here ." for animal in ANIMALS]
+QUESTIONS = {
+    "train": ["where is the {} ?", "tell me , is the {} with you ?", "i look for a {} ."],
+    "valid": ["where is the {} ?", "tell me , is the {} with you ?"],
+    "test": ["tell me , is the {} with you ?", "i look for a {} ."],
+}
+
+TINY = {"embedding_size": 32, "ffn_size": 64, "n_layers": 1, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn has that of the first
+TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
+# Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
+LEARNING = {"learningrate": 1e-2, "warmup_updates": 5, "batchsize": 16, "eval_batchsize": 7, "seed": 1}
+LEARNING |= {"num_epochs": 12.1, "validation_every_n_epochs": 4.0, "validation_metric": "loss", "validation_cutoff": 0.0}
+PARTICULAR = {
+    "biencoder": {"reduction_type": "mean"},
+    "polyencoder": {"reduction_type": "mean", "poly_n_codes": 4},
+    "crossencoder": {"learningrate": 3e-3, "num_epochs": 6.1, "validation_every_n_epochs": 2.0},
+}
+
+
+def _parse(**options: Any) -> Any:
+    return ParlaiParser(True, True).parse_kwargs(**{"loglevel": "error", **options})
+
+
+def _numbers(report: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in report.items()}
+
+
+def _episodes(part: str) -> list[list[dict[str, Any]]]:
+    episodes = []
+    for animal in ANIMALS:
+        for number, question in enumerate(QUESTIONS[part]):
+            turn = {"text": question.format(animal), "labels": f"my {animal} is here .", "label_candidates": LABELS}
+            more = [{**turn, "text": f"is it really the {animal} ?"}] if number == 1 else []
+            episodes.append([turn, *more])
+    return episodes
+
+
+@pytest.fixture(autouse=True)
+def _calm() -> None:
+    logging.logger.setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    random.seed(0)
+
+
+@pytest.fixture(scope="session")
+def labels() -> list[str]:
+    """Every answer of the task: the candidates of each of its examples, in this order."""
+    return list(LABELS)
+
+
+@pytest.fixture(scope="session")
+def make_task() -> Callable[..., dict[str, Any]]:
+    """(folder, **parts) -> options of a task; a part, `train=` or `valid=`, is a list of episodes, each a list of turns.
+
+    A turn is a dictionary of ParlAI's text format. A part that is not given is the training part.
+    """
+
+    def line(turn: dict[str, Any], *, last: bool) -> str:
+        fields = {name: "|".join(value) if isinstance(value, list) else value for name, value in turn.items()}
+        if last:
+            fields["episode_done"] = "True"
+        return "\t".join(f"{name}:{value}".replace("\n", "\\n") for name, value in fields.items()) + "\n"
+
+    def make(folder: Path, **parts: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        for part in ("train", "valid", "test"):
+            episodes = parts.get(part, parts["train"])
+            text = "".join(line(turn, last=turn is turns[-1]) for turns in episodes for turn in turns)
+            (folder / f"task_{part}.txt").write_text(text, encoding="utf-8")
+        path = str(folder / "task")
+        return {"task": "fromfile", "fromfile_datapath": path, "fromfile_datatype_extension": True}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Options of a task: the answer names the animal of the question. Every second episode has two turns."""
+    return make_task(tmp_path_factory.mktemp("task"), **{part: _episodes(part) for part in QUESTIONS})
+
+
+@pytest.fixture(scope="session")
+def easy_task(tmp_path_factory: pytest.TempPathFactory, make_task: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The same task with candidates that can be told apart without the question: all but the label say "gone".
+
+    A cross-encoder from scratch takes long to learn the other one.
+    """
+    parts = {part: _episodes(part) for part in QUESTIONS}
+    for turn in (turn for episodes in parts.values() for turns in episodes for turn in turns):
+        others = turn["label_candidates"]
+        turn["label_candidates"] = [c if c == turn["labels"] else c.replace("here", "gone") for c in others]
+    return make_task(tmp_path_factory.mktemp("easy"), **parts)
+
+
+@pytest.fixture(scope="session")
+def dictionary(tmp_path_factory: pytest.TempPathFactory, task: dict[str, Any]) -> str:
+    """The path of the dictionary that is learnt from the task."""
+    path = str(tmp_path_factory.mktemp("dictionary") / "task.dict")
+    BuildDict.main(model="biencoder", dict_file=path, dict_maxtokens=400, loglevel="error", **task)
+    return path
+
+
+@pytest.fixture
+def candidates_file(tmp_path: Path) -> Path:
+    """A file of fixed candidates: the answers of the task, one a line."""
+    path = tmp_path / "answers.txt"
+    path.write_text("\n".join(LABELS) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def task_of(task: dict[str, Any], easy_task: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
+    """(model) -> options of the task that the trained model of this kind has learnt."""
+    return lambda model: easy_task if model == "crossencoder" else task
+
+
+@pytest.fixture(scope="session")
+def train(task_of: Callable[[str], dict[str, Any]]) -> Callable[..., dict[str, float]]:
+    """(model, model_file, **options) -> the last validation's report, of a tiny model of this kind on its task."""
+
+    def run(model: str, model_file: Path | str, **options: Any) -> dict[str, float]:
+        torch.manual_seed(0)
+        defaults = {**TINY, **LEARNING, **PARTICULAR[model], **task_of(model)}
+        valid, _ = TrainModel.main(**{**defaults, "model": model, "model_file": str(model_file), **options})
+        return _numbers(valid)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def evaluate(task: dict[str, Any]) -> Callable[..., dict[str, float]]:
+    """(model_file, **options) -> the report of `eval_model` on the validation part of the task."""
+
+    def run(model_file: Path | str, **options: Any) -> dict[str, float]:
+        defaults = {**task, "datatype": "valid", "batchsize": 8, "loglevel": "error"}
+        return _numbers(EvalModel.main(**{**defaults, "model_file": str(model_file), **options}))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(
+    train: Callable[..., dict[str, float]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, dict[str, float]]]:
+    """(model) -> a trained model's file, not to be written to, and its last validation's report."""
+    made: dict[str, tuple[Path, dict[str, float]]] = {}
+
+    def get(model: str) -> tuple[Path, dict[str, float]]:
+        if model not in made:
+            path = tmp_path_factory.mktemp(model) / "model"
+            made[model] = path, train(model, path)
+        return made[model]
+
+    return get
+
+
+@pytest.fixture
+def copy_of(trained: Callable[[str], tuple[Path, dict[str, float]]], tmp_path: Path) -> Callable[..., Path]:
+    """(model, name="model") -> a copy of the trained model, in the test's own folder."""
+
+    def copy(model: str, name: str = "model") -> Path:
+        source, _ = trained(model)
+        for suffix in ("", ".opt", ".dict", ".tokenizer.json"):
+            shutil.copy(f"{source}{suffix}", tmp_path / f"{name}{suffix}")
+        return tmp_path / name
+
+    return copy
+
+
+@pytest.fixture
+def make_agent(dictionary: str) -> Callable[..., Any]:
+    """(model, **options) -> a tiny untrained agent on the task's dictionary. With `model_file=` of a file, that one."""
+
+    def make(model: str, **options: Any) -> Any:
+        if "model_file" in options and os.path.exists(options["model_file"]):
+            return create_agent(_parse(**{**options, "model": model, "model_file": str(options["model_file"])}))
+        particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
+        defaults = {**TINY, **particular, "dict_file": dictionary, "task": "fromfile", "datatype": "train"}
+        return create_agent(_parse(**{**defaults, "model": model, **options}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def respond() -> Callable[..., list[Message]]:
+    """(agent, *episodes) -> the agent's replies to the last turn of each episode, all answered as one batch.
+
+    A turn is a dictionary of a message's fields, an episode one turn or a list of them; the answers to turns before the
+    last are their labels.
+    """
+
+    def run(agent: Any, *episodes: dict[str, Any] | list[dict[str, Any]]) -> list[Message]:
+        observations = []
+        for number, episode in enumerate(episodes):
+            turns = [episode] if isinstance(episode, dict) else episode
+            clone = agent.clone()
+            for turn in turns[:-1]:
+                clone.observe(Message({"id": "test", "episode_done": False, **turn}))
+                clone.self_observe(Message({"text": ""}))
+            observations.append(clone.observe(Message({"id": f"test{number}", "episode_done": True, **turns[-1]})))
+        return list(agent.batch_act(observations))
+
+    return run
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> list[list[str]]:
+    """The candidates of each call to the encoder, from when the trained models are there."""
+    for model in ("biencoder", "polyencoder"):
+        trained(model)
+    calls: list[list[str]] = []
+    encode = separable_agent.encode_candidates
+
+    def record(model: Any, text: Any, candidates: Any, **others: Any) -> Any:
+        calls.append(list(candidates))
+        return encode(model, text, candidates, **others)
+
+    monkeypatch.setattr(separable_agent, "encode_candidates", record)
+    return calls

@@ -1,0 +1,131 @@
+"""Options against checkpoints: what contradicts a model file, what this encoder cannot be, what `.opt` remembers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from parlai.core.opt import Opt
+
+from polyencoder.checkpoint import read_model_file
+from polyencoder.errors import CheckpointError, ConfigError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+
+
+def message_of(error) -> str:
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stored", MODELS)
+def test_a_model_file_of_another_architecture(model, stored, trained, make_agent, task):
+    path, _ = trained(stored)
+    if model == stored:
+        assert make_agent(model, model_file=path, **task).ranker
+        return
+    with pytest.raises(CheckpointError) as error:
+        make_agent(model, model_file=path, **task)
+    message = message_of(error)
+    assert message.startswith(f"--model-file {path} holds a {stored}, not a {model}: ")
+    assert f"use -m {stored}" in message
+    assert f"--init-model {path}" in message
+
+
+@pytest.mark.parametrize(
+    ("model", "flag", "value", "stored"),
+    [
+        ("biencoder", "n_layers", 3, 1),
+        ("biencoder", "embedding_size", 64, 32),
+        ("crossencoder", "ffn_size", 32, 64),
+        ("polyencoder", "n_heads", 4, 2),
+        ("polyencoder", "poly_n_codes", 7, 4),
+        ("polyencoder", "polyencoder_type", "n_first", "codes"),
+        ("polyencoder", "poly_attention_type", "sqrt", "basic"),
+        ("biencoder", "reduction_type", "max", "mean"),
+        ("biencoder", "share_encoders", True, False),
+        ("polyencoder", "output_scaling", 0.5, 1.0),
+    ],
+)
+def test_an_option_against_the_model_file(model, flag, value, stored, trained, make_agent, task):
+    path, _ = trained(model)
+    with pytest.raises(CheckpointError) as error:
+        make_agent(model, model_file=path, **{flag: value}, **task)
+    message = message_of(error)
+    assert message.startswith(f"--{flag.replace('_', '-')} {value} contradicts --model-file {path}, which was trained ")
+    assert f"with {stored}" in message
+    assert "leave the flag out" in message
+    make_agent(model, model_file=path, **{flag: stored}, **task)  # what is so may be said
+
+
+def test_the_same_with_eval_model(trained, evaluate):
+    with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was trained with 1"):
+        evaluate(trained("biencoder")[0], n_layers=3)
+    with pytest.raises(CheckpointError, match="holds a biencoder, not a polyencoder"):
+        evaluate(trained("biencoder")[0], model="polyencoder")
+
+
+def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
+    agent = make_agent("biencoder", model_file=trained("biencoder")[0], text_truncate=20, label_truncate=9, **task)
+    assert agent.ranker.config.text.text_truncate == agent.dict.text.config.text_truncate == 20
+    assert agent.ranker.config.text.label_truncate == 9
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "remedy"),
+    [
+        ("variant", "aiayn", "use xlm"),
+        ("variant", "prelayernorm", "use xlm"),
+        ("embeddings_scale", True, "use False"),
+        ("learn_positional_embeddings", False, "use True"),
+        ("n_segments", 3, "use 0 or 2"),
+        ("relu_dropout", 0.1, "use 0.0"),
+        ("use_memories", True, "use False"),
+        ("embedding_type", "fasttext", "use random"),
+        ("history_reversed", True, "use False"),
+    ],
+)
+def test_what_this_encoder_cannot_be(flag, value, remedy, make_agent):
+    with pytest.raises(ConfigError) as error:
+        make_agent("polyencoder", **{flag: value})
+    message = message_of(error)
+    assert message.startswith(f"--{flag.replace('_', '-')} {value} is not supported: ")
+    assert message.endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"embedding_size": 30, "n_heads": 4}, "--embedding-size 30 is not a multiple of --n-heads 4"),
+        ({"text_truncate": 60, "label_truncate": 8, "n_positions": 40}, "--text-truncate"),
+        ({"text_truncate": 2}, "--text-truncate"),
+        ({"label_truncate": 1}, "--label-truncate"),
+        ({"poly_n_codes": 0}, "n_codes is 0"),
+        ({"history_size": 0}, "history_size is 0"),
+    ],
+)
+def test_sizes_that_cannot_be(options, problem, make_agent):
+    with pytest.raises(ConfigError) as error:
+        make_agent("polyencoder", **options)
+    assert problem in message_of(error)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_model_file_says_what_it_is(model, trained):
+    path, _ = trained(model)
+    config, _ = read_model_file(path)
+    opt = Opt.load(f"{path}.opt")
+    assert opt["model"] == model
+    assert opt["n_layers"] == config.backbone["num_hidden_layers"] == 1
+    assert opt["embedding_size"] == config.backbone["hidden_size"] == 32
+    assert config.text.text_truncate == opt["text_truncate"] == 48
+    json.loads(config.to_json())
+
+
+def test_the_opt_file_says_what_a_pretrained_encoder_is(backbone_folder, make_agent, tmp_path):
+    options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12}
+    agent = make_agent("biencoder", dict_file=str(tmp_path / "bert.dict"), **options)
+    names = ("embedding_size", "n_layers", "n_heads", "ffn_size")
+    assert [agent.opt[name] for name in names] == [16, 2, 2, 32]
+

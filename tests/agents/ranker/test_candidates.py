@@ -1,0 +1,135 @@
+"""The pool of a batch: each text once, equal labels never each other's negative, padding never a candidate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.agents.ranker.candidates import CandidatePool, batch_pool, fixed_pool, inline_pool, shared_pool
+
+from polyencoder.errors import InputError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+TEXTS = st.sampled_from("abcdef")
+BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+def offered(pool: CandidatePool, row: int) -> list[str]:
+    """What this example may choose, found through the tensors alone."""
+    columns = range(len(pool.texts)) if pool.index is None else range(pool.index.size(1))
+    allowed = [c for c in columns if pool.mask is None or pool.mask[row, c]]
+    return [pool.texts[c if pool.index is None else int(pool.index[row, c])] for c in allowed]
+
+
+@given(BATCHES)
+def test_inline_candidates_stay_with_their_example(candidates):
+    labels = [texts[-1] for texts in candidates]
+    pool = inline_pool(candidates, labels)
+    assert len(set(pool.texts)) == len(pool.texts)
+    assert set(pool.texts) == {text for texts in candidates for text in texts}
+    counts = pool.counts(len(candidates))
+    for row, (texts, label) in enumerate(zip(candidates, labels, strict=True)):
+        assert offered(pool, row) == list(dict.fromkeys(texts)) == list(pool.candidates(row))
+        assert pool.candidates(row)[pool.labels[row]] == label
+        assert counts[row] == len(set(texts))
+    scores = pool.masked(torch.zeros(pool.index.shape))
+    assert [int(torch.isfinite(row).sum()) for row in scores] == counts
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=8))
+def test_labels_of_a_batch_are_each_one_candidate(labels):
+    pool = shared_pool(labels, labels)
+    assert pool.texts == list(dict.fromkeys(labels))
+    assert [pool.texts[column] for column in pool.labels.tolist()] == labels
+    assert pool.counts(len(labels)) == [len(set(labels))] * len(labels)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5, unique=True), st.lists(TEXTS, min_size=1, max_size=6))
+def test_a_label_beside_the_fixed_candidates(fixed, labels):
+    pool = fixed_pool(fixed, {text: i for i, text in enumerate(fixed)}, labels, add=True)
+    for row, label in enumerate(labels):
+        assert offered(pool, row) == fixed + ([] if label in fixed else [label])
+        assert pool.candidates(row)[pool.labels[row]] == label
+    assert pool.counts(len(labels)) == [len(offered(pool, row)) for row in range(len(labels))]
+
+
+def test_sources_of_candidates():
+    given_ = {"labels": ["b", "a"], "candidates": [["a", "b"], ["a", "c"]], "fixed": None, "add_label": False}
+    assert batch_pool("batch", **given_).texts == ["b", "a"]
+    assert batch_pool("inline", **given_).counts(2) == [2, 2]
+    everything = batch_pool("batch-all-cands", **given_)
+    assert everything.texts == ["a", "b", "c"]
+    assert everything.labels.tolist() == [1, 0]
+    with pytest.raises(InputError, match="'vocab' are not supported; use batch, inline, fixed or batch-all-cands"):
+        batch_pool("vocab", **given_)
+
+
+# ---- through the agents
+
+
+def batch_loss(agent, respond, pairs: list[tuple[str, str]]) -> float:
+    respond(agent, *[{"text": text, "labels": [label]} for text, label in pairs])
+    return agent.global_metrics.report()["mean_loss"].value()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_equal_labels_are_not_each_others_negative(model, make_agent, respond):
+    """The loss over the deduplicated labels, computed from the library's scores before the step."""
+    pairs = [("how are you ?", "fine ."), ("are you well ?", "fine ."), ("bye", "see you ."), ("tired ?", "no .")]
+    agent = make_agent(model, candidates="batch")
+    text = agent.dict.text
+    contexts = text.contexts([[context] for context, _ in pairs])
+    with torch.no_grad():
+        scores = agent.ranker.train()(contexts, text.candidates(["fine .", "see you .", "no ."]))
+    expected = F.cross_entropy(scores, torch.tensor([0, 0, 1, 2]))
+    assert batch_loss(agent, respond, pairs) == pytest.approx(float(expected), rel=1e-5)
+    report = agent.global_metrics.report()
+    rank = [1 + int((row > row[column]).sum()) for row, column in zip(scores, [0, 0, 1, 2], strict=True)]
+    assert report["rank"].value() == pytest.approx(sum(rank) / 4)
+    assert report["train_accuracy"].value() == pytest.approx(rank.count(1) / 4)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_batch_of_one_label_has_nothing_to_learn(model, make_agent, respond):
+    agent = make_agent(model, candidates="batch")
+    assert batch_loss(agent, respond, [("hello", "hi ."), ("good morning", "hi .")]) == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("source", ["batch", "inline", "fixed", "batch-all-cands"])
+def test_every_source_in_training_and_in_evaluation(model, source, make_agent, respond, candidates_file, labels):
+    options = {"candidates": source, "eval_candidates": source, "fixed_candidates_path": str(candidates_file)}
+    agent = make_agent(model, encode_candidate_vecs=False, **options)
+    chosen = [{"text": f"hello {i}", "label_candidates": labels[i : i + 3]} for i in range(3)]
+    seen = {
+        "batch": [set(labels[:3])] * 3,
+        "inline": [set(labels[i : i + 3]) for i in range(3)],
+        "fixed": [set(labels)] * 3,
+        "batch-all-cands": [set(labels[:5])] * 3,
+    }
+    before = [parameter.clone() for parameter in agent.model.parameters()]
+    respond(agent, *[{**turn, "labels": [labels[i]]} for i, turn in enumerate(chosen)])
+    assert any(not torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
+    replies = respond(agent, *[{**turn, "eval_labels": [labels[i]]} for i, turn in enumerate(chosen)])
+    assert [set(reply["text_candidates"]) for reply in replies] == seen[source]
+    for reply, label in zip(replies, labels[:3], strict=True):
+        assert reply["text_candidates"].index(label) + 1 == reply["metrics"]["rank"].value()
+
+
+def test_parlais_own_way_of_scoring(make_agent, respond, labels):
+    """`score_candidates` of ids, shared by the batch or each example's own, gives what the agent's answers are from."""
+    agent = make_agent("polyencoder", datatype="valid", return_cand_scores=True)
+    turns = [{"text": text, "label_candidates": labels} for text in ("where is the cat ?", "i look for a pig .")]
+    replies = respond(agent, *turns)
+    text = agent.dict.text
+    contexts = text.contexts([[turn["text"]] for turn in turns])
+    batch = type("Batch", (), {"text_vec": contexts.ids, "text_mask": contexts.mask})
+    ids = text.candidates(labels).ids
+    with torch.no_grad():
+        shared = agent.score_candidates(batch, ids)
+        own = agent.score_candidates(batch, torch.stack([ids, ids]))
+    assert torch.allclose(shared, own, atol=1e-5)
+    for row, reply in zip(shared, replies, strict=True):
+        assert row.sort(descending=True).values.tolist() == pytest.approx(reply["sorted_scores"], abs=1e-4)

@@ -1,0 +1,128 @@
+"""Examples that cannot be used: an error that names the example, or skipped and counted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from parlai.agents.ranker.examples import label_of
+from parlai.core.message import Message
+
+from polyencoder.errors import InputError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+GOOD = {"text": "how are you ?", "labels": ["fine ."], "label_candidates": ["no .", "fine ."]}
+
+# what is changed in a good example, the options, what the error says
+BAD = {
+    "empty text": ({"text": ""}, {}, "has no text: a context needs at least one word"),
+    "blank text": ({"text": "  \n "}, {}, "has no text: a context needs at least one word"),
+    "no candidates": ({"label_candidates": []}, {}, "has no candidates of its own, which {flag} inline needs"),
+    "candidates missing": ({"label_candidates": None}, {}, "has no candidates of its own, which {flag} inline needs"),
+    "all in the batch": (
+        {"label_candidates": None},
+        {"source": "batch-all-cands"},
+        "has no candidates of its own, which {flag} batch-all-cands needs; use batch or fixed",
+    ),
+    "label not among them": ({"label_candidates": ["no .", "yes ."]}, {}, "has a label that is not among its 2 candidates"),
+}
+
+
+def example(change: dict, part: str) -> dict:
+    """The good example with something changed, in training (`labels`) or evaluation (`eval_labels`)."""
+    fields = {**GOOD, **change}
+    fields[part] = fields.pop("labels")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@pytest.fixture
+def agent_for(make_agent):
+    def make(model="biencoder", source="inline", **options):
+        return make_agent(model, candidates=source, eval_candidates=source, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("part", ["labels", "eval_labels"])
+def test_a_bad_example_is_an_error_that_names_it(case, part, agent_for, respond):
+    change, options, problem = BAD[case]
+    with pytest.raises(InputError) as error:
+        respond(agent_for(**options), example(change, part))
+    message = str(error.value)
+    assert problem.format(flag="--candidates" if part == "labels" else "--eval-candidates") in message
+    assert "--ignore-bad-candidates true" in message
+    assert "task test0" in message
+    assert "label 'fine .'" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_an_error_tells_the_episode_apart(agent_for, respond):
+    turns = [{"text": "hello", "labels": ["hi !"]}, example({"label_candidates": ["no ."]}, "labels")]
+    with pytest.raises(InputError, match=r"example 'how are you \?', label 'fine \.', in the episode 'hello.*hi !"):
+        respond(agent_for(), turns)
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("part", ["labels", "eval_labels"])
+def test_a_bad_example_can_be_skipped_and_counted(case, part, agent_for, respond):
+    change, options, _ = BAD[case]
+    agent = agent_for(ignore_bad_candidates=True, **options)
+    bad, good = respond(agent, example(change, part), example({}, part))
+    report = agent.global_metrics.report()
+    assert report["bad_examples"].value() == 1
+    assert "text" not in bad
+    assert "metrics" not in bad
+    if part == "labels":
+        assert report["rank"].value() <= 2
+    else:
+        assert good["metrics"]["rank"].value() <= 2
+    assert "text" not in respond(agent, example(change, part))[0]  # a whole batch of bad ones
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, task_of, tmp_path):
+    episodes = [[{"text": "a", "labels": "x", "label_candidates": candidates}] for candidates in (["x", "y"], ["y"]) * 3]
+    bad = make_task(tmp_path, train=episodes)
+    short = {"max_train_steps": 5, "batchsize": 2, "validation_every_n_epochs": 1.0, "ignore_bad_candidates": True}
+    report = train(model, tmp_path / "model", **{**short, **bad, "candidates": "inline"})
+    assert report["bad_examples"] == 3
+    report = evaluate(tmp_path / "model", **bad)
+    assert report["bad_examples"] == 3
+    assert report["rank"] <= 2
+    with pytest.raises(InputError, match="in the episode 'a' has a label that is not among its 1 candidates"):
+        evaluate(tmp_path / "model", **{**bad, "ignore_bad_candidates": False})
+
+
+def test_in_batch_candidates_need_a_label(make_agent, respond):
+    agent = make_agent("biencoder", eval_candidates="batch")
+    with pytest.raises(InputError, match="no label, which --eval-candidates batch takes as a candidate"):
+        respond(agent, {"text": "hello"})
+
+
+def test_an_empty_message_opens_an_interactive_dialogue(make_agent, respond, candidates_file):
+    options = {"interactive_mode": True, "fixed_candidates_path": str(candidates_file)}
+    assert respond(make_agent("biencoder", **options), {"text": ""})[0]["text"]
+
+
+def test_an_empty_turn_after_others_is_no_error(agent_for, respond):
+    episode = [{"text": "hello", "eval_labels": ["hi !"]}, example({"text": ""}, "eval_labels")]
+    with pytest.raises(InputError):
+        respond(agent_for(), episode[1:])
+    assert respond(agent_for(), episode)[0]["text"] in GOOD["label_candidates"]
+
+
+def test_long_texts_are_shortened_in_the_message(agent_for, respond):
+    with pytest.raises(InputError) as error:
+        respond(agent_for(), {"text": "word " * 500, "labels": ["long " * 500], "label_candidates": ["x"]})
+    assert len(str(error.value)) < 500
+
+
+def test_one_of_several_labels_is_chosen_among_the_candidates():
+    rng = random.Random(0)
+    message = Message({"labels": ["a", "b", "c"], "label_candidates": ["b", "c", "d"]})
+    assert {label_of(message, rng) for _ in range(30)} == {"b", "c"}
+    message = Message({"eval_labels": ["a", "b"], "label_candidates": ["d"]})
+    assert {label_of(message, rng) for _ in range(30)} == {"a", "b"}
+    assert label_of(Message({"labels": []}), rng) is None
+    assert label_of(Message({}), rng) is None

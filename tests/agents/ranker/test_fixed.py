@@ -1,0 +1,255 @@
+"""Fixed candidates: read from a file, encoded once for each state of the model, never stale."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+import torch
+from parlai.agents.ranker import fixed
+from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
+
+from polyencoder.errors import InputError
+
+SEPARABLE = ["biencoder", "polyencoder"]
+RANKING = ["accuracy", "hits@5", "R@1/8", "rank", "mrr"]
+
+
+def same(one: dict[str, float], other: dict[str, float]) -> bool:
+    return all(one[name] == other[name] for name in RANKING) and one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+# ---- never stale
+
+
+@pytest.mark.parametrize("model", SEPARABLE)
+@pytest.mark.parametrize("source", ["batch", "fixed"])
+def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candidates_file, tmp_path):
+    """The candidates of each example are those of the file, in its order: inline and fixed must agree."""
+    options = {"candidates": source, "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    report = train(model, tmp_path / "model", **options)
+    assert report["accuracy"] > 0.8
+    inline = evaluate(tmp_path / "model", eval_candidates="inline")
+    assert same(report, inline)
+    for _ in range(2):  # the vectors are made, then read
+        assert same(evaluate(tmp_path / "model", eval_candidates="fixed"), inline)
+
+
+def test_vectors_follow_a_model_that_is_trained_further(train, evaluate, candidates_file, tmp_path):
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    path = tmp_path / "model"
+    train("biencoder", path, num_epochs=1.1, validation_every_n_epochs=1.0, **options)
+    evaluate(path, **options)  # writes vectors of the half-trained model
+    report = train("biencoder", path, num_epochs=12.1, **options)
+    assert same(report, evaluate(path, eval_candidates="inline"))
+    assert same(report, evaluate(path, **options))
+
+
+def test_an_edited_file_is_noticed(copy_of, make_agent, respond, candidates_file, labels, encoded):
+    path, turn = copy_of("biencoder"), {"text": "where is the owl ?"}
+    options = {"model_file": str(path), "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+
+    def ranking() -> list[str]:
+        return respond(make_agent("biencoder", datatype="valid", **options), turn)[0]["text_candidates"]
+
+    first = ranking()
+    assert first[0] == "my owl is here ."
+    candidates_file.write_text("\n".join(reversed(labels)))
+    assert ranking() == first
+    candidates_file.write_text("\n".join([*labels[:6], "no owl", *labels[7:]]))
+    changed = ranking()
+    assert [text for text in changed if text != "no owl"] == first[1:]
+    assert len(encoded) == 3
+
+
+def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, evaluate, candidates_file, tmp_path):
+    copy_of("biencoder", "model.v1")
+    train("biencoder", tmp_path / "model.v2", num_epochs=1.1, validation_every_n_epochs=1.0)
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    inline = {name: evaluate(tmp_path / name) for name in ("model.v1", "model.v2")}
+    assert not same(inline["model.v1"], inline["model.v2"])
+    for name in ("model.v1", "model.v2", "model.v1", "model.v2"):
+        assert same(evaluate(tmp_path / name, **options), inline[name])
+    written = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert written == ["model.v1.answers.txt.safetensors", "model.v2.answers.txt.safetensors"]
+
+
+# ---- the file of vectors
+
+
+def test_vectors_are_encoded_once_and_then_read(copy_of, evaluate, candidates_file, encoded):
+    path = copy_of("polyencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    first = evaluate(path, **options)
+    assert len(encoded) == 1
+    assert same(evaluate(path, **options), first)
+    assert len(encoded) == 1
+
+
+def test_vectors_in_a_file_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
+    path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors.bin"
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    options |= {"fixed_candidate_vecs": str(vectors)}
+    first = evaluate(path, **options)
+    assert vectors.exists()
+    assert same(evaluate(path, **options), first)
+    assert len(encoded) == 1
+    train("biencoder", tmp_path / "other", num_epochs=1.1, validation_every_n_epochs=1.0)
+    encoded.clear()
+    assert same(evaluate(tmp_path / "other", **options), evaluate(tmp_path / "other"))
+    assert len(encoded[0]) == 8  # of another model: not to be used
+    assert same(evaluate(path, **options), first)
+
+
+@pytest.mark.parametrize("setting", ["reuse", "replace"])
+def test_replace_makes_vectors_anew(setting, copy_of, evaluate, candidates_file, encoded):
+    path = copy_of("biencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    evaluate(path, **options)
+    evaluate(path, fixed_candidate_vecs=setting, **options)
+    assert len(encoded) == (1 if setting == "reuse" else 2)
+
+
+def test_a_damaged_file_of_vectors_is_made_anew(copy_of, evaluate, candidates_file, tmp_path, encoded):
+    path = copy_of("biencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    first = evaluate(path, **options)
+    vectors = tmp_path / "model.answers.txt.safetensors"
+    vectors.write_bytes(vectors.read_bytes()[:-64])
+    assert same(evaluate(path, **options), first)
+    assert same(evaluate(path, **options), first)
+    assert len(encoded) == 2
+
+
+def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, evaluate, candidates_file, tmp_path):
+    path = copy_of("biencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    report = evaluate(path, encode_candidate_vecs=False, **options)
+    assert same(report, trained("biencoder")[1])
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_only_one_process_of_many_writes_the_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(fixed, "is_primary_worker", lambda: False)
+    candidates = FixedCandidates(["a", "b"], cache=str(tmp_path / "vectors"), reuse=True)
+    candidates.vectors(encode=lambda texts: torch.ones(len(texts), 3), fingerprint=lambda: "x", on_disk=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_vectors_without_a_fingerprint_are_not_used(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"vectors": torch.zeros(2, 3)}, tmp_path / "vectors")
+    candidates = FixedCandidates(["a", "b"], cache=str(tmp_path / "vectors"), reuse=True)
+    made = candidates.vectors(encode=lambda texts: torch.ones(len(texts), 3), fingerprint=lambda: "x", on_disk=True)
+    assert made.tolist() == torch.ones(2, 3).tolist()
+
+
+# ---- the file of candidates
+
+
+def test_candidates_are_the_different_lines_in_their_order(tmp_path):
+    path = tmp_path / "candidates.txt"
+    path.write_bytes("b\r\n\n  a  \nb\n\u00e9\u2028still this line\n".encode())
+    assert read_candidates(str(path)) == ["b", "a", "\u00e9\u2028still this line"]
+
+
+def test_candidates_of_the_task_serve_when_no_file_is_given(copy_of, trained, evaluate, tmp_path):
+    report = evaluate(copy_of("biencoder"), eval_candidates="fixed")
+    assert (tmp_path / "model.cands-fromfile.cands").exists()
+    assert report["accuracy"] == trained("biencoder")[1]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "no such file; give a text file with one candidate a line"),
+        (b"", "is empty; give a text file with one candidate a line"),
+        (b"\n \n", "is empty; give a text file with one candidate a line"),
+        (b"\xff\xfe\x00a", "cannot be read as UTF-8 text"),
+    ],
+)
+def test_a_bad_file_is_named(content, problem, make_agent, tmp_path):
+    path = tmp_path / "candidates.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        make_agent("biencoder", eval_candidates="fixed", fixed_candidates_path=str(path))
+    assert str(error.value).startswith(f"--fixed-candidates-path {path}: {problem}")
+
+
+# ---- a label that is not among them
+
+
+def test_a_label_beside_the_fixed_candidates_is_its_own_examples_alone(make_agent, respond, tmp_path):
+    path = tmp_path / "candidates.txt"
+    path.write_text("first\nsecond\n")
+    agent = make_agent(
+        "biencoder",
+        datatype="valid",
+        eval_candidates="fixed",
+        fixed_candidates_path=str(path),
+        add_label_to_fixed_cands=True,
+    )
+    replies = respond(
+        agent,
+        {"text": "hello", "eval_labels": ["third"]},
+        {"text": "hello", "eval_labels": ["fourth"]},
+        {"text": "hello", "eval_labels": ["second"]},
+        {"text": "hello", "eval_labels": ["third"]},
+    )
+    seen = [set(reply["text_candidates"]) for reply in replies]
+    fixed_ones = {"first", "second"}
+    assert seen == [fixed_ones | {"third"}, fixed_ones | {"fourth"}, fixed_ones, fixed_ones | {"third"}]
+    assert [("R@1/3" in reply["metrics"], "R@1/2" in reply["metrics"]) for reply in replies] == [
+        (True, False),
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert {"first", "second"} == set(respond(agent, {"text": "hello"})[0]["text_candidates"])
+
+
+@pytest.mark.parametrize("model", ["biencoder", "crossencoder"])
+@pytest.mark.parametrize("part", ["labels", "eval_labels"])
+def test_a_label_that_is_not_a_fixed_candidate_is_an_error(model, part, make_agent, respond, candidates_file):
+    options = {"candidates": "fixed", "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    turns = [{"text": "hello", part: ["unheard of"]}, {"text": "hello", part: ["my cat is here ."]}]
+    with pytest.raises(InputError, match="not among the fixed candidates .*--add-label-to-fixed-cands true") as error:
+        respond(make_agent(model, **options), *turns)
+    assert "unheard of" in str(error.value)
+    assert "--ignore-bad-candidates true" in str(error.value)
+    agent = make_agent(model, ignore_bad_candidates=True, **options)
+    replies = respond(agent, *turns)
+    assert agent.global_metrics.report()["bad_examples"].value() == 1
+    if part == "eval_labels":
+        assert "text" not in replies[0]
+        assert replies[1]["metrics"]["rank"].value() <= 8
+
+
+def test_training_with_the_label_added(train, evaluate, tmp_path):
+    path = tmp_path / "negatives.txt"
+    path.write_text("the weather is fine .\ni do not know .\n")
+    options = {"candidates": "fixed", "eval_candidates": "fixed", "fixed_candidates_path": str(path)}
+    options |= {"add_label_to_fixed_cands": True, "num_epochs": 2.1, "validation_every_n_epochs": 1.0}
+    report = train("biencoder", tmp_path / "model", **options)
+    assert report["R@1/3"] > 0.9
+    assert same_ranks(evaluate(tmp_path / "model", batchsize=1), evaluate(tmp_path / "model", batchsize=8))
+
+
+def same_ranks(one: dict[str, float], other: dict[str, float]) -> bool:
+    return all(one[name] == other[name] for name in ("accuracy", "rank", "mrr", "R@1/3"))
+
+
+def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, candidates_file, tmp_path, encoded):
+    """What lies beside the model under another folder's path is found again: the name counts, not the folder."""
+    path = copy_of("biencoder")
+    evaluate(path, eval_candidates="fixed", fixed_candidates_path=str(candidates_file))
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in tmp_path.glob("model*"):
+        shutil.copy(file, moved)
+    shutil.copy(candidates_file, moved)
+    evaluate(moved / "model", eval_candidates="fixed", fixed_candidates_path=str(moved / "answers.txt"))
+    assert len(encoded) == 1

@@ -1,0 +1,201 @@
+"""The model inside an agent: read safely, built from a pre-trained encoder, trained with every option."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from polyencoder.errors import CheckpointError, ConfigError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+TEXTS = ["hello", "how are you ?", "bye"]
+TURNS = [{"text": text, "label_candidates": [f"{other} too" for other in TEXTS]} for text in TEXTS]
+
+
+@pytest.fixture
+def learn(respond):
+    """(agent) -> the names of the parameters that one training step has changed; evaluation after it works."""
+
+    def run(agent) -> set[str]:
+        before = {name: tensor.detach().clone() for name, tensor in agent.model.named_parameters()}
+        respond(agent, *[{**turn, "labels": [f"{turn['text']} too"]} for turn in TURNS])
+        assert 0 < agent.global_metrics.report()["mean_loss"].value() < 50
+        replies = respond(agent, *[{**turn, "eval_labels": [f"{turn['text']} too"]} for turn in TURNS])
+        assert all(1 <= reply["metrics"]["rank"].value() <= 3 for reply in replies)
+        return {name for name, tensor in agent.model.named_parameters() if not torch.equal(tensor, before[name])}
+
+    return run
+
+
+# ---- options, one training step with each
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("fine_tuned", "expected"),
+    [
+        ("all", {"embeddings", "layer.0", "layer.1", "layer.2", "layer.3", "layer.4"}),
+        ("all_encoder_layers", {"layer.0", "layer.1", "layer.2", "layer.3", "layer.4"}),
+        ("top4_layers", {"layer.1", "layer.2", "layer.3", "layer.4"}),
+        ("top_layer", {"layer.4"}),
+    ],
+)
+def test_type_optimization(model, fine_tuned, expected, make_agent, learn):
+    agent = make_agent(model, type_optimization=fine_tuned, n_layers=5, learningrate=1e-2, warmup_updates=-1)
+    changed = learn(agent)
+    parts = ["embeddings", *[f"layer.{i}" for i in range(5)]]
+    assert {part for part in parts if any(f".{part}." in name for name in changed)} == expected
+    own = {name for name, _ in agent.model.named_parameters() if not any(f".{part}." in name for part in parts)}
+    assert own <= changed  # codes and the last layer of a cross-encoder always learn
+    assert len(own) == {"biencoder": 0, "polyencoder": 1, "crossencoder": 2}[model]
+
+
+@pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
+def test_shared_encoders(model, make_agent, learn):
+    agent = make_agent(model, share_encoders=True)
+    assert learn(agent)
+    assert agent.ranker.candidate_tower is agent.ranker.context_tower
+    apart = make_agent(model, share_encoders=False)
+    assert sum(p.numel() for p in apart.model.parameters()) > 1.5 * sum(p.numel() for p in agent.model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["codes", "n_first", "n_last", "first_n_last"])
+@pytest.mark.parametrize("attention", ["basic", "sqrt"])
+def test_polyencoder_types(kind, attention, make_agent, learn):
+    options = {"polyencoder_type": kind, "poly_attention_type": attention, "codes_attention_type": attention}
+    assert learn(make_agent("polyencoder", **options))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first"])
+def test_reduction_types(model, reduction, make_agent, learn):
+    assert learn(make_agent(model, reduction_type=reduction, reduction_outputs=2))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_half_precision_is_single_on_a_cpu(model, make_agent, learn):
+    agent = make_agent(model, fp16=True)
+    assert learn(agent)
+    assert {parameter.dtype for parameter in agent.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bfloat16(model, make_agent, learn):
+    agent = make_agent(model, bf16=True)
+    assert learn(agent)
+    assert {parameter.dtype for parameter in agent.model.parameters()} == {torch.float32}
+
+
+def test_gradients_are_accumulated(make_agent, respond):
+    agent = make_agent("biencoder", update_freq=2, warmup_updates=-1)
+    before = [parameter.detach().clone() for parameter in agent.model.parameters()]
+    turns = [{**turn, "labels": [f"{turn['text']} too"]} for turn in TURNS]
+    respond(agent, *turns)
+    assert all(torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
+    respond(agent, *turns)
+    assert not all(torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
+    assert agent._number_training_updates == 1
+
+
+# ---- a pre-trained encoder
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_path):
+    options = {"text_truncate": 24, "label_truncate": 12, "learningrate": 1e-2, "warmup_updates": -1}
+    options |= {"backbone": str(backbone_folder("bert")), "dict_file": str(tmp_path / "bert.dict")}
+    agent = make_agent(model, **options)
+    tower = agent.ranker.tower if model == "crossencoder" else agent.ranker.context_tower
+    from transformers import AutoModel
+
+    weights = AutoModel.from_pretrained(backbone_folder("bert")).state_dict()
+    for name, tensor in tower.model.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    changed = learn(agent)
+    assert not any("embeddings" in name for name in changed)  # by default they do not learn
+    agent.save(str(tmp_path / "saved"))
+    again = make_agent(model, model_file=tmp_path / "saved")
+    assert again.ranker.config == agent.ranker.config
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, agent.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder"])
+def test_an_unknown_backbone(name, make_agent, tmp_path):
+    with pytest.raises(ConfigError, match=f"^--backbone {name}: ") as error:
+        make_agent("biencoder", backbone=name, dict_file=str(tmp_path / "new.dict"))
+    assert len(str(error.value).splitlines()) == 1
+
+
+# ---- files that are no checkpoints
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("flag", ["model_file", "init_model"])
+def test_a_pickle_never_runs(protocol, flag, malicious_pickle, dictionary, make_agent, tmp_path):
+    content, witness = malicious_pickle(protocol)
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a file of weights that can be read safely"):
+        make_agent("biencoder", dict_file=dictionary, **{flag: str(tmp_path / "model")})
+    assert not witness.exists()
+
+
+def test_a_pickle_inside_a_checkpoint_never_runs(trained, make_agent, tmp_path):
+    witness = tmp_path / "ran"
+
+    class Writes:
+        def __reduce__(self):
+            return (type(witness).touch, (witness,))
+
+    states = torch.load(trained("biencoder")[0], weights_only=True)
+    torch.save({**states, "model": Writes()}, tmp_path / "model")
+    with pytest.raises(CheckpointError, match="not a file of weights that can be read safely"):
+        make_agent("biencoder", init_model=str(tmp_path / "model"))
+    assert not witness.exists()
+
+
+def write_cut(path, source) -> None:
+    path.write_bytes(source.read_bytes()[:2000])
+
+
+def write_foreign(path, source) -> None:
+    torch.save({"model": {"weight": torch.zeros(2)}}, path)
+
+
+def write_safetensors(path, source) -> None:
+    save_file({"weight": torch.zeros(2)}, path)
+
+
+def write_misfit(path, source) -> None:
+    states = torch.load(source, weights_only=True)
+    del states["model"]["context_tower.model.embeddings.word_embeddings.weight"]
+    torch.save(states, path)
+
+
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [
+        (write_cut, "damaged, or not a file of weights that can be read safely"),
+        (write_safetensors, "damaged, or not a file of weights that can be read safely"),
+        (write_foreign, "not a model file of biencoder, polyencoder or crossencoder"),
+        (write_misfit, "the weights do not fit the model: context_tower.model.embeddings.word_embeddings.weight is mis"),
+    ],
+)
+def test_a_model_file_that_is_none(write, problem, trained, dictionary, make_agent, tmp_path):
+    path = tmp_path / "model"
+    write(path, trained("biencoder")[0])
+    with pytest.raises(CheckpointError) as error:
+        make_agent("biencoder", model_file=path, dict_file=dictionary)
+    assert str(error.value).startswith(f"{path}: {problem}")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_weights_of_another_size_cannot_start_a_model(trained, make_agent, dictionary, tmp_path):
+    path, _ = trained("biencoder")
+    states = torch.load(path, weights_only=True)
+    name = "context_tower.model.embeddings.word_embeddings.weight"
+    states["model"][name] = states["model"][name][:, :16].clone()
+    torch.save(states, tmp_path / "narrow")
+    with pytest.raises(CheckpointError, match=r"narrow: cannot start from these weights: .*has shape \[\d+, 16\], not"):
+        make_agent("polyencoder", init_model=str(tmp_path / "narrow"), dict_file=dictionary)

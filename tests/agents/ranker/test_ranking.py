@@ -1,0 +1,100 @@
+"""Ranks against a naive sort; the metrics that the agents report."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+
+from polyencoder.errors import ConfigError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+# few different values, so that ties are the rule
+SCORES = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, math.nan])
+
+
+@st.composite
+def labelled_scores(draw: st.DrawFn) -> tuple[list[list[float]], list[int]]:
+    width = draw(st.integers(1, 8))
+    rows = draw(st.lists(st.lists(SCORES, min_size=width, max_size=width), min_size=1, max_size=5))
+    return rows, draw(st.lists(st.integers(0, width - 1), min_size=len(rows), max_size=len(rows)))
+
+
+def naive_rank(scores: list[float], label: int) -> int:
+    """The label's place in a stable sort, best first; nan beats every number, and a label with nan loses to all."""
+    if math.isnan(scores[label]):
+        return len(scores)
+    order = sorted(range(len(scores)), key=lambda i: -math.inf if math.isnan(scores[i]) else -scores[i])
+    return order.index(label) + 1
+
+
+@given(labelled_scores())
+def test_ranks_are_those_of_a_stable_sort(case):
+    rows, labels = case
+    expected = [naive_rank(row, label) for row, label in zip(rows, labels, strict=True)]
+    assert ranks(torch.tensor(rows), torch.tensor(labels)).tolist() == expected
+
+
+def test_metrics_of_an_example():
+    (metrics,) = ranking_metrics([3], [0.25], [20], hits_at=[1, 2, 3, 10])
+    values = {name: metric.value() for name, metric in metrics.items()}
+    assert values == {
+        "loss": 0.25,
+        "rank": 3,
+        "mrr": pytest.approx(1 / 3),
+        "R@1/20": 0,
+        "R@2/20": 0,
+        "R@3/20": 1,
+        "R@10/20": 1,
+        "hits@2": 0,
+        "hits@3": 1,  # 1 and 10 are counted by ParlAI's teacher
+    }
+
+
+def test_recall_among_as_many_candidates_as_k_is_left_out():
+    (metrics,) = ranking_metrics([1], [0.0], [2], hits_at=[1, 2, 5])
+    assert [name for name in metrics if name.startswith("R@")] == ["R@1/2"]
+
+
+@pytest.mark.parametrize(("value", "numbers"), [("1,5,10", [1, 5, 10]), ("7", [7]), ("3, 2,3", [2, 3])])
+def test_hits_at(value, numbers):
+    assert parse_hits_at(value) == numbers
+
+
+@pytest.mark.parametrize("value", ["0", "1,-2", "a", "1,,2", "1.5", ""])
+def test_bad_hits_at_is_named(value):
+    with pytest.raises(ConfigError, match="^--hits-at .*give whole numbers from 1 up, separated by commas"):
+        parse_hits_at(value)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond, labels):
+    agent = make_agent(model, model_file=trained(model)[0], datatype="valid", hits_at="2,3,1")
+    turns = [{"text": f"and {x}", "eval_labels": [x], "label_candidates": labels} for x in labels]
+    for reply, label in zip(respond(agent, *turns), labels, strict=True):
+        rank = reply["text_candidates"].index(label) + 1
+        values = {name: metric.value() for name, metric in reply["metrics"].items()}
+        del values["loss"]
+        assert values == {
+            "rank": rank,
+            "mrr": pytest.approx(1 / rank),
+            "R@1/8": rank <= 1,
+            "R@2/8": rank <= 2,
+            "R@3/8": rank <= 3,
+            "hits@2": rank <= 2,
+            "hits@3": rank <= 3,
+        }
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_eval_model_reports_hits_at_any_k(model, trained, evaluate, task_of):
+    report = evaluate(trained(model)[0], hits_at="2,3", **task_of(model))
+    assert report["accuracy"] <= report["hits@2"] <= report["hits@3"] <= report["hits@5"] == pytest.approx(1, abs=0.3)
+    assert report["R@2/8"] == report["hits@2"]
+    assert report["R@3/8"] == report["hits@3"]
+    assert 1 <= report["rank"] <= 8
+    assert 1 / report["rank"] <= report["mrr"] + 1e-9  # Jensen's inequality

@@ -1,0 +1,74 @@
+"""ParlAI's own commands on our three agents, from training to a conversation."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.interactive import Interactive
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+RANKING = ["accuracy", "hits@1", "hits@5", "R@1/8", "R@5/8", "rank", "mrr", "f1"]
+CHANCE = 1 / 8
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_learnable_task_is_learnt(model, trained):
+    path, report = trained(model)
+    stats = json.loads(path.with_name("model.trainstats").read_text())
+    validations = [report["loss"] for report in stats["valid_reports"]]
+    training = [report["mean_loss"] for report in stats["train_reports"]]
+    assert len(validations) == 3
+    assert validations[-1] < 0.5 * validations[0]
+    assert training[-1] < 0.5 * training[0]
+    assert report["accuracy"] == report["hits@1"] == report["R@1/8"] > 5 * CHANCE
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_eval_model_repeats_the_last_validation(model, trained, evaluate, task_of):
+    path, report = trained(model)
+    again = evaluate(path, **task_of(model))
+    assert {name: again[name] for name in RANKING} == {name: report[name] for name in RANKING}
+    assert again["loss"] == pytest.approx(report["loss"], rel=1e-4)
+    in_training = json.loads(path.with_name("model.trainstats").read_text())["valid_reports"][-1]
+    assert {name: again[name] for name in RANKING} == {name: in_training[name] for name in RANKING}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_display_model_shows_the_answers(model, trained, task_of, capsys):
+    path, report = trained(model)
+    DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task_of(model))
+    pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
+    assert len(pairs) == 24
+    assert sum(label == said for label, said in pairs) / 24 == pytest.approx(report["accuracy"])
+
+
+# An empty message first; [DONE] ends a conversation, the end of the input the last one.
+CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
+
+
+def replies(shown: str, name: str) -> list[str]:
+    return re.findall(rf"\[{name}\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", shown))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_interactive_answers_with_a_fixed_candidate(model, copy_of, candidates_file, labels, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(CONVERSATION))
+    Interactive.main(model_file=str(copy_of(model)), fixed_candidates_path=str(candidates_file), loglevel="error")
+    said = replies(capsys.readouterr().out, model.capitalize())
+    assert len(said) == 3
+    assert set(said) <= set(labels)
+    if model != "crossencoder":  # whose task does not ask it to look at the question
+        assert said[1:] == ["my owl is here .", "my cat is here ."]
+
+
+def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labels):
+    command = [sys.executable, "-m", "parlai", "interactive", "-mf", str(copy_of("polyencoder"))]
+    done = subprocess.run(command, input=CONVERSATION, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert replies(done.stdout, "Polyencoder")[1:] == ["my owl is here .", "my cat is here ."]

@@ -1,0 +1,256 @@
+"""Shared by all tests: a tiny tokenizer learnt from a few sentences, tiny models with seeded weights, the data's place.
+
+Nothing here is trained or fetched. A fixture called `make_...` gives a function, so that a test says what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when huggingface_hub is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from polyencoder.backbone import scratch_config
+from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.models import build_model
+from polyencoder.ranker import Ranker
+from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
+
+SENTENCES = [
+    "hello , how are you today ?",
+    "i am fine , thank you . how are you ?",
+    "do you have any pets ?",
+    "i have two dogs and a cat .",
+    "what do you do for a living ?",
+    "i am a teacher . i teach math at a high school .",
+    "i like to ski in the mountains .",
+    "that is great , my brother likes to ski too !",
+]
+N_POSITIONS = 64
+
+
+@pytest.fixture(scope="session")
+def data_path() -> Path:
+    """The folder of real corpora, which stands beside the repository."""
+    path = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("no real data: ../shared/data does not exist beside the repository")
+    return path
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    return list(SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """A byte-level vocabulary of 320 tokens with [PAD], [UNK], [CLS] and [SEP]."""
+    return train_tokenizer(SENTENCES, vocabulary_size=320)
+
+
+@pytest.fixture(scope="session")
+def text_config() -> TextConfig:
+    return TextConfig(text_truncate=40, label_truncate=24)
+
+
+@pytest.fixture
+def text(tokenizer, text_config) -> TextEncoder:
+    return TextEncoder(tokenizer, text_config)
+
+
+@pytest.fixture(scope="session")
+def make_backbone_config(tokenizer):
+    """(n_layers=2, **scratch_config's other arguments) -> the configuration of a tiny BERT without dropout."""
+
+    def make(n_layers: int = 2, **others) -> dict:
+        dimensions = {"dim": 16, "n_heads": 2, "ffn_dim": 32, "n_positions": N_POSITIONS, "dropout": 0.0} | others
+        config = scratch_config(vocabulary_size=tokenizer.get_vocab_size(), n_layers=n_layers, **dimensions)
+        return config | {"initializer_range": 0.5}  # large: attention is sharp, and each token shows in every output
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_config(make_backbone_config, text_config):
+    """(architecture, **fields) -> the `RankerConfig` of a tiny ranker."""
+
+    def make(architecture: str, **fields) -> RankerConfig:
+        defaults = {"backbone": make_backbone_config(), "text": text_config, "n_codes": 4}
+        return RankerConfig(architecture=architecture, **(defaults | fields))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_model(make_config):
+    """(architecture, seed=0, **fields) -> a tiny ranker in evaluation mode; equal arguments give equal weights."""
+
+    def make(architecture: str, *, seed: int = 0, **fields):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return build_model(make_config(architecture, **fields)).eval()
+
+    return make
+
+
+@pytest.fixture
+def make_ranker(make_model, tokenizer):
+    """(architecture, seed=0, **fields) -> a `Ranker` around a tiny model."""
+
+    def make(architecture: str, **fields) -> Ranker:
+        model = make_model(architecture, **fields)
+        return Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_tokens(tokenizer):
+    """(lengths, seed=0) -> random sequences `[CLS] ... [SEP]` of these lengths, as lists of ids."""
+    size = tokenizer.get_vocab_size()
+
+    def make(lengths: list[int], *, seed: int = 0) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        rows = [torch.randint(4, size, (length,), generator=generator).tolist() for length in lengths]
+        return [[2, *row[1:-1], 3] if len(row) > 1 else [2] for row in rows]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def padded():
+    """(sequences, extra=0, pad_id=0) -> a `TokenBatch` with `extra` more columns of padding than it needs."""
+
+    def make(sequences: list[list[int]], *, extra: int = 0, pad_id: int = 0) -> TokenBatch:
+        batch = pad(sequences, pad_id=pad_id)
+        ids = torch.nn.functional.pad(batch.ids, (0, extra), value=pad_id)
+        return TokenBatch(ids, torch.nn.functional.pad(batch.mask, (0, extra), value=False))
+
+    return make
+
+
+def _word_tokenizer(specials: list[str]) -> Tokenizer:
+    """Whole words as tokens, special tokens first: enough to stand for any family's `tokenizer.json`."""
+    words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+    vocabulary = {token: i for i, token in enumerate([*specials, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]" if "[UNK]" in specials else "<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(specials)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def make_hf_tokenizer():
+    """(family) -> a transformers tokenizer with the special tokens of "bert" or "roberta"."""
+    from transformers import PreTrainedTokenizerFast
+
+    def make(family: str) -> PreTrainedTokenizerFast:
+        if family == "roberta":
+            return PreTrainedTokenizerFast(
+                tokenizer_object=_word_tokenizer(["<s>", "<pad>", "</s>", "<unk>"]),
+                bos_token="<s>",
+                cls_token="<s>",
+                eos_token="</s>",
+                sep_token="</s>",
+                pad_token="<pad>",
+                unk_token="<unk>",
+            )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=_word_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]),
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(tmp_path_factory, make_hf_tokenizer):
+    """(kind) -> a folder with a tiny Hugging Face model and its tokenizer, as `save_pretrained` writes them.
+
+    Kinds: the encoders bert, roberta, modernbert, distilbert; gpt2, t5 and bert_decoder, which are none.
+    """
+    import transformers
+
+    made: dict[str, Path] = {}
+    common = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    bert = common | {"intermediate_size": 32, "max_position_embeddings": 40}
+    configs = {
+        "bert": lambda: transformers.BertConfig(**bert),
+        "bert_decoder": lambda: transformers.BertConfig(**bert, is_decoder=True),
+        "roberta": lambda: transformers.RobertaConfig(**bert, pad_token_id=1, type_vocab_size=1),
+        "modernbert": lambda: transformers.ModernBertConfig(
+            **bert, pad_token_id=0, cls_token_id=2, bos_token_id=2, sep_token_id=3, eos_token_id=3, local_attention=8
+        ),
+        "distilbert": lambda: transformers.DistilBertConfig(
+            vocab_size=64, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=40
+        ),
+        "gpt2": lambda: transformers.GPT2Config(
+            vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=40, bos_token_id=2, eos_token_id=3
+        ),
+        "t5": lambda: transformers.T5Config(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=32, d_kv=8),
+    }
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = transformers.AutoModel.from_config(configs[kind]())
+            model.save_pretrained(folder)
+            make_hf_tokenizer("roberta" if kind == "roberta" else "bert").save_pretrained(folder)
+            made[kind] = folder
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Any attempt to open a connection fails the test."""
+    import socket
+
+    def refuse(self, address):
+        pytest.fail(f"tried to connect to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def malicious_pickle(tmp_path):
+    """(protocol) -> a pickle that makes a folder when it is loaded, and the path of that folder."""
+    import pickle
+
+    witness = tmp_path / "the-pickle-ran"
+
+    class Writes:
+        def __reduce__(self):
+            return os.mkdir, (str(witness),)
+
+    def make(protocol: int) -> tuple[bytes, Path]:
+        return pickle.dumps(Writes(), protocol=protocol), witness
+
+    return make
+
+
+@pytest.fixture
+def edit_json():
+    """(path, **changes) -> changes keys of a JSON file; the value `...` removes the key."""
+
+    def edit(path: Path, **changes) -> None:
+        values = json.loads(path.read_text())
+        values.update(changes)
+        path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+
+    return edit

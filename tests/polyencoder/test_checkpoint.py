@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from polyencoder.checkpoint import load_folder, load_weights, read_model_file
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.ranker import Ranker
+
+NAMES = ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.fixture
+def folder(make_ranker, tmp_path) -> Path:
+    """A poly-encoder on disk."""
+    make_ranker("poly").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def model_file(make_ranker, tmp_path) -> Path:
+    """A poly-encoder as training saves it."""
+    ranker = make_ranker("poly")
+    path = tmp_path / "model.file"
+    torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
+    Path(f"{path}.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def change_weights():
+    """(folder, change) -> rewrites the weights after `change` has worked on their dictionary."""
+
+    def rewrite(folder: Path, change) -> None:
+        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        change(weights)
+        safetensors.torch.save_file(weights, folder / "model.safetensors")
+
+    return rewrite
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("bi", {}),
+        ("bi", {"share_encoders": True, "reduction": "mean", "output_scaling": 0.5}),
+        ("poly", {"codes_attention": "sqrt", "n_codes": 3}),
+        ("poly", {"context_vectors": "first_n_last", "n_codes": 2, "poly_attention": "sqrt"}),
+        ("cross", {"pair_start": True, "reduction": "mean_first", "reduction_outputs": 2}),
+    ],
+)
+def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentences, architecture, fields):
+    ranker = make_ranker(architecture, **fields)
+    ranker.save_pretrained(tmp_path / "model")
+    assert sorted(os.listdir(tmp_path / "model")) == NAMES
+    again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    assert again.model.config == ranker.model.config
+    assert again.text.fingerprint() == ranker.text.fingerprint()
+    contexts = [sentences[:3], sentences[4:5]]
+    assert torch.equal(again.score(contexts, sentences), ranker.score(contexts, sentences))
+
+
+def test_saving_again_writes_the_same(folder, tmp_path):
+    Ranker.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    for name in NAMES:
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_loaded_model_is_ready_for_use(folder):
+    model, _ = load_folder(folder)
+    assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("step", NAMES)
+def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch, sentences, step):
+    """At whichever file the disk is full, it is the old model that is there, not a mixture of two."""
+    before = Ranker.from_pretrained(folder).score([sentences[:1]], sentences)
+    write_text = Path.write_text
+
+    def save_half(weights, path, metadata):
+        Path(path).write_bytes(b"half of the weigh")
+        raise OSError("No space left on device")
+
+    def write_half(self, text, *arguments, **named):
+        write_text(self, text[:10] if step in self.name else text, *arguments, **named)
+        if step in self.name:
+            raise OSError("No space left on device")
+
+    if step == "model.safetensors":
+        monkeypatch.setattr(safetensors.torch, "save_file", save_half)
+    else:
+        monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OSError, match="No space left"):
+        make_ranker("bi", seed=1).save_pretrained(folder)
+    monkeypatch.undo()
+    assert sorted(os.listdir(folder)) == NAMES
+    again = Ranker.from_pretrained(folder)
+    assert again.model.config.architecture == "poly"
+    assert torch.equal(again.score([sentences[:1]], sentences), before)
+
+
+def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):
+    ranker = make_ranker("bi", seed=1)
+    ranker.save_pretrained(folder)
+    again = Ranker.from_pretrained(folder)
+    assert torch.equal(again.score([sentences[:1]], sentences), ranker.score([sentences[:1]], sentences))
+
+
+def test_saving_where_a_file_is(make_ranker, tmp_path):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(CheckpointError, match=r"file: is a file; give a folder"):
+        make_ranker("bi").save_pretrained(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=rf"model: no {name} in it; a model folder has"):
+        Ranker.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("codes.codes"), "codes.codes is missing$"),
+        (lambda w: w.update({"linear.bias": torch.zeros(1)}), "linear.bias is not part of this model$"),
+        (
+            lambda w: w.update({"codes.codes": torch.zeros(5, 16)}),
+            r"codes.codes has shape \[5, 16\], the model wants \[4, 16\]$",
+        ),
+        (
+            lambda w: [w.pop("codes.codes"), w.update({"linear.bias": torch.zeros(1), "more": torch.zeros(1)})],
+            r"codes.codes is missing \(and 2 more\)$",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(folder, change_weights, change, message):
+    change_weights(folder, change)
+    with pytest.raises(CheckpointError, match=f"model.safetensors: the weights do not fit the model: {message}"):
+        Ranker.from_pretrained(folder)
+
+
+def test_weights_that_do_not_fit_change_nothing(make_model):
+    model, other = make_model("poly"), make_model("poly", seed=1).state_dict()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    other["codes.codes"] = torch.zeros(5, 16)
+    with pytest.raises(CheckpointError):
+        load_weights(model, other, origin="x")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 100, 0.5, -1])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_truncated_file(folder, name, kept):
+    path = folder / name
+    content = path.read_bytes().rstrip()
+    path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(PolyencoderError, match=f"{name}: ") as caught:
+        Ranker.from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "config.json: format version 2, but this version of polyencoder reads 1; install the"),
+        ({"format_version": ...}, "config.json: format version None"),
+        ({"colour": "red"}, "config.json: unknown key 'colour'; known are architecture,"),
+        ({"architecture": ...}, "config.json: not the configuration of a ranker"),
+        ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used(folder, edit_json, changes, message):
+    edit_json(folder / "config.json", **changes)
+    with pytest.raises(ConfigError, match=message):
+        Ranker.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pickle_in_the_folder_never_runs(folder, malicious_pickle, name, protocol):
+    content, witness = malicious_pickle(protocol)
+    (folder / name).write_bytes(content)
+    with pytest.raises(PolyencoderError, match=f"{name}: "):
+        Ranker.from_pretrained(folder)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("name", ["model.file", "model.file.tokenizer.json"])
+def test_a_pickle_beside_a_model_file_never_runs(model_file, malicious_pickle, name, protocol):
+    content, witness = malicious_pickle(protocol)
+    model_file.with_name(name).write_bytes(content)
+    with pytest.raises(PolyencoderError, match=f"{name}: "):
+        Ranker.from_pretrained(model_file)
+    assert not witness.exists()
+
+
+def test_a_pickle_inside_a_model_file_never_runs(model_file, tmp_path):
+    """What torch itself would write of an object that comes with code."""
+    witness = tmp_path / "the-pickle-ran"
+
+    class MakesAFolder:
+        def __reduce__(self):
+            return os.mkdir, (str(witness),)
+
+    states = torch.load(model_file, weights_only=True)
+    torch.save(states | {"optimizer": MakesAFolder()}, model_file)
+    with pytest.raises(CheckpointError, match="model.file: damaged, or not a file of weights that can be read safely"):
+        Ranker.from_pretrained(model_file)
+    assert not witness.exists()
+    torch.load(model_file, weights_only=False)  # the careless way to read it does run it: the test can fail
+    assert witness.exists()
+
+
+def test_a_model_file_gives_the_model_that_was_saved(model_file, make_ranker, no_network, sentences):
+    ranker = make_ranker("poly")
+    again = Ranker.from_pretrained(model_file, device="cpu")
+    assert again.model.config == ranker.model.config
+    assert torch.equal(again.score([sentences[:2]], sentences), ranker.score([sentences[:2]], sentences))
+
+
+def test_a_model_file_keeps_its_other_states(model_file):
+    states = torch.load(model_file, weights_only=True)
+    torch.save(states | {"number_training_updates": 7, "optimizer": {"lr": 0.1}}, model_file)
+    config, states = read_model_file(model_file)
+    assert config.architecture == "poly"
+    assert states["number_training_updates"] == 7
+    assert states["optimizer"] == {"lr": 0.1}
+
+
+def test_a_model_file_without_its_tokenizer(model_file):
+    Path(f"{model_file}.tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"model.file.tokenizer.json: the model's tokenizer is missing; it bel"):
+        Ranker.from_pretrained(model_file)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 0.5, -1])
+def test_a_truncated_model_file(model_file, kept):
+    content = model_file.read_bytes()
+    model_file.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(CheckpointError, match="model.file: damaged, or not a file of weights") as caught:
+        Ranker.from_pretrained(model_file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"model": {}},
+        {"ranker_config": "{}"},
+        [],
+        {"model": {}, "ranker_config": 3},
+        {"model": 3, "ranker_config": ""},
+        3,
+    ],
+)
+def test_another_programs_model_file(model_file, states):
+    torch.save(states, model_file)
+    with pytest.raises(CheckpointError, match="model.file: not a model file of biencoder, polyencoder or crossencoder"):
+        Ranker.from_pretrained(model_file)
+
+
+def test_no_model_file(tmp_path):
+    with pytest.raises(CheckpointError, match="nothing: no such model file"):
+        read_model_file(tmp_path / "nothing")
+
+
+def test_a_model_file_of_half_precision_is_read_in_full(model_file):
+    """Weights may be stored small; a model computes in float32."""
+    states = torch.load(model_file, weights_only=True)
+    states["model"] = {name: tensor.bfloat16() for name, tensor in states["model"].items()}
+    torch.save(states, model_file)
+    ranker = Ranker.from_pretrained(model_file)
+    assert {parameter.dtype for parameter in ranker.model.parameters()} == {torch.float32}

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.errors import ConfigError, PolyencoderError
+
+BACKBONE = {"model_type": "bert", "hidden_size": 8}
+
+
+@pytest.fixture
+def config() -> RankerConfig:
+    return RankerConfig(
+        architecture="poly", backbone=BACKBONE, text=TextConfig(text_truncate=9, separator="|"), n_codes=5
+    )
+
+
+def test_round_trip_through_json(config):
+    assert RankerConfig.from_json(config.to_json(), origin="x") == config
+
+
+def test_every_field_is_written_and_read(config):
+    written = json.loads(config.to_json())
+    assert set(written) == {field.name for field in dataclasses.fields(RankerConfig)}
+    assert set(written["text"]) == {field.name for field in dataclasses.fields(TextConfig)}
+
+
+def test_fields_that_are_absent_have_their_defaults():
+    text = json.dumps({"architecture": "bi", "backbone": BACKBONE, "format_version": 1})
+    assert RankerConfig.from_json(text, origin="x") == RankerConfig(architecture="bi", backbone=BACKBONE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_code": 3}, "x: unknown key 'n_code'; known are architecture, backbone, "),
+        ({"text": {"truncate": 3}}, "x, `text`: unknown key 'truncate'; known are end_token, "),
+        ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
+        ({"format_version": None}, "x: format version None"),
+        ({"architecture": "tri"}, "architecture is 'tri'; it must be one of bi, poly, cross"),
+        ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first"),
+        ({"context_vectors": "last"}, "context_vectors is 'last'; it must be one of codes, n_first, n_last, first_n"),
+        ({"codes_attention": ["basic"]}, r"codes_attention is \['basic'\]; it must be one of basic, sqrt"),
+        ({"poly_attention": "multihead"}, "poly_attention is 'multihead'; it must be one of basic, sqrt"),
+        ({"n_codes": 0}, "n_codes is 0; it must be at least 1"),
+        ({"n_codes": "four"}, "x: "),
+        ({"reduction_outputs": -1}, "reduction_outputs is -1; it must be at least 1"),
+        ({"backbone": {"hidden_size": 8}}, "the backbone configuration has no `model_type`"),
+        ({"backbone": None}, "x: "),
+        ({"text": None}, "x, `text`: "),
+        ({"text": ["text_truncate"]}, "x, `text`: "),
+        ({"text": {"text_truncate": 2}}, r"text_truncate is 2; it must be at least 3: .* \(flag --text-truncate\)"),
+        ({"text": {"label_truncate": 0}}, "label_truncate is 0; it must be at least 3"),
+        ({"text": {"history_size": 0}}, r"history_size is 0; it must be -1 \(all\) or at least 1"),
+        ({"text": {"history_size": -2}}, "history_size is -2"),
+    ],
+)
+def test_bad_values_are_named(config, changes, message):
+    with pytest.raises(ConfigError, match=f"^{message}") as caught:
+        RankerConfig.from_json(json.dumps(json.loads(config.to_json()) | changes), origin="x")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"architecture": "bi"', "[]", "3", '{"hidden_size": 8}', "null"])
+def test_text_that_is_no_configuration(text):
+    with pytest.raises(ConfigError, match="^config.json: not (valid JSON|the configuration of a ranker)"):
+        RankerConfig.from_json(text, origin="config.json")
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(ConfigError, match="^x: .*backbone"):
+        RankerConfig.from_json('{"architecture": "bi", "format_version": 1}', origin="x")
+
+
+def test_configurations_do_not_change(config):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.n_codes = 3
+
+
+def test_one_handler_catches_every_error_of_ours():
+    with pytest.raises(PolyencoderError):
+        TextConfig(text_truncate=1)
+    with pytest.raises(ValueError, match="text_truncate"):
+        TextConfig(text_truncate=1)

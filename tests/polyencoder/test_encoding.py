@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import polyencoder.encoding as encoding
+from polyencoder.encoding import candidate_fingerprint, encode_candidates
+from polyencoder.ranker import Ranker
+from polyencoder.text import TextEncoder
+
+
+@pytest.fixture
+def candidates(sentences) -> list[str]:
+    """Texts of very different lengths, some of them twice, in no order."""
+    return [sentences[5], "", "hi", *sentences, " ".join(sentences), "hi", sentences[0][:9]]
+
+
+@pytest.fixture
+def one_by_one(text):
+    return lambda model, candidates: torch.cat([model.encode_candidates(text.candidates([c])) for c in candidates])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("batch_size", "batch_tokens"), [(256, 1 << 14), (1, 1 << 14), (3, 50), (256, 1)])
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_in_the_order_asked_whatever_the_batches(
+    monkeypatch, make_model, text, candidates, one_by_one, architecture, batch_size, batch_tokens
+):
+    monkeypatch.setattr(encoding, "BATCH_TOKENS", batch_tokens)
+    model = make_model(architecture)
+    vectors = encode_candidates(model, text, candidates, batch_size=batch_size)
+    torch.testing.assert_close(vectors, one_by_one(model, candidates), rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_stays_within_its_budget(monkeypatch, make_model, text, candidates):
+    monkeypatch.setattr(encoding, "BATCH_TOKENS", 60)
+    model, batches, done = make_model("bi"), [], []
+    model.candidate_tower.register_forward_pre_hook(lambda module, inputs: batches.append(inputs[0]))
+    encode_candidates(model, text, candidates, batch_size=4, progress=done.append)
+    assert all(len(batch) <= 4 and batch.ids.numel() <= 60 for batch in batches)
+    assert done == [len(batch) for batch in batches]
+    assert sum(done) == len(candidates)
+
+
+def test_no_candidates(make_model, text):
+    assert encode_candidates(make_model("bi"), text, []).shape == (0, 16)
+
+
+def test_nothing_is_kept_for_a_gradient(make_model, text, candidates):
+    assert not encode_candidates(make_model("bi"), text, candidates).requires_grad
+
+
+@pytest.mark.parametrize("fields", [{}, {"share_encoders": True}])
+def test_the_fingerprint_survives_the_disk(make_ranker, tmp_path, fields):
+    ranker = make_ranker("poly", **fields)
+    ranker.save_pretrained(tmp_path)
+    again = Ranker.from_pretrained(tmp_path)
+    assert candidate_fingerprint(again.model, again.text) == candidate_fingerprint(ranker.model, ranker.text)
+
+
+def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model, tokenizer, text, text_config):
+    def nudged():
+        model = make_model("bi")
+        with torch.no_grad():
+            next(model.candidate_tower.parameters())[0, 0] += 1e-6
+        return model
+
+    model = make_model("bi")
+    more = Tokenizer.from_str(tokenizer.to_str())
+    more.add_tokens(["pets"])
+    fingerprints = [
+        candidate_fingerprint(model, text),
+        candidate_fingerprint(nudged(), text),
+        candidate_fingerprint(make_model("bi", seed=1), text),
+        candidate_fingerprint(make_model("bi", reduction="mean"), text),
+        candidate_fingerprint(make_model("bi", output_scaling=0.5), text),
+        candidate_fingerprint(model, TextEncoder(more, text_config)),
+        candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
+    ]
+    assert len(set(fingerprints)) == len(fingerprints)
+    assert candidate_fingerprint(make_model("bi"), text) == fingerprints[0]
+
+
+def test_the_fingerprint_leaves_out_what_changes_no_candidate(make_model, text):
+    """Other context weights, other codes: an index of candidates stays valid."""
+    model = make_model("poly")
+    before = candidate_fingerprint(model, text)
+    with torch.no_grad():
+        model.codes.codes += 1
+        next(model.context_tower.parameters())[0] += 1
+    assert candidate_fingerprint(model, text) == before

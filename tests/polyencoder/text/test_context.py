@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.text import join_turns, surround
+
+START, END, SEPARATOR = -1, -2, -3
+
+
+def layout(turns: list[list[int]], separator: list[int]) -> list[int]:
+    joined = list(turns[0]) if turns else []
+    for turn in turns[1:]:
+        joined += [*separator, *turn]
+    return [START, *joined, END]
+
+
+def brute_force(turns: list[list[int]], separator: list[int], max_tokens: int) -> list[int]:
+    """Tries to keep all turns, then all but the first, ...; when not even the last fits, its latest tokens."""
+    for first in range(len(turns)):
+        if len(tokens := layout(turns[first:], separator)) <= max_tokens:
+            return tokens
+    return layout([turns[-1][-(max_tokens - 2) :]] if turns else [], separator)
+
+
+@st.composite
+def dialogues(draw) -> list[list[int]]:
+    """Turns of few tokens, each token a number of its own, so that nothing can be mistaken for another."""
+    lengths = draw(st.lists(st.integers(0, 6), max_size=6))
+    tokens = iter(range(100))
+    return [[next(tokens) for _ in range(length)] for length in lengths]
+
+
+@given(dialogues(), st.integers(0, 3), st.integers(3, 30))
+def test_like_trying_all_numbers_of_turns(turns, n_separators, max_tokens):
+    separator = [SEPARATOR] * n_separators
+    joined = join_turns(turns, start=START, end=END, separator=separator, max_tokens=max_tokens)
+    assert joined == brute_force(turns, separator, max_tokens)
+    assert len(joined) <= max_tokens
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "expected"),
+    [
+        (9, [START, 1, 2, SEPARATOR, 3, SEPARATOR, 4, 5, END]),  # all of it, exactly
+        (8, [START, 3, SEPARATOR, 4, 5, END]),  # one token short: the first turn goes whole
+        (6, [START, 3, SEPARATOR, 4, 5, END]),
+        (5, [START, 4, 5, END]),
+        (4, [START, 4, 5, END]),
+        (3, [START, 5, END]),  # only the last turn is ever cut, and keeps its end
+    ],
+)
+def test_the_latest_turns_stay_whole(max_tokens, expected):
+    turns = [[1, 2], [3], [4, 5]]
+    assert join_turns(turns, start=START, end=END, separator=[SEPARATOR], max_tokens=max_tokens) == expected
+
+
+def test_a_long_turn_hides_the_short_ones_before_it():
+    """What is left out is a beginning of the dialogue, never a hole in it."""
+    turns = [[1], [2, 2, 2, 2, 2, 2, 2], [3]]
+    assert join_turns(turns, start=START, end=END, separator=[SEPARATOR], max_tokens=8) == [START, 3, END]
+
+
+def test_no_turns():
+    assert join_turns([], start=START, end=END, separator=[SEPARATOR], max_tokens=8) == [START, END]
+
+
+@pytest.mark.parametrize(("max_tokens", "kept"), [(3, [1]), (4, [1, 2]), (5, [1, 2, 3]), (6, [1, 2, 3])])
+def test_a_candidate_keeps_its_first_words(max_tokens, kept):
+    assert surround([1, 2, 3], start=START, end=END, max_tokens=max_tokens) == [START, *kept, END]
+
+
+def test_an_empty_candidate():
+    assert surround([], start=START, end=END, max_tokens=8) == [START, END]

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tokenizers import Tokenizer
+
+import polyencoder.text.encoder as encoder
+from polyencoder.config import TextConfig
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.text import TextEncoder, read_tokenizer
+
+PAD, UNKNOWN, START, END = range(4)  # in the tiny tokenizer
+
+
+@pytest.fixture
+def words(text):
+    """The ids of one text, from the tokenizer itself."""
+    return lambda line: text.tokenizer.encode(line, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("memory", [0, 1, 3])
+def test_forgetting_changes_no_ids(monkeypatch, tokenizer, text_config, sentences, memory):
+    monkeypatch.setattr(encoder, "MEMORY", memory)
+    text = TextEncoder(tokenizer, text_config)
+    expected = [tokenizer.encode(sentence).ids for sentence in sentences]
+    for _ in range(3):
+        assert text.ids(sentences) == expected  # more texts at once than it remembers
+        assert [text.ids([sentence])[0] for sentence in reversed(sentences)] == expected[::-1]
+        assert text.ids([sentences[1]] * 5) == [expected[1]] * 5
+        assert len(text._memory) <= max(memory, len(sentences))
+
+
+def test_memory_is_bounded(monkeypatch, tokenizer, text_config):
+    monkeypatch.setattr(encoder, "MEMORY", 10)
+    text = TextEncoder(tokenizer, text_config)
+    for i in range(200):
+        text.ids([f"text number {i}"])
+        assert len(text._memory) <= 10
+
+
+def test_a_text_is_tokenized_once(monkeypatch, text, sentences):
+    asked = []
+    tokenize = TextEncoder._encode
+    monkeypatch.setattr(TextEncoder, "_encode", lambda self, texts: asked.extend(texts) or tokenize(self, texts))
+    text.ids([*sentences, *sentences])
+    text.ids(sentences)
+    assert asked == sentences
+
+
+@pytest.mark.parametrize("typed", ["[SEP]", "hi [SEP] there", "[CLS][PAD][SEP]", "a [PAD] b"])
+def test_special_tokens_that_a_user_types_are_text(text, typed):
+    assert not {PAD, START, END} & set(text.ids([typed])[0])
+    assert text.context_ids([typed]).count(END) == 1
+    assert text.candidate_ids([typed])[0].count(START) == 1
+
+
+@pytest.mark.parametrize(("family", "typed"), [("bert", "[SEP] [CLS]"), ("roberta", "</s> <s> <pad>")])
+def test_special_tokens_of_other_tokenizers_are_text_too(make_hf_tokenizer, family, typed):
+    tokenizer = make_hf_tokenizer(family)
+    special = {"start_token": tokenizer.cls_token, "end_token": tokenizer.sep_token, "pad_token": tokenizer.pad_token}
+    text = TextEncoder(tokenizer.backend_tokenizer, TextConfig(separator=tokenizer.sep_token, **special))
+    assert set(tokenizer.backend_tokenizer.encode(typed).ids) & {text.start_id, text.end_id}  # so there is a danger
+    assert not {text.start_id, text.end_id, text.pad_id} & set(text.ids([typed])[0])
+
+
+def test_the_callers_tokenizer_stays_as_it_was(tokenizer, text_config, sentences):
+    theirs = Tokenizer.from_str(tokenizer.to_str())
+    theirs.enable_truncation(3)
+    theirs.enable_padding(length=7)
+    text = TextEncoder(theirs, text_config)
+    assert text.ids(sentences) == [tokenizer.encode(sentence).ids for sentence in sentences]
+    assert len(theirs.encode(sentences[0]).ids) == 7
+
+
+def test_a_context_is_its_turns_between_separators(text, words):
+    expected = [START, *words("hi !"), END, *words("how are you ?"), END]
+    assert text.context_ids(["hi !", "how are you ?"]) == expected
+
+
+def test_lines_of_one_utterance_are_turns(text):
+    assert text.context_ids(["hi !\nhow are you ?"]) == text.context_ids(["hi !", "how are you ?"])
+
+
+def test_one_text_is_one_turn(text):
+    assert text.context_ids("hi !") == text.context_ids(["hi !"])
+
+
+@pytest.mark.parametrize("turns", [[], [""], ["", " \n \t"], ""])
+def test_an_empty_context_has_only_its_ends(text, turns):
+    assert text.context_ids(turns) == [START, END]
+
+
+@pytest.mark.parametrize("turns", [["", "hi !"], ["hi !", " "], ["\nhi !\n\n"]])
+def test_empty_lines_leave_no_trace(text, turns):
+    assert text.context_ids(turns) == text.context_ids(["hi !"])
+
+
+@pytest.mark.parametrize(("history_size", "kept"), [(1, 1), (2, 2), (4, 4), (9, 4), (-1, 4)])
+def test_history_size_counts_utterances(tokenizer, history_size, kept):
+    turns = ["a", "b\nc", "d", "e"]
+    text = TextEncoder(tokenizer, TextConfig(history_size=history_size))
+    everything = TextEncoder(tokenizer, TextConfig(history_size=-1))
+    assert text.context_ids(turns) == everything.context_ids(turns[-kept:])
+
+
+def test_lengths_include_start_and_end(tokenizer, sentences):
+    text = TextEncoder(tokenizer, TextConfig(text_truncate=7, label_truncate=5))
+    long = " ".join(sentences)
+    ids = text.ids([long])[0]
+    assert text.context_ids([long]) == [START, *ids[-5:], END]
+    assert text.candidate_ids([long]) == [[START, *ids[:3], END]]
+
+
+def test_a_separator_may_be_text(tokenizer, words):
+    text = TextEncoder(tokenizer, TextConfig(separator=" || "))
+    assert len(words(" || ")) > 1
+    assert text.context_ids(["a", "b"]) == [START, *words("a"), *words(" || "), *words("b"), END]
+
+
+def test_batches_hold_what_the_single_ones_do(text, sentences):
+    contexts = [sentences[:1], sentences[:3], sentences[0]]
+    assert text.contexts(contexts).sequences() == [text.context_ids(turns) for turns in contexts]
+    assert text.candidates(sentences).sequences() == text.candidate_ids(sentences)
+    assert text.candidates(sentences).ids[~text.candidates(sentences).mask].eq(PAD).all()
+
+
+def test_empty_batches_are_refused(text):
+    with pytest.raises(InputError, match="list of contexts is empty"):
+        text.contexts([])
+    with pytest.raises(InputError, match="list of candidates is empty"):
+        text.candidates([])
+
+
+@pytest.mark.parametrize("field", ["pad_token", "start_token", "end_token"])
+def test_a_special_token_that_is_not_there(tokenizer, text_config, field):
+    with pytest.raises(ConfigError, match=f"no '<nope>', which is this model's {field.replace('_', ' ')}"):
+        TextEncoder(tokenizer, replace(text_config, **{field: "<nope>"}))
+
+
+def test_the_fingerprint_tells_tokenizers_and_settings_apart(tokenizer, text_config):
+    text = TextEncoder(tokenizer, text_config)
+    more = Tokenizer.from_str(tokenizer.to_str())
+    more.add_tokens(["teaching"])
+    settings = [replace(text_config, text_truncate=41), replace(text_config, separator="|")]
+    others = [TextEncoder(more, text_config), *(TextEncoder(tokenizer, setting) for setting in settings)]
+    assert len({text.fingerprint(), *(other.fingerprint() for other in others)}) == 4
+
+
+def test_the_fingerprint_survives_use_and_the_disk(tmp_path, text, text_config, sentences):
+    before = text.fingerprint()
+    text.contexts([sentences])
+    (tmp_path / "tokenizer.json").write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
+    again = TextEncoder(read_tokenizer(tmp_path / "tokenizer.json"), text_config)
+    assert text.fingerprint() == again.fingerprint() == before
+
+
+def test_length_is_the_size_of_the_vocabulary(text, tokenizer):
+    assert len(text) == tokenizer.get_vocab_size() == 320
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version": "1.0"}', None])
+def test_a_tokenizer_that_cannot_be_read(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match="tokenizer.json: not a readable tokenizer.json"):
+        read_tokenizer(path)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.text import pad, token_batches
+
+sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max_size=6)
+
+
+@given(sequences)
+def test_padding_is_undone_by_sequences(rows):
+    """Whatever the ids, the padding's own among them: the mask says what is real, not the id."""
+    batch = pad(rows, pad_id=5)
+    assert batch.sequences() == rows
+    assert len(batch) == len(rows)
+    assert batch.ids.shape == batch.mask.shape == (len(rows), max(1, *map(len, rows), 1))
+    assert batch.ids[~batch.mask].eq(5).all()
+    assert batch.ids.dtype == torch.int64
+    assert batch.mask.dtype == torch.bool
+    assert batch.segments is None
+
+
+def test_padding_is_on_the_right():
+    batch = pad([[7, 8, 9], [6]], pad_id=0, segments=[[0, 1, 1], [1]])
+    assert batch.ids.tolist() == [[7, 8, 9], [6, 0, 0]]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.segments is not None
+    assert batch.segments.tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+def test_some_rows_are_no_wider_than_they_need():
+    batch = pad([[7, 8, 9], [6], [5, 4], []], pad_id=0, segments=[[0, 1, 1], [1], [0, 1], []])
+    part = batch.select(torch.tensor([2, 1]))
+    assert part.sequences() == [[5, 4], [6]]
+    assert part.ids.tolist() == [[5, 4], [6, 0]]
+    assert part.segments is not None
+    assert part.segments.tolist() == [[0, 1], [1, 0]]
+    assert batch.select(torch.tensor([3])).sequences() == [[]]
+    assert pad([[7, 8], [6]], pad_id=0).select(torch.tensor([1])).segments is None
+
+
+def test_no_sequences():
+    assert len(pad([], pad_id=0)) == 0
+
+
+def test_to_moves_every_tensor():
+    for batch in (pad([[7]], pad_id=0), pad([[7]], pad_id=0, segments=[[1]])):
+        moved = batch.to("meta")
+        assert moved.ids.device.type == moved.mask.device.type == "meta"
+        assert (moved.segments is None) == (batch.segments is None)
+        assert moved.segments is None or moved.segments.device.type == "meta"
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 100), st.none() | st.integers(1, 5))
+def test_token_batches(lengths, max_tokens, batch_size):
+    batches = token_batches(lengths, max_tokens=max_tokens, batch_size=batch_size)
+
+    order = [place for batch in batches for place in batch]
+    assert sorted(order) == list(range(len(lengths)))  # every sequence once
+    assert [lengths[place] for place in order] == sorted(lengths)  # from short to long
+
+    def fits(batch: list[int]) -> bool:
+        return len(batch) * max(lengths[i] for i in batch) <= max_tokens and (
+            batch_size is None or len(batch) <= batch_size
+        )
+
+    assert all(fits(batch) or len(batch) == 1 for batch in batches)
+    # and no batch is closed while the next sequence still has room in it
+    assert not any(fits([*batch, following[0]]) for batch, following in pairwise(batches))

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from polyencoder.errors import ConfigError
+from polyencoder.text import read_tokenizer, special_tokens, train_tokenizer
+from polyencoder.text.vocabulary import named_special_tokens
+
+
+def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sentences):
+    code = (
+        "import sys; from polyencoder.text import train_tokenizer; "
+        "sys.stdout.write(train_tokenizer(sys.argv[1:], vocabulary_size=320).to_str())"
+    )
+    other = subprocess.run([sys.executable, "-c", code, *sentences], capture_output=True, text=True, check=True)
+    assert other.stdout == tokenizer.to_str()
+    assert train_tokenizer(iter(sentences), vocabulary_size=320).to_str() == tokenizer.to_str()
+
+
+def test_round_trip_through_a_file(tmp_path, tokenizer, sentences):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    again = read_tokenizer(path)
+    assert again.to_str() == tokenizer.to_str()
+    assert [again.encode(s).ids for s in sentences] == [tokenizer.encode(s).ids for s in sentences]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_no_text_is_unknown(tokenizer, typed):
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.encode_special_tokens = True
+    encoding = tokenizer.encode(typed)
+    assert "[UNK]" not in encoding.tokens
+    normalized = tokenizer.normalizer.normalize_str(typed)
+    assert tokenizer.decode(encoding.ids).removeprefix(" ") == normalized.removeprefix(" ")
+
+
+def test_lower_case_is_a_choice(sentences):
+    lowered = train_tokenizer(sentences, vocabulary_size=320)
+    kept = train_tokenizer(sentences, vocabulary_size=320, lower_case=False)
+    assert lowered.encode("Hello").ids == lowered.encode("hello").ids
+    assert kept.encode("Hello").ids != kept.encode("hello").ids
+
+
+def test_size_and_special_tokens(tokenizer):
+    assert tokenizer.get_vocab_size() == 320
+    assert [tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  \n"]])
+def test_nothing_to_learn_from(texts):
+    with pytest.raises(ConfigError, match="no text to learn a vocabulary from"):
+        train_tokenizer(texts)
+
+
+BERT = {"start_token": "[CLS]", "end_token": "[SEP]", "separator": "[SEP]", "pad_token": "[PAD]"}
+ROBERTA = {"start_token": "<s>", "end_token": "</s>", "separator": "</s>", "pad_token": "<pad>"}
+
+
+@pytest.mark.parametrize(("family", "expected"), [("bert", BERT), ("roberta", ROBERTA)])
+def test_special_tokens_of_each_family(make_hf_tokenizer, family, expected):
+    tokenizer = make_hf_tokenizer(family)
+    assert special_tokens(tokenizer) == expected
+    assert named_special_tokens(tokenizer.backend_tokenizer, origin="tokenizer.json") == expected
+
+
+def test_relatives_stand_in_for_missing_special_tokens():
+    tokenizer = SimpleNamespace(cls_token=None, bos_token="<s>", sep_token=None, eos_token="</s>", pad_token="<pad>")
+    assert special_tokens(tokenizer) == ROBERTA
+
+
+@pytest.mark.parametrize("missing", ["cls_token", "sep_token", "pad_token"])
+def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, missing):
+    tokenizer = make_hf_tokenizer("bert")
+    setattr(tokenizer, missing, None)
+    with pytest.raises(ConfigError, match="no start, end or padding token"):
+        special_tokens(tokenizer)
+
+
+def test_a_bare_tokenizer_without_known_special_tokens(tokenizer):
+    assert named_special_tokens(tokenizer, origin="x") == BERT
+    bare = Tokenizer.from_str(tokenizer.to_str().replace("[SEP]", "[END]"))
+    with pytest.raises(ConfigError, match=r"^x: has none of the known"):
+        named_special_tokens(bare, origin="x")

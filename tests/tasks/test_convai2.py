@@ -1,0 +1,243 @@
+"""ConvAI2: the official format, its variants, sampled candidates, errors; equality with ParlAI's own reader."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from parlai.core.opt import Opt
+from parlai.scripts.display_data import DisplayData
+from parlai.tasks.convai2.agents import SelfOriginalTeacher
+from parlai.tasks.selection import convai2
+
+from polyencoder.errors import ConfigError, InputError
+
+WITH_CANDIDATES = """\
+1 your persona: i ski.
+2 your persona: i have two dogs.
+3 hi !\thello , do you ski ?\t\tno .|hello , do you ski ?|what ?
+4 yes .\tme too .\t\tbye .|nope .|me too .
+1 your persona: i read.
+2 good morning\tmorning !\t\tevening !|morning !|night !
+"""
+WITHOUT = "\n".join("\t".join(line.split("\t")[:2]) for line in WITH_CANDIDATES.splitlines()) + "\n"
+TRAIN = "1 your persona: i swim.\n" + "".join(f"{n + 2} question {n} ?\treply {n} .\n" for n in range(30))
+
+
+@pytest.fixture(autouse=True)
+def offline(no_network, monkeypatch):
+    """ParlAI's downloader, which would wait and retry, fails at once."""
+
+    def build(opt):
+        raise RuntimeError("Connection broken\ntoo many times.")
+
+    monkeypatch.setattr(convai2, "build", build)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """(name, text) -> the file, in tmp_path/ConvAI2; gzipped if its name says so."""
+    folder = tmp_path / "ConvAI2"
+    folder.mkdir()
+
+    def write(name: str, text: str):
+        data = text.encode()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return folder / name
+
+    return write
+
+
+@pytest.fixture
+def make(make_teacher, tmp_path):
+    """(variant="", **options) -> the teacher, reading below tmp_path."""
+
+    def make(variant: str = "", **options):
+        return make_teacher(f"selection:convai2{variant}", datapath=str(tmp_path), **options)
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["valid_self_original.txt", "valid_self_original.txt.gz"])
+def test_official_format(write, make, messages, name):
+    write(name, WITH_CANDIDATES)
+    teacher = make()
+    assert (teacher.num_episodes(), teacher.num_examples()) == (2, 3)
+    first, second, third = messages(teacher)
+    assert first["text"] == "your persona: i ski.\nyour persona: i have two dogs.\nhi !"
+    assert first["eval_labels"] == ["hello , do you ski ?"]
+    assert first["label_candidates"] == ["no .", "hello , do you ski ?", "what ?"]
+    assert not first["episode_done"]
+    assert second["text"] == "yes ."
+    assert second["episode_done"]
+    assert third["text"] == "your persona: i read.\ngood morning"
+
+
+def test_test_split_is_valid(write, make):
+    write("valid_self_original.txt", WITH_CANDIDATES)
+    assert make(datatype="test").num_examples() == 3
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("", "self_original"),
+        (":self", "self_original"),
+        (":self_original", "self_original"),
+        (":both", "both_original"),
+        (":none", "none_original"),
+        (":self_revised", "self_revised"),
+    ],
+)
+def test_variants(write, make, variant, name):
+    write(f"train_{name}_no_cands.txt", WITHOUT)
+    teacher = make(variant, datatype="train:ordered")
+    assert teacher.num_examples() == 3
+    assert teacher.getID() == f"selection:convai2{variant}"  # two variants in one run keep their reports apart
+
+
+def test_unknown_variant(make):
+    with pytest.raises(ConfigError, match="-t selection:convai2:his: unknown variant; use one of self, self_revised"):
+        make(":his")
+
+
+def test_file_with_candidates_is_preferred(write, make):
+    write("valid_self_original_no_cands.txt", TRAIN)
+    write("valid_self_original.txt", WITH_CANDIDATES)
+    assert make().num_examples() == 3
+
+
+def test_own_candidates_only_where_they_are_used(write, make):
+    write("train_self_original.txt", WITH_CANDIDATES)
+    assert "label_candidates" not in make(datatype="train", candidates="batch").act()
+    assert len(make(datatype="train", candidates="inline").act()["label_candidates"]) == 3
+    assert len(make(datatype="train").act()["label_candidates"]) == 3
+
+
+def test_sampled_candidates_in_evaluation(write, make, messages):
+    write("train_self_original_no_cands.txt", TRAIN)
+    write("valid_self_original_no_cands.txt", WITHOUT)
+    assert all("label_candidates" not in message for message in messages(make()))  # nobody asked for them
+
+    seen = messages(make(eval_candidates="inline"))
+    training_labels = {f"reply {n} ." for n in range(30)}
+    for message in seen:
+        (label,) = message["eval_labels"]
+        assert len(set(message["label_candidates"])) == 20
+        assert set(message["label_candidates"]) - {label} < training_labels
+    candidates = [message["label_candidates"] for message in seen]
+    assert candidates == [m["label_candidates"] for m in messages(make(eval_candidates="inline"))]
+    assert candidates != [m["label_candidates"] for m in messages(make(eval_candidates="inline", teacher_seed=5.0))]
+    few = make(eval_candidates="inline", num_negatives=4).act()
+    assert len(few["label_candidates"]) == 5
+
+
+def test_sampled_candidates_in_training_are_fresh(write, make, messages):
+    write("train_self_original_no_cands.txt", TRAIN)
+    teacher = make(datatype="train:ordered", candidates="inline", num_negatives=10)
+    seen = [m["label_candidates"] for m in messages(teacher)]
+    assert all(len(set(candidates)) == 11 for candidates in seen)
+    assert seen != [m["label_candidates"] for m in messages(teacher)]
+    assert "label_candidates" not in make(datatype="train", candidates="batch").act()
+
+
+def test_streaming_gives_the_same_messages(write, make, messages):
+    write("valid_self_original.txt", WITH_CANDIDATES)
+    assert messages(make(datatype="valid:stream")) == messages(make())
+
+
+def test_label_missing_from_candidates_is_passed_on(write, make):
+    write("valid_self_original.txt", "1 hi !\thello .\t\tno .|yes .\n")
+    message = make().act()
+    assert message["eval_labels"] == ["hello ."]
+    assert message["label_candidates"] == ["no .", "yes ."]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1 hi\thello\nsecond line\thello\n", "line 2: not `number text`, but 'second line"),
+        ("1 hi\thello\n\n2 hi\thello\n", "line 2: not `number text`, but"),
+        ("1 hi\t\t\tyes|no\n", "line 1: has no label behind its first tab"),
+        ("", "has no example in it"),
+        ("1 your persona: i ski.\n", "has no example in it"),
+    ],
+)
+def test_malformed(write, make, text, problem):
+    path = write("valid_self_original.txt", text)
+    with pytest.raises(InputError, match=f"valid_self_original.txt.*{problem}") as raised:
+        make()
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"not gzip", lambda _: b"\xff"])
+def test_damaged_file(write, make, damage):
+    path = write("valid_self_original.txt.gz", WITH_CANDIDATES)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match="damaged or not UTF-8"):
+        make()
+
+
+def test_not_utf8(write, make):
+    write("valid_self_original.txt", "").write_bytes(b"1 caf\xe9\thello\n")
+    with pytest.raises(InputError, match="damaged or not UTF-8"):
+        make()
+
+
+def test_missing_files_and_no_download(make, tmp_path):
+    with pytest.raises(InputError, match="ParlAI's download failed") as raised:
+        make()
+    message = str(raised.value)
+    assert str(tmp_path / "ConvAI2") in message
+    assert "valid_self_original.txt" in message
+    assert "--datapath" in message
+    assert "\n" not in message
+
+
+def test_download_is_used(write, make, monkeypatch):
+    monkeypatch.setattr(convai2, "build", lambda opt: write("valid_self_original.txt", WITH_CANDIDATES))
+    assert make().num_examples() == 3
+
+
+def test_display_data(write, tmp_path, capsys):
+    write("train_self_original_no_cands.txt", WITHOUT)
+    DisplayData.main(task="selection:convai2", datapath=str(tmp_path), num_examples=3)
+    shown = capsys.readouterr().out
+    assert "your persona: i have two dogs.\nhi !" in shown
+    assert "hello , do you ski ?" in shown
+
+
+# Real data.
+
+
+def real(make_teacher, data_path, variant="", **options):
+    if not (data_path / "ConvAI2").is_dir():
+        pytest.skip("no real data: ../shared/data/ConvAI2 does not exist")
+    return make_teacher(f"selection:convai2{variant}", datapath=str(data_path), **options)
+
+
+def test_real_valid_is_what_parlai_reads(make_teacher, messages, data_path, monkeypatch):
+    teacher = real(make_teacher, data_path)
+    assert (teacher.num_episodes(), teacher.num_examples()) == (1000, 7801)
+    monkeypatch.setattr("parlai.tasks.convai2.agents.build", lambda opt: None)
+    parlais = SelfOriginalTeacher(Opt(teacher.opt, task="convai2", datapath=str(data_path)))
+    fields = ("text", "eval_labels", "label_candidates", "episode_done")
+    for ours, theirs in zip(messages(teacher), messages(parlais), strict=True):
+        assert [ours[field] for field in fields] == [theirs[field] for field in fields]
+        assert len(ours["label_candidates"]) == 20
+
+
+def test_real_train(make_teacher, messages, data_path):
+    teacher = real(make_teacher, data_path, datatype="train:ordered")
+    assert (teacher.num_episodes(), teacher.num_examples()) == (8939, 65719)
+    seen = messages(teacher)
+    assert seen[0]["text"].startswith("your persona: i like to remodel homes.\nyour persona: i like to go hunting.\n")
+    assert seen[0]["text"].endswith(
+        "\nhi , how are you doing ? i'm getting ready to do some cheetah chasing to stay in shape ."
+    )
+    assert seen[0]["labels"] == ["you must be very fast . hunting is one of my favorite hobbies ."]
+    assert seen[-1]["text"] == "let me guess , green is your favorite color too ?"
+    assert seen[-1]["labels"] == ["lol yep it is"]
+    assert seen[-1]["episode_done"]
+    assert not any("label_candidates" in message for message in seen)
