@@ -123,6 +123,14 @@ def with_text(stored: RankerConfig, text: TextConfig) -> RankerConfig:
     return dataclasses.replace(stored, text=text)
 
 
+def fine_tuned_part(opt: Opt) -> str:
+    """What of the encoders learns: `--type-optimization`, or by default all but the embeddings of a pre-trained one."""
+    if opt.get("type_optimization"):
+        return str(opt["type_optimization"])
+    keeps_embeddings = opt.get("backbone") or not opt.get("learn_embeddings", True)
+    return "all_encoder_layers" if keeps_embeddings else "all"
+
+
 def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     """Write into the options what the model truly is, so that the saved `.opt` file says so."""
     for name, flag in _FLAGS.items():

@@ -80,8 +80,8 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "--bf16",
         type="bool",
         default=False,
-        help="Compute in bfloat16 where that is safe (autocast); the weights stay in float32. On GPUs, and on CPUs with "
-        "bfloat16 instructions, about twice as fast.",
+        help="Compute in bfloat16 where that is safe (autocast); the weights stay in float32. Faster on GPUs, and on "
+        "CPUs with bfloat16 instructions.",
     )
     group.add_argument(
         "--hits-at",

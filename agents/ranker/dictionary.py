@@ -37,16 +37,17 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        path = self._tokenizer_path(opt.get("dict_file"))
-        if opt.get("backbone") and not _has_weights(opt):
+        weights = _weights_file(opt)
+        path = self._tokenizer_path(f"{weights}.dict" if weights else opt.get("dict_file"))
+        if opt.get("backbone") and not weights:
             tokenizer, special = load_tokenizer(opt["backbone"])
         elif path and os.path.exists(path):
             logging.info(f"loading tokenizer from {path}")
             tokenizer = read_tokenizer(path)
             special = named_special_tokens(tokenizer, origin=path)
-        elif opt.get("dict_file") and os.path.exists(opt["dict_file"]):
+        elif path and (weights or os.path.exists(opt["dict_file"])):
             raise CheckpointError(
-                f"{opt['dict_file']}: there is no {os.path.basename(path or '')} beside it, so it is a dictionary of "
+                f"{weights or opt['dict_file']}: there is no {os.path.basename(path)} beside it, so it was made by "
                 "another agent; give a --model-file (or --dict-file) that is not used yet"
             )
         else:
@@ -154,9 +155,10 @@ class RankerDictionary(DictionaryAgent):
         return None if dict_file is None else f"{dict_file.removesuffix('.dict')}.tokenizer.json"
 
 
-def _has_weights(opt: Opt) -> bool:
-    """Whether the model is loaded from a file, whose tokenizer goes before that of `--backbone`."""
-    return any(opt.get(name) and os.path.exists(opt[name]) for name in ("model_file", "init_model"))
+def _weights_file(opt: Opt) -> str | None:
+    """The file that the model is loaded from, if any: its tokenizer goes before the task's and that of `--backbone`."""
+    files = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
+    return next((file for file in files if os.path.exists(file)), None)
 
 
 def _escape(token: str) -> str:

@@ -49,7 +49,8 @@ class FixedCandidates:
     """The candidates of `--candidates fixed`, with their vectors.
 
     The vectors are kept on disk, in a file that holds the fingerprint of what made them: model and tokenizer, which
-    the caller's `fingerprint` stands for, and the candidates. A file with another fingerprint is made anew, whatever it is called.
+    the caller's `fingerprint` stands for, and the candidates. A file with another fingerprint is made anew, whatever it
+    is called.
     """
 
     def __init__(self, texts: list[str], *, cache: str | None, reuse: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
@@ -9,6 +10,7 @@ from parlai.agents.ranker.architecture import (
     check_against_checkpoint,
     check_supported,
     describe_in_opt,
+    fine_tuned_part,
     ranker_config,
     scratch_backbone,
     with_text,
@@ -21,7 +23,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
-from polyencoder.backbone import backbone_config, load_pretrained
+from polyencoder.backbone import Backbone, backbone_config, load_pretrained
 from polyencoder.checkpoint import CONFIG_KEY, load_weights, read_model_file
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.models import RankerModel, build_model, freeze
@@ -83,7 +85,7 @@ class RankerModelAgent(TorchRankerAgent):
             config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config)
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)
-        freeze(model, fine_tuned=opt.get("type_optimization") or ("all_encoder_layers" if opt["backbone"] else "all"))
+        freeze(model, fine_tuned=fine_tuned_part(opt))
         return model
 
     def load(self, path: str) -> dict[str, Any]:
@@ -95,7 +97,18 @@ class RankerModelAgent(TorchRankerAgent):
             logging.info(f"starting from {path}" + (f"; not in it, so random: {', '.join(fresh)}" if fresh else ""))
         else:
             load_weights(self.ranker, states["model"], origin=path)
+        self._make_room_for_tokens()
         return states
+
+    def _make_room_for_tokens(self) -> None:
+        """Give tokens that the checkpoint did not have (`--special-tok-lst`, `--person-tokens`) embeddings."""
+        model, size = self.ranker, len(self.dict.text)
+        if size <= model.config.backbone["vocab_size"]:
+            return
+        for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+            backbone.resize(size)
+        model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
+        self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), CONFIG_KEY: self.ranker.config.to_json()}

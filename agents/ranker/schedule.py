@@ -50,6 +50,8 @@ def build_schedule(
 ) -> ParlAILRScheduler | None:
     """The schedule that `--lr-scheduler` names, in the state that a checkpoint left it in."""
     if opt.get("lr_scheduler") != "reduceonplateau" or opt.get("lr_scheduler_decay") == 1.0:
+        if opt.get("lr_scheduler") == "fixed":  # decays at every so many validations, which cannot be our default 0
+            opt = Opt({**opt, "lr_scheduler_patience": max(1, opt["lr_scheduler_patience"])})
         return ParlAILRScheduler.lr_scheduler_factory(opt, optimizer, states, hard_reset)
     schedule = WarmupThenPlateau(
         optimizer,

@@ -46,7 +46,8 @@ class Backbone(nn.Module):
 
         On a CPU, where padding costs as much as text, sequences of like length go through the model together.
         """
-        groups = _length_groups(tokens.mask) if tokens.ids.device.type == "cpu" else []
+        grouped = tokens.ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        groups = _length_groups(tokens.mask) if grouped else []
         if len(groups) <= 1:
             return self._run(tokens)
         width = tokens.ids.size(1)
@@ -84,6 +85,8 @@ class Backbone(nn.Module):
 def _length_groups(mask: Tensor) -> list[Tensor]:
     """The rows of a batch, by length, in groups of `GROUP`; one group when that would save little."""
     order = mask.sum(1).argsort()
+    if len(order) <= GROUP:
+        return [order]
     groups = list(order.split(GROUP))
     tokens = sum(len(rows) * int(mask[rows[-1]].sum()) for rows in groups)
     return groups if tokens < 0.9 * mask.numel() else [order]
@@ -216,4 +219,15 @@ def max_length(config: dict[str, Any]) -> int | None:
     return int(positions) - offset
 
 
-_POSITIONS_AFTER_PADDING = {"roberta", "xlm-roberta", "camembert", "mpnet"}
+_POSITIONS_AFTER_PADDING = {
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}

@@ -51,7 +51,8 @@ class Ranker:
     def from_pretrained(cls, name: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Ranker:
         """Load a ranker: a model folder, a model file that `parlai train_model` wrote, or a hub id.
 
-        Nothing is fetched for a folder or a file. Raises CheckpointError when the model is missing or damaged.
+        Nothing is fetched for a folder or a file. Raises CheckpointError when the model is missing or damaged, or
+        ConfigError when its configuration or tokenizer is.
         """
         path = Path(name)
         if path.is_dir():
@@ -84,6 +85,7 @@ class Ranker:
         """
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
+        backbone.resize(tokenizer.get_vocab_size())
         text_config = TextConfig(**(special | (text or {})))
         ranker_config = RankerConfig(
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config

@@ -18,7 +18,6 @@ import torch
 from parlai.agents.ranker import separable_agent
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
-from parlai.core.params import ParlaiParser
 from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
@@ -39,7 +38,8 @@ TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: e
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 # Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
 LEARNING = {"learningrate": 1e-2, "warmup_updates": 5, "batchsize": 16, "eval_batchsize": 7, "seed": 1}
-LEARNING |= {"num_epochs": 12.1, "validation_every_n_epochs": 4.0, "validation_metric": "loss", "validation_cutoff": 0.0}
+LEARNING |= {"num_epochs": 12.1, "validation_every_n_epochs": 4.0}
+LEARNING |= {"validation_metric": "loss", "validation_cutoff": 0.0}
 PARTICULAR = {
     "biencoder": {"reduction_type": "mean"},
     "polyencoder": {"reduction_type": "mean", "poly_n_codes": 4},
@@ -48,7 +48,7 @@ PARTICULAR = {
 
 
 def _parse(**options: Any) -> Any:
-    return ParlaiParser(True, True).parse_kwargs(**{"loglevel": "error", **options})
+    return TrainModel.setup_args().parse_kwargs(**{"loglevel": "error", **options})
 
 
 def _numbers(report: dict[str, Any]) -> dict[str, float]:
@@ -80,7 +80,7 @@ def labels() -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_task() -> Callable[..., dict[str, Any]]:
-    """(folder, **parts) -> options of a task; a part, `train=` or `valid=`, is a list of episodes, each a list of turns.
+    """(folder, **parts) -> options of a task; a part, `train=`, `valid=` or `test=`, is a list of episodes of turns.
 
     A turn is a dictionary of ParlAI's text format. A part that is not given is the training part.
     """

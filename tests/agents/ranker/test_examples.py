@@ -24,7 +24,7 @@ BAD = {
         {"source": "batch-all-cands"},
         "has no candidates of its own, which {flag} batch-all-cands needs; use batch or fixed",
     ),
-    "label not among them": ({"label_candidates": ["no .", "yes ."]}, {}, "has a label that is not among its 2 candidates"),
+    "label missing": ({"label_candidates": ["no .", "yes ."]}, {}, "has a label that is not among its 2 candidates"),
 }
 
 
@@ -82,7 +82,8 @@ def test_a_bad_example_can_be_skipped_and_counted(case, part, agent_for, respond
 
 @pytest.mark.parametrize("model", MODELS)
 def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, task_of, tmp_path):
-    episodes = [[{"text": "a", "labels": "x", "label_candidates": candidates}] for candidates in (["x", "y"], ["y"]) * 3]
+    turn = {"text": "a", "labels": "x"}
+    episodes = [[{**turn, "label_candidates": candidates}] for candidates in (["x", "y"], ["y"]) * 3]
     bad = make_task(tmp_path, train=episodes)
     short = {"max_train_steps": 5, "batchsize": 2, "validation_every_n_epochs": 1.0, "ignore_bad_candidates": True}
     report = train(model, tmp_path / "model", **{**short, **bad, "candidates": "inline"})

@@ -80,7 +80,8 @@ def test_inline_candidates_that_repeat_are_encoded_once(model, make_agent, respo
 def test_after_a_training_step_candidates_are_encoded_anew(
     model, source, make_agent, respond, encoded, candidates_file, labels
 ):
-    agent = make_agent(model, eval_candidates=source, fixed_candidates_path=str(candidates_file), return_cand_scores=True)
+    options = {"eval_candidates": source, "fixed_candidates_path": str(candidates_file), "return_cand_scores": True}
+    agent = make_agent(model, **options)
     asked = turns(["where is the cat ?"], "eval_labels", labels)
     before = respond(agent, *asked)[0]["sorted_scores"]
     assert respond(agent, *asked)[0]["sorted_scores"] == before

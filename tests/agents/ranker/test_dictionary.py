@@ -1,0 +1,197 @@
+"""ParlAI's dictionary around a tokenizer: learnt once, saved beside the model, shared by clones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.agents.ranker.dictionary import RankerDictionary
+from parlai.scripts.build_dict import BuildDict
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.text import read_tokenizer
+
+QUESTION = {"text": "where is the owl ?"}
+
+
+def build(path: Path, task: dict, **options) -> Path:
+    defaults = {**task, "dict_maxtokens": 400, "loglevel": "error"}
+    BuildDict.main(model="biencoder", dict_file=str(path), **{**defaults, **options})
+    return path
+
+
+@pytest.fixture(scope="module")
+def words(dictionary) -> RankerDictionary:
+    return RankerDictionary({"dict_file": dictionary})
+
+
+# ---- learning it
+
+
+def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
+    path = build(tmp_path / "x.dict", task)
+    tokenizer = read_tokenizer(tmp_path / "x.tokenizer.json")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.dict", "x.tokenizer.json"]
+    assert len(lines) == tokenizer.get_vocab_size() == len(RankerDictionary({"dict_file": str(path)}))
+    assert all(len(line.split("\t")) == 2 and int(line.split("\t")[1]) > 0 for line in lines)
+
+
+def test_two_builds_give_the_same_vocabulary(task, tmp_path):
+    one, other = build(tmp_path / "one.dict", task), build(tmp_path / "other.dict", task)
+    assert one.read_bytes() == other.read_bytes()
+    assert (tmp_path / "one.tokenizer.json").read_bytes() == (tmp_path / "other.tokenizer.json").read_bytes()
+
+
+def test_a_dictionary_that_is_there_is_not_built_again(task, make_task, tmp_path):
+    path = build(tmp_path / "x.dict", task)
+    before = path.read_bytes()
+    other = make_task(tmp_path, train=[[{"text": "zzz zzz zzz", "labels": "zzz"}]])
+    build(path, other)
+    assert path.read_bytes() == before
+
+
+def test_the_size_and_the_case_are_those_asked_for(task, tmp_path):
+    small = RankerDictionary({"dict_file": str(build(tmp_path / "s.dict", task, dict_maxtokens=280))})
+    assert len(small) == 280
+    cased = RankerDictionary({"dict_file": str(build(tmp_path / "c.dict", task, dict_lower=False))})
+    assert cased.txt2vec("OWL") != cased.txt2vec("owl")
+    assert small.txt2vec("OWL") == small.txt2vec("owl")
+
+
+def test_line_breaks_and_tabs_stay_in_one_line_of_the_dictionary(make_task, tmp_path):
+    task = make_task(tmp_path, train=[[{"text": "your persona: i ski .\nhello", "labels": "a b"}]])
+    path = build(tmp_path / "x.dict", task)
+    assert all(line.count("\t") == 1 for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def test_a_task_without_text_is_an_error(make_task, tmp_path):
+    task = make_task(tmp_path, train=[[{"text": "", "labels": ""}]])
+    with pytest.raises(ConfigError, match="no text to learn a vocabulary from"):
+        build(tmp_path / "x.dict", task)
+
+
+# ---- using it
+
+
+@given(st.text(max_size=40))
+def test_no_text_is_unknown(words, text):
+    ids = words.txt2vec(text)
+    assert all(0 <= i < len(words) for i in ids)
+    assert words[words.unk_token] not in ids
+    assert len(words.tokenize(text)) == len(ids)
+
+
+@pytest.mark.parametrize("text", ["where is the owl ?", "i look for a cat .", "naïve café", "日本語 ok"])
+def test_text_and_ids_are_one_anothers_way_back(words, text):
+    assert words.vec2txt(words.txt2vec(text)).strip() == text
+
+
+def test_words_and_ids_are_one_anothers_way_back(words):
+    assert len(words.tok2ind) == len(words.ind2tok) == len(words)
+    assert all(words[words[index]] == index for index in range(len(words)))
+    assert len({words[token] for token in (words.null_token, words.start_token, words.end_token)}) == 3
+    assert words["no such token"] == words[words.unk_token]
+
+
+def test_special_tokens_that_a_user_types_are_text(words):
+    assert words[words.end_token] not in words.txt2vec("hello [SEP] [PAD] you")
+
+
+def test_a_dictionary_that_is_not_built_says_so():
+    with pytest.raises(ConfigError, match="not built yet: give --dict-file or --model-file"):
+        RankerDictionary({}).txt2vec("hello")
+
+
+def test_a_dictionary_of_another_agent_is_refused(make_agent, tmp_path):
+    (tmp_path / "old.dict").write_text("hello\t3\nyou\t2\n")
+    with pytest.raises(CheckpointError, match=r"old\.dict: there is no old\.tokenizer\.json beside it") as error:
+        make_agent("biencoder", dict_file=str(tmp_path / "old.dict"))
+    assert "give a --model-file (or --dict-file) that is not used yet" in str(error.value)
+
+
+def test_a_damaged_tokenizer_is_named(task, tmp_path):
+    path = build(tmp_path / "x.dict", task)
+    (tmp_path / "x.tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"x\.tokenizer\.json: not a readable tokenizer\.json"):
+        RankerDictionary({"dict_file": str(path)})
+
+
+# ---- in an agent
+
+
+def test_clones_share_one_dictionary(make_agent):
+    agent = make_agent("biencoder")
+    clone = agent.clone()
+    assert clone.dict is agent.dict
+    copy = RankerDictionary(agent.opt, agent.dict.share())
+    assert copy.text is agent.dict.text
+    assert copy.tok2ind == agent.dict.tok2ind
+
+
+@pytest.mark.parametrize("options", [{"special_tok_lst": "[ONE],[TWO]"}, {"person_tokens": True}])
+def test_extra_tokens_are_never_split(options, make_agent, respond, tmp_path, labels):
+    agent = make_agent("biencoder", **options)
+    tokens = ["[ONE]", "[TWO]"] if "special_tok_lst" in options else ["__p1__", "__p2__"]
+    for token in tokens:
+        (index,) = [i for i in agent.dict.txt2vec(f"hello {token} you") if i == agent.dict[token]]
+        assert index < len(agent.dict) == agent.ranker.config.backbone["vocab_size"]
+    respond(agent, {"text": "hello [TWO]", "labels": ["hi"]}, {"text": "bye", "labels": ["bye [ONE]"]})
+    agent.save(str(tmp_path / "saved"))
+    again = make_agent("biencoder", model_file=tmp_path / "saved")
+    assert again.dict.tok2ind == agent.dict.tok2ind
+    turn = {**QUESTION, "label_candidates": labels}
+    assert respond(again, turn)[0]["text_candidates"] == respond(agent, turn)[0]["text_candidates"]
+
+
+def test_person_tokens_say_who_spoke(make_agent):
+    agent = make_agent("biencoder", person_tokens=True)
+    clone = agent.clone()
+    clone.observe({"text": "hello", "eval_labels": ["hi !"], "episode_done": False})
+    clone.self_observe({"text": "hi !"})
+    ids = clone.observe({"text": "bye", "episode_done": True})["text_vec"]
+    one, two = agent.dict["__p1__"], agent.dict["__p2__"]
+    assert [i for i in ids if i in (one, two)] == [one, two, one]
+
+
+@pytest.mark.parametrize("flag", ["model_file", "init_model"])
+def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respond, task, labels, tmp_path):
+    """Its embeddings grow; what it has learnt stays."""
+    path = copy_of("biencoder")
+    old = make_agent("biencoder", model_file=path, **task)
+    options = {**task, flag: str(path), "special_tok_lst": "[NEW]", "reduction_type": "mean", "dict_file": None}
+    new = make_agent("biencoder", **options, return_cand_scores=True)
+    turn = {**QUESTION, "label_candidates": labels}
+    assert respond(new, turn)[0]["text_candidates"] == respond(old, turn)[0]["text_candidates"]
+    before = new.ranker.context_tower.model.get_input_embeddings().weight[-1].detach().clone()
+    respond(new, {"text": "hello [NEW]", "labels": ["[NEW] too"]}, {"text": "bye", "labels": ["bye"]})
+    assert not torch.equal(new.ranker.context_tower.model.get_input_embeddings().weight[-1], before)
+    new.save(str(tmp_path / "grown"))
+    turn = {"text": "hello [NEW]", "label_candidates": ["[NEW] too", "bye"]}
+    again = make_agent("biencoder", model_file=tmp_path / "grown", return_cand_scores=True)
+    assert respond(again, turn)[0]["sorted_scores"] == pytest.approx(respond(new, turn)[0]["sorted_scores"])
+
+
+# ---- taken from a pre-trained encoder
+
+
+def test_a_pretrained_encoder_brings_its_own(backbone_folder, train, tmp_path):
+    options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12}
+    train("polyencoder", tmp_path / "model", max_train_steps=2, **options)
+    original = json.loads((backbone_folder("bert") / "tokenizer.json").read_text())
+    saved = json.loads((tmp_path / "model.tokenizer.json").read_text())
+    assert saved["model"] == original["model"]
+    opt = json.loads((tmp_path / "model.opt").read_text())
+    specials = {"null": "[PAD]", "start": "[CLS]", "end": "[SEP]", "unk": "[UNK]"}
+    assert {name: opt[f"dict_{name}token"] for name in specials} == specials
+
+
+def test_a_trained_model_keeps_its_tokenizer_whatever_the_backbone(backbone_folder, trained, make_agent, task):
+    path, _ = trained("biencoder")
+    agent = make_agent("biencoder", model_file=path, backbone=str(backbone_folder("bert")), **task)
+    assert agent.dict.tok2ind == make_agent("biencoder", model_file=path, **task).dict.tok2ind
+    assert torch.equal(*(a.dict.text.candidates(["my owl"]).ids for a in (agent, make_agent("biencoder"))))

@@ -1,0 +1,98 @@
+"""The context that a model reads: turns and persona lines joined by the separator, the latest kept."""
+
+from __future__ import annotations
+
+import pytest
+
+TURNS = ["your persona: i ski .\nyour persona: i have a cat .\nhello", "how are you ?", "bye"]
+REPLIES = ["hi !", "fine ."]
+LINES = ["your persona: i ski .", "your persona: i have a cat .", "hello", "hi !", "how are you ?", "fine .", "bye"]
+
+
+@pytest.fixture
+def context_of(make_agent):
+    """(**options) -> the ids of the dialogue's context, and the agent."""
+
+    def read(**options):
+        agent = make_agent("biencoder", **{"text_truncate": 300, **options}).clone()
+        for text, reply in zip(TURNS, REPLIES, strict=False):
+            agent.observe({"text": text, "eval_labels": [reply], "episode_done": False})
+            agent.self_observe({"text": reply})
+        return agent.observe({"text": TURNS[-1], "episode_done": True})["text_vec"], agent
+
+    return read
+
+
+def lines_of(ids: list[int], agent) -> list[str]:
+    """The context's lines, read back from its ids."""
+    words = agent.dict
+    assert ids[0] == words[words.start_token]
+    assert ids[-1] == words[words.end_token]
+    separator, lines, line = agent.dict.text.separator_ids, [], []
+    position = 1
+    while position < len(ids) - 1:
+        if ids[position : position + len(separator)] == separator:
+            lines.append(line)
+            line = []
+            position += len(separator)
+        else:
+            line.append(ids[position])
+            position += 1
+    return [words.vec2txt(tokens).strip() for tokens in [*lines, line]]
+
+
+def test_every_line_is_a_turn_of_its_own(context_of):
+    ids, agent = context_of()
+    assert lines_of(ids, agent) == LINES
+
+
+@pytest.mark.parametrize("length", range(3, 80, 7))
+def test_the_latest_lines_are_kept_whole(length, context_of):
+    ids, agent = context_of(text_truncate=length)
+    assert len(ids) <= length
+    whole = lines_of(context_of()[0], agent)
+    kept = lines_of(ids, agent)
+    if len(kept) > 1:
+        assert kept == whole[-len(kept) :]
+    else:
+        assert whole[-1].endswith(kept[0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, -1])
+def test_history_size_counts_utterances(size, context_of):
+    ids, agent = context_of(history_size=size)
+    start = {1: 6, 2: 5, 3: 4, 5: 0, -1: 0}[size]
+    assert lines_of(ids, agent) == LINES[start:]
+
+
+def test_the_next_episode_starts_afresh(context_of):
+    _, agent = context_of()
+    agent.self_observe({"text": "bye !"})
+    assert lines_of(agent.observe({"text": "hello again", "episode_done": True})["text_vec"], agent) == ["hello again"]
+
+
+def test_use_reply_none_leaves_our_words_out(context_of):
+    ids, agent = context_of(use_reply="none")
+    assert lines_of(ids, agent) == [line for line in LINES if line not in REPLIES]
+
+
+def test_a_delimiter_of_ones_own(context_of):
+    ids, agent = context_of(delimiter=" || ")
+    assert agent.dict.text.separator_ids == agent.dict.txt2vec(" || ")
+    assert lines_of(ids, agent) == LINES
+
+
+def test_candidates_begin_and_end_as_contexts_do(make_agent):
+    words = make_agent("biencoder").dict
+    (ids,) = words.text.candidate_ids(["my owl"])
+    assert ids == [words[words.start_token], *words.txt2vec("my owl"), words[words.end_token]]
+
+
+def test_a_temporary_history_belongs_to_the_last_turn(make_agent):
+    agent = make_agent("biencoder")
+    agent.get_temp_history = lambda observation: " , please"
+    first = agent.observe({"text": "where is the owl", "eval_labels": ["here"], "episode_done": False})
+    assert lines_of(first["text_vec"], agent) == ["where is the owl , please"]
+    agent.self_observe({"text": "here"})
+    second = agent.observe({"text": "and the cat", "episode_done": True})
+    assert lines_of(second["text_vec"], agent) == ["where is the owl", "here", "and the cat , please"]
