@@ -19,7 +19,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n_segments": (0, 2),
     "relu_dropout": (0.0,),
     "use_memories": (False,),
-    "normalize_sent_emb": (False,),
     "embedding_type": ("random",),
     "history_reversed": (False,),
     "model_parallel": (False,),
@@ -31,6 +30,7 @@ _FLAGS = {
     "reduction": "reduction_type",
     "reduction_outputs": "reduction_outputs",
     "output_scaling": "output_scaling",
+    "normalize": "normalize_sent_emb",
     "context_vectors": "polyencoder_type",
     "n_codes": "poly_n_codes",
     "codes_attention": "codes_attention_type",
@@ -100,21 +100,32 @@ def ranker_config(opt: Opt, architecture: Architecture, *, backbone: dict[str, A
 
 
 def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: RankerConfig, *, path: str) -> None:
-    """Raise CheckpointError when an option given on the command line contradicts the checkpoint at `path`."""
+    """Raise CheckpointError when an option given on the command line contradicts the model file at `path`."""
     if stored.architecture != architecture:
         raise CheckpointError(
             f"--model-file {path} holds a {MODEL_NAMES[stored.architecture]}, not a {MODEL_NAMES[architecture]}: use "
             f"-m {MODEL_NAMES[stored.architecture]}, or start a new model from its weights with --init-model {path}"
         )
-    given = opt.get("override") or {}
     values = {flag: getattr(stored, name) for name, flag in _FLAGS.items()}
-    if not opt.get("backbone"):
-        values |= {flag: stored.backbone.get(key) for key, flag in _DIMENSIONS.items()}
+    _check_given(opt, values | _dimensions(opt, stored), f"--model-file {path}")
+
+
+def check_against_initial(opt: Opt, stored: RankerConfig, *, path: str) -> None:
+    """Raise CheckpointError when a size given on the command line is not that of the encoders at `path`."""
+    _check_given(opt, _dimensions(opt, stored), f"--init-model {path}")
+
+
+def _dimensions(opt: Opt, stored: RankerConfig) -> dict[str, Any]:
+    return {} if opt.get("backbone") else {flag: stored.backbone.get(key) for key, flag in _DIMENSIONS.items()}
+
+
+def _check_given(opt: Opt, values: dict[str, Any], origin: str) -> None:
+    given = opt.get("override") or {}
     for flag, value in values.items():
         if given.get(flag) is not None and given[flag] != value:
             raise CheckpointError(
-                f"--{flag.replace('_', '-')} {given[flag]} contradicts --model-file {path}, which was trained with "
-                f"{value}: leave the flag out, or train another model file"
+                f"--{flag.replace('_', '-')} {given[flag]} contradicts {origin}, which was trained with {value}: "
+                "leave the flag out, or train another model file"
             )
 
 

@@ -19,7 +19,7 @@ class CandidatePool:
     texts: the pool. labels: [batch] the column of each example's label, None when there are no labels. own: each
     example's candidates, with index: [batch, n] their rows in the pool, -1 where it has fewer than n; both None when
     the whole pool serves every example. mask: [batch, n] False on what is no candidate of the example; None when all
-    are.
+    are. given: how many candidates each example brought, one that it brought twice counted twice.
     """
 
     texts: Sequence[str]
@@ -27,21 +27,22 @@ class CandidatePool:
     own: Sequence[Sequence[str]] | None = None
     index: Tensor | None = None
     mask: Tensor | None = None
+    given: Sequence[int] | None = None
 
     def to(self, device: torch.device) -> CandidatePool:
         labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
-        return CandidatePool(self.texts, labels, self.own, index, mask)
+        return CandidatePool(self.texts, labels, self.own, index, mask, self.given)
 
     def masked(self, scores: Tensor) -> Tensor:
         """These scores in float32, -inf where an example has no candidate."""
         scores = scores.float()
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
 
-    def counts(self, batch_size: int) -> list[int]:
-        """How many candidates each example has."""
-        if self.mask is not None:
-            return self.mask.sum(1).tolist()
-        return [len(self.candidates(row)) for row in range(batch_size)]
+    def counts(self, batch_size: int) -> Sequence[int]:
+        """How many candidates each example has: the N of R@k/N."""
+        if self.given is not None:
+            return self.given
+        return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
 
     def candidates(self, row: int) -> Sequence[str]:
         """The candidates of this example, in the order of its scores; what `mask` excludes included."""
@@ -58,7 +59,7 @@ def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> Candidate
 
 
 def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:
-    """Each example brings its own candidates, of any number. One that it brings twice counts once."""
+    """Each example brings its own candidates, of any number. One that it brings twice is ranked once."""
     own = [list(dict.fromkeys(texts)) for texts in candidates]
     pool: dict[str, int] = {}
     for texts in own:
@@ -70,7 +71,8 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
         None if labels is None else torch.tensor([texts.index(label) for texts, label in zip(own, labels, strict=True)])
     )
     mask = index >= 0
-    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask)
+    given = [len(texts) for texts in candidates]
+    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given)
 
 
 def fixed_pool(

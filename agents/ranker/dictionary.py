@@ -128,8 +128,8 @@ class RankerDictionary(DictionaryAgent):
         self.ind2tok = {index: token for token, index in self.tok2ind.items()}
         self.null_token, self.start_token = text.config.pad_token, text.config.start_token
         self.end_token = text.config.end_token
-        unknown = getattr(text.tokenizer.model, "unk_token", None)
-        self.unk_token = unknown if unknown in self.tok2ind else self.null_token
+        unknown = (getattr(text.tokenizer.model, "unk_token", None), "[UNK]", "<unk>")
+        self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
     def _text_encoder(self, tokenizer: Any, special: dict[str, str]) -> TextEncoder:

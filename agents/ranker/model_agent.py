@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import parlai.utils.logging as logging
 from parlai.agents.ranker.architecture import (
     check_against_checkpoint,
+    check_against_initial,
     check_supported,
     describe_in_opt,
     fine_tuned_part,
@@ -82,6 +83,8 @@ class RankerModelAgent(TorchRankerAgent):
             check_against_checkpoint(opt, self.architecture, self._checkpoint[0], path=path)
             config = with_text(self._checkpoint[0], text.config)
         else:
+            if self._checkpoint:
+                check_against_initial(opt, self._checkpoint[0], path=path)
             config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config)
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
 from polyencoder.errors import ConfigError, first_line
@@ -59,7 +60,10 @@ class Backbone(nn.Module):
         inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
-        output: Tensor = self.model(**inputs).last_hidden_state
+        # On a CPU the backward pass of torch's flash attention is slower than that of the plain one.
+        learning_on_cpu = torch.is_grad_enabled() and tokens.ids.device.type == "cpu"
+        with sdpa_kernel(SDPBackend.MATH) if learning_on_cpu else nullcontext():
+            output: Tensor = self.model(**inputs).last_hidden_state
         return output
 
     def resize(self, vocabulary_size: int) -> None:

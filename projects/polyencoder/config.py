@@ -68,6 +68,8 @@ class RankerConfig:
     reduction_outputs: int = 64
     """M of the reduction `mean_first`: the average of the first M outputs."""
     output_scaling: float = 1.0
+    normalize: bool = False
+    """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
     codes_attention: Attention = "basic"

@@ -81,6 +81,19 @@ def test_init_model_starts_from_a_biencoder(model, trained, train, make_agent, t
     assert read_model_file(tmp_path / "new")[0].architecture == agent.ranker.config.architecture
 
 
+def test_init_model_brings_its_tokenizer_to_another_task(trained, train, make_agent, make_task, tmp_path):
+    """The new task's own words would give another vocabulary, to which the weights' embeddings do not belong."""
+    path, _ = trained("biencoder")
+    words = ["azure", "crimson", "emerald", "saffron"]
+    turns = [
+        {"text": f"paint it {w} !", "labels": f"{w} it is", "label_candidates": ["no", f"{w} it is"]} for w in words
+    ]
+    other = make_task(tmp_path, train=[[turn] for turn in turns])
+    train("biencoder", tmp_path / "new", init_model=str(path), max_train_steps=1, batchsize=2, **other)
+    agent = make_agent("biencoder", model_file=tmp_path / "new")
+    assert agent.dict.tok2ind == make_agent("biencoder", model_file=path).dict.tok2ind
+
+
 def test_a_polyencoder_from_a_biencoder_learns_faster(trained, train, task, tmp_path):
     path, _ = trained("biencoder")
     short = {"num_epochs": 1.1, "validation_every_n_epochs": 1.0, "reduction_type": "mean"}

@@ -60,8 +60,12 @@ class SeparableRanker(nn.Module, ABC):
 
     def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
         config = self.config
-        vectors = reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
-        return vectors * config.output_scaling
+        return self._scaled(reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs))
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        if self.config.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        return vectors * self.config.output_scaling
 
 
 class BiEncoder(SeparableRanker):
@@ -79,6 +83,9 @@ class PolyEncoder(SeparableRanker):
         self.codes = build_codes(config.context_vectors, config.n_codes, backbone.dim, attention=config.codes_attention)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        outputs = self.context_tower(tokens) * self.config.output_scaling
-        context: ContextEncoding = self.codes(outputs, tokens.mask)
-        return context
+        outputs = self.context_tower(tokens)
+        if self.config.normalize:  # the codes attend over the outputs as they are; what they extract is scaled
+            context: ContextEncoding = self.codes(outputs, tokens.mask)
+            return ContextEncoding(self._scaled(context.vectors), context.mask)
+        scaled: ContextEncoding = self.codes(outputs * self.config.output_scaling, tokens.mask)
+        return scaled

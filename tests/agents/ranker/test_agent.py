@@ -184,6 +184,17 @@ def test_an_agent_remembers_its_own_words_between_turns(with_fixed):
 # ---- odd states
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_dropout_is_for_training_alone(model, make_agent, respond, labels):
+    agent = make_agent(model, dropout=0.5, attention_dropout=0.5, return_cand_scores=True, eval_candidates="inline")
+    turn = {**QUESTION, "label_candidates": labels}
+    respond(agent, {"text": "hello", "labels": ["hi"], "label_candidates": ["hi", "bye"]})
+    assert agent.model.training
+    first, second = (respond(agent, turn)[0]["sorted_scores"] for _ in range(2))
+    assert first == second
+    assert not agent.model.training
+
+
 def test_a_model_that_diverged_still_answers(make_agent, respond, labels):
     agent = make_agent("biencoder", datatype="valid")
     for parameter in agent.model.parameters():

@@ -59,6 +59,13 @@ def test_an_option_against_the_model_file(model, flag, value, stored, trained, m
     make_agent(model, model_file=path, **{flag: stored}, **task)  # what is so may be said
 
 
+def test_a_size_against_the_initial_model(trained, make_agent):
+    path, _ = trained("biencoder")
+    with pytest.raises(CheckpointError, match=r"^--n-layers 3 contradicts --init-model .*, which was trained with 1: "):
+        make_agent("polyencoder", init_model=str(path), n_layers=3)
+    make_agent("polyencoder", init_model=str(path), n_layers=1, poly_n_codes=7)  # codes are the new model's own
+
+
 def test_the_same_with_eval_model(trained, evaluate):
     with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was "):
         evaluate(trained("biencoder")[0], n_layers=3)

@@ -30,6 +30,7 @@ def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candida
     options = {"candidates": source, "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     report = train(model, tmp_path / "model", **options)
     assert report["accuracy"] > 0.8
+    assert not list(tmp_path.glob("*.safetensors"))  # what training would leave is stale a step later
     inline = evaluate(tmp_path / "model", eval_candidates="inline")
     assert same(report, inline)
     for _ in range(2):  # the vectors are made, then read

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -49,6 +51,12 @@ def test_type_optimization(model, fine_tuned, expected, make_agent, learn):
     own = {name for name, _ in agent.model.named_parameters() if not any(f".{part}." in name for part in parts)}
     assert own <= changed  # codes and the last layer of a cross-encoder always learn
     assert len(own) == {"biencoder": 0, "polyencoder": 1, "crossencoder": 2}[model]
+
+
+def test_embeddings_that_are_not_to_learn(make_agent, learn):
+    changed = learn(make_agent("biencoder", learn_embeddings=False, learningrate=1e-2, warmup_updates=-1))
+    assert changed
+    assert not any(".embeddings." in name for name in changed)
 
 
 @pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
@@ -131,27 +139,34 @@ def test_an_unknown_backbone(name, make_agent, tmp_path):
 # ---- files that are no checkpoints
 
 
+@pytest.fixture
+def path(dictionary, tmp_path):
+    """Where a bad model file is to be written: the tokenizer that a good one has is there."""
+    shutil.copy(f"{dictionary.removesuffix('.dict')}.tokenizer.json", tmp_path / "model.tokenizer.json")
+    return tmp_path / "model"
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])
-def test_a_pickle_never_runs(protocol, flag, malicious_pickle, dictionary, make_agent, tmp_path):
+def test_a_pickle_never_runs(protocol, flag, malicious_pickle, make_agent, path):
     content, witness = malicious_pickle(protocol)
-    (tmp_path / "model").write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(CheckpointError, match="not a file of weights that can be read safely"):
-        make_agent("biencoder", dict_file=dictionary, **{flag: str(tmp_path / "model")})
+        make_agent("biencoder", **{flag: str(path)})
     assert not witness.exists()
 
 
-def test_a_pickle_inside_a_checkpoint_never_runs(trained, make_agent, tmp_path):
-    witness = tmp_path / "ran"
+def test_a_pickle_inside_a_checkpoint_never_runs(trained, make_agent, path):
+    witness = path.with_name("ran")
 
     class Writes:
         def __reduce__(self):
             return (type(witness).touch, (witness,))
 
     states = torch.load(trained("biencoder")[0], weights_only=True)
-    torch.save({**states, "model": Writes()}, tmp_path / "model")
+    torch.save({**states, "model": Writes()}, path)
     with pytest.raises(CheckpointError, match="not a file of weights that can be read safely"):
-        make_agent("biencoder", init_model=str(tmp_path / "model"))
+        make_agent("biencoder", init_model=str(path))
     assert not witness.exists()
 
 
@@ -182,20 +197,25 @@ def write_misfit(path, source) -> None:
         (write_misfit, "the weights do not fit the model: context_tower.model.embeddings.word_embeddings.weight is"),
     ],
 )
-def test_a_model_file_that_is_none(write, problem, trained, dictionary, make_agent, tmp_path):
-    path = tmp_path / "model"
+def test_a_model_file_that_is_none(write, problem, trained, make_agent, path):
     write(path, trained("biencoder")[0])
     with pytest.raises(CheckpointError) as error:
-        make_agent("biencoder", model_file=path, dict_file=dictionary, text_truncate=48, label_truncate=16)
+        make_agent("biencoder", model_file=path, text_truncate=48, label_truncate=16)
     assert str(error.value).startswith(f"{path}: {problem}")
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_weights_of_another_size_cannot_start_a_model(trained, make_agent, dictionary, tmp_path):
-    path, _ = trained("biencoder")
-    states = torch.load(path, weights_only=True)
+def test_weights_of_another_size_cannot_start_a_model(trained, make_agent, path):
+    states = torch.load(trained("biencoder")[0], weights_only=True)
     name = "context_tower.model.embeddings.word_embeddings.weight"
     states["model"][name] = states["model"][name][:, :16].clone()
-    torch.save(states, tmp_path / "narrow")
-    with pytest.raises(CheckpointError, match=r"narrow: cannot start from these weights: .*has shape \[\d+, 16\], not"):
-        make_agent("polyencoder", init_model=str(tmp_path / "narrow"), dict_file=dictionary)
+    torch.save(states, path)
+    with pytest.raises(CheckpointError, match=r"model: cannot start from these weights: .*has shape \[\d+, 16\], not"):
+        make_agent("polyencoder", init_model=str(path))
+
+
+@pytest.mark.parametrize("flag", ["model_file", "init_model"])
+def test_a_model_file_without_its_tokenizer(flag, trained, make_agent, tmp_path):
+    shutil.copy(trained("biencoder")[0], tmp_path / "alone")
+    with pytest.raises(CheckpointError, match=r"alone: there is no alone\.tokenizer\.json beside it"):
+        make_agent("biencoder", **{flag: str(tmp_path / "alone")})
