@@ -19,6 +19,8 @@ VARIANTS = [
     ],
     ("bi", {"share_encoders": True, "output_scaling": 0.5}),
     ("poly", {"share_encoders": True, "output_scaling": 0.5, "n_codes": 1, "reduction": "mean"}),
+    ("bi", {"normalize": True, "output_scaling": 4.0, "reduction": "mean"}),
+    ("poly", {"normalize": True, "output_scaling": 4.0, "context_vectors": "n_first"}),
 ]
 
 
@@ -139,3 +141,18 @@ def test_a_poly_encoder_with_its_first_output_alone_is_a_bi_encoder(make_model, 
     poly.load_state_dict(bi.state_dict())
     contexts, candidates = padded(make_tokens([6, 1, 3])), padded(make_tokens([2, 5], seed=3))
     torch.testing.assert_close(poly(contexts, candidates), bi(contexts, candidates))
+
+
+@torch.no_grad()
+def test_normalized_vectors_score_with_a_scaled_cosine(make_model, make_tokens, padded):
+    contexts, candidates = padded(make_tokens(CONTEXT_LENGTHS)), padded(make_tokens(CANDIDATE_LENGTHS))
+    plain = make_model("bi", reduction="mean")
+    scaled = make_model("bi", reduction="mean", normalize=True, output_scaling=4.0)
+    cosines = torch.nn.functional.cosine_similarity(
+        plain.encode_context(contexts).vectors, plain.encode_candidates(candidates).unsqueeze(0), dim=-1
+    )
+    torch.testing.assert_close(scaled(contexts, candidates), 16 * cosines, rtol=1e-4, atol=1e-4)
+
+    poly = make_model("poly", normalize=True, output_scaling=4.0, context_vectors="codes")
+    lengths = poly.encode_context(contexts).vectors.norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.full_like(lengths, 4.0), rtol=1e-4, atol=1e-4)
