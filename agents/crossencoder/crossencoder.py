@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.candidates import CandidatePool
 from parlai.core.opt import Opt
@@ -25,7 +24,6 @@ class CrossencoderAgent(RankerAgent):
         return parser
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        with torch.no_grad():
-            candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
-            scores: Tensor = self.ranker.score(contexts, candidates, pool.index)
+        candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
+        scores: Tensor = self.ranker.score(contexts, candidates, pool.index)
         return scores

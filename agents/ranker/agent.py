@@ -27,6 +27,8 @@ from polyencoder.text import TokenBatch
 class RankerAgent(RankerModelAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
+    fixed: FixedCandidates | None = None
+
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
         return RankerHistory
@@ -49,7 +51,7 @@ class RankerAgent(RankerModelAgent):
         if "text" in obs:
             obs.force_set("text_vec", history.get_history_vec())
             obs.force_set("full_text", history.get_history_str())
-        label = label_of(obs, self.random)
+        label = label_of(obs, self.random, among=self.fixed.place if self.fixed else None)
         if label is not None:
             obs.force_set("label_choice", label)
         if self._blocks_repeats() and "labels" not in obs:
@@ -132,7 +134,9 @@ class RankerAgent(RankerModelAgent):
         if pool.labels is not None:
             losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
             rank = ranks(scores, pool.labels).tolist()
-            metrics = ranking_metrics(rank, losses, pool.counts(len(rank)), hits_at=self._hits_at)
+            # how many candidates a batch gives depends on the batch: no N for R@k/N
+            counts = pool.counts(len(rank)) if self.eval_candidates in ("inline", "fixed") else [None] * len(rank)
+            metrics = ranking_metrics(rank, losses, counts, hits_at=self._hits_at)
         texts, sorted_scores = self._ordered(scores, pool, batch.said)
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
         return Output(
@@ -194,7 +198,7 @@ class RankerAgent(RankerModelAgent):
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
         """Read the fixed candidates, if any source of candidates is `fixed`. They are encoded when first needed."""
-        self.fixed: FixedCandidates | None = shared["fixed"] if shared else None
+        self.fixed = shared["fixed"] if shared else None
         # ParlAI's own attributes for them, which its share() reads
         self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
         self.num_fixed_candidates = 0
@@ -207,6 +211,16 @@ class RankerAgent(RankerModelAgent):
             reuse=self.opt["fixed_candidate_vecs"] != "replace",
         )
         self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)
+
+    def get_task_candidates_path(self) -> str:
+        if not self.opt.get("model_file"):
+            raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
+        return str(super().get_task_candidates_path())
+
+    def load(self, path: str) -> dict[str, Any]:
+        states = super().load(path)
+        self.forget_vectors()
+        return states
 
     def share(self) -> dict[str, Any]:
         return {**super().share(), "fixed": self.fixed}

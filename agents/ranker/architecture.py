@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from parlai.core.opt import Opt
@@ -21,7 +20,11 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_memories": (False,),
     "embedding_type": ("random",),
     "history_reversed": (False,),
+    "history_add_global_end_token": (None,),
     "model_parallel": (False,),
+    "data_parallel": (False,),
+    "checkpoint_activations": (False,),
+    "wrap_memory_encoder": (False,),
 }
 
 # Fields of RankerConfig and the flags that set them
@@ -62,10 +65,12 @@ def check_supported(opt: Opt) -> None:
 def text_config(opt: Opt, special: dict[str, str]) -> TextConfig:
     """How the options and the tokenizer's special tokens say that text becomes tokens."""
 
+    given = opt.get("override") or {}
+
     def length(name: str, otherwise: int) -> int:
         # ParlAI's --truncate stands in for both; -1 is "no limit", for which a model with positions has no place
-        value = opt.get(name) or opt.get("truncate") or otherwise
-        return value if value > 0 else otherwise
+        value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
+        return value if value and value > 0 else otherwise
 
     return TextConfig(
         text_truncate=length("text_truncate", 360),
@@ -129,11 +134,6 @@ def _check_given(opt: Opt, values: dict[str, Any], origin: str) -> None:
             )
 
 
-def with_text(stored: RankerConfig, text: TextConfig) -> RankerConfig:
-    """The checkpoint's configuration with the text settings of this run, which may be changed at any time."""
-    return dataclasses.replace(stored, text=text)
-
-
 def fine_tuned_part(opt: Opt) -> str:
     """What of the encoders learns: `--type-optimization`, or by default all but the embeddings of a pre-trained one."""
     if opt.get("type_optimization"):
@@ -147,6 +147,7 @@ def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     for name, flag in _FLAGS.items():
         if flag in opt:
             opt[flag] = getattr(config, name)
+    opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
     for key, flag in _DIMENSIONS.items():
         if flag in opt and key in config.backbone:
             opt[flag] = config.backbone[key]

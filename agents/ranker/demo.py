@@ -7,7 +7,6 @@ that it wrote.
 from __future__ import annotations
 
 import argparse
-import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,12 +69,13 @@ def main() -> None:
     parser.add_argument("--task", default=SAMPLE, help="ParlAI task to train on")
     parser.add_argument("--datapath", help="ParlAI's data folder, for tasks with files")
     parser.add_argument("--backbone", help="pre-trained encoder, folder or hub id; default: from scratch")
-    parser.add_argument("--folder", default="runs/demo", help="where the model goes; emptied first")
+    parser.add_argument("--folder", default="runs/demo", help="where the model goes, instead of the last demo's")
     args = parser.parse_args()
 
     folder = Path(args.folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("model*"):
+        old.unlink()
     model_file = str(folder / "model")
     where = {"datapath": args.datapath} if args.datapath else {}
     settings = FINE_TUNING | {"backbone": args.backbone} if args.backbone else FROM_SCRATCH
@@ -111,7 +111,7 @@ def _examples(task: str, where: dict[str, str], *, count: int) -> Iterator[tuple
         context.append(message["text"])
         label = (message.get("eval_labels") or message["labels"])[0]
         if message["episode_done"]:
-            yield list(context), list(message["label_candidates"]), label
+            yield list(context), list(message.get("label_candidates") or [label]), label
             context = []
             count -= 1
         else:

@@ -13,10 +13,11 @@ from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
 from polyencoder.backbone import load_tokenizer
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
 from polyencoder.text import TextEncoder, read_tokenizer, train_tokenizer
-from polyencoder.text.vocabulary import named_special_tokens
+from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 
 class RankerDictionary(DictionaryAgent):
@@ -44,7 +45,7 @@ class RankerDictionary(DictionaryAgent):
         elif path and os.path.exists(path):
             logging.info(f"loading tokenizer from {path}")
             tokenizer = read_tokenizer(path)
-            special = named_special_tokens(tokenizer, origin=path)
+            special = _special_tokens_of(weights) if weights else LEARNT_SPECIAL_TOKENS
         elif path and (weights or os.path.exists(opt["dict_file"])):
             raise CheckpointError(
                 f"{weights or opt['dict_file']}: there is no {os.path.basename(path)} beside it, so it was made by "
@@ -53,7 +54,7 @@ class RankerDictionary(DictionaryAgent):
         else:
             return  # to be built
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
-            special["end_token"] = special["start_token"]  # the paper's [S] on both sides
+            special = {**special, "end_token": special["start_token"]}  # the paper's [S] on both sides
         self._use(self._text_encoder(tokenizer, special))
 
     def is_prebuilt(self) -> bool:
@@ -79,7 +80,7 @@ class RankerDictionary(DictionaryAgent):
                 vocabulary_size=size if (size := self.opt.get("dict_maxtokens", -1)) > 0 else 30_000,
                 lower_case=self.opt.get("dict_lower", True),
             )
-            self._use(self._text_encoder(tokenizer, named_special_tokens(tokenizer, origin="the new tokenizer")))
+            self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
         assert self.text is not None
         write_text(self._tokenizer_path(filename) or "", self.text.tokenizer.to_str(pretty=True))
         tokens = [self.ind2tok[i] for i in range(len(self))]
@@ -133,9 +134,9 @@ class RankerDictionary(DictionaryAgent):
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
     def _text_encoder(self, tokenizer: Any, special: dict[str, str]) -> TextEncoder:
-        delimiter = self.opt.get("delimiter", "\n")
-        if tokenizer.encode(delimiter, add_special_tokens=False).ids:
-            special = {**special, "separator": delimiter}  # else the tokenizer's own: BERT's has nothing for "\n"
+        delimiter = (self.opt.get("override") or {}).get("delimiter")
+        if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
+            special = {**special, "separator": delimiter}
         return TextEncoder(tokenizer, text_config(self.opt, special))
 
     def _ready(self) -> TextEncoder:
@@ -159,6 +160,12 @@ def _weights_file(opt: Opt) -> str | None:
     """The file that the model is loaded from, if any: its tokenizer goes before the task's and that of `--backbone`."""
     files = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
     return next((file for file in files if os.path.exists(file)), None)
+
+
+def _special_tokens_of(weights: str) -> dict[str, str]:
+    """The special tokens that a model was trained with."""
+    text = read_model_file(weights)[0].text
+    return {name: getattr(text, name) for name in LEARNT_SPECIAL_TOKENS}
 
 
 def _escape(token: str) -> str:

@@ -10,14 +10,14 @@ from parlai.core.message import Message
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
 
 
-def label_of(obs: Message, rng: random.Random) -> str | None:
-    """The label to rank: of several one that is among the candidates, if any is; None without labels."""
+def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
+    """The label to rank: of several one of the example's candidates, or `among` the fixed, if any is."""
     labels = obs.get("labels") or obs.get("eval_labels")
     if not labels:
         return None
     if len(labels) == 1:
         return str(labels[0])
-    candidates = set(obs.get("label_candidates") or ())
+    candidates = set(obs.get("label_candidates") or ()) if among is None else among
     return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
 
 
@@ -32,6 +32,8 @@ def example_error(
     if len(obs["text_vec"]) <= 2 and not interactive:
         return f"{_describe(obs)} has no text: a context needs at least one word"
     label = obs.get("label_choice")
+    if "labels" in obs and not (label or "").strip():
+        return f"{_describe(obs)} has no label to learn from"
     if source == "batch" and label is None:
         return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"
     if source in FROM_EXAMPLE:

@@ -14,7 +14,6 @@ from parlai.agents.ranker.architecture import (
     fine_tuned_part,
     ranker_config,
     scratch_backbone,
-    with_text,
 )
 from parlai.agents.ranker.args import add_ranker_args
 from parlai.agents.ranker.dictionary import RankerDictionary
@@ -75,13 +74,16 @@ class RankerModelAgent(TorchRankerAgent):
             pretrained = load_pretrained(
                 opt["backbone"], dropout=given.get("dropout"), attention_dropout=given.get("attention_dropout")
             )
-            pretrained.resize(len(text))
+            if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
+                logging.warning(
+                    "the embeddings of added tokens do not learn: set --type-optimization all if they should"
+                )
             backbone = backbone_config(pretrained.model)
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if self._checkpoint and not self._is_finetune:
             check_against_checkpoint(opt, self.architecture, self._checkpoint[0], path=path)
-            config = with_text(self._checkpoint[0], text.config)
+            config = dataclasses.replace(self._checkpoint[0], text=text.config)  # lengths may change at any time
         else:
             if self._checkpoint:
                 check_against_initial(opt, self._checkpoint[0], path=path)
@@ -123,7 +125,7 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
-        groups = parameter_groups(self.ranker, self.opt)
+        groups = parameter_groups(self.ranker, self.opt, single=self.fp16)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:

@@ -10,15 +10,18 @@ from torch import nn
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 
-def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
-    """The parameters that learn, in two groups for the optimizer: with weight decay and without."""
+def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> list[dict[str, Any]]:
+    """The parameters that learn, in two groups for the optimizer: with weight decay and without.
+
+    With `single` in one group, all with decay: ParlAI's fp16 optimizers take no more.
+    """
     decay = opt.get("weight_decay")
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in learning if p.dim() > 1], "weight_decay": decay},
-        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in learning if single or p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in learning if not single and p.dim() <= 1], "weight_decay": 0.0},
     ]
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:

@@ -28,9 +28,12 @@ def ranks(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def ranking_metrics(
-    rank_of_label: Sequence[int], losses: Sequence[float], counts: Sequence[int], *, hits_at: Sequence[int]
+    rank_of_label: Sequence[int], losses: Sequence[float], counts: Sequence[int | None], *, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]]:
-    """Metrics of each example: loss, rank, mrr, the paper's R@k/N, and hits@k for the k that ParlAI does not count."""
+    """Metrics of each example: loss, rank, mrr, the paper's R@k/N, and hits@k for the k that ParlAI does not count.
+
+    `counts` gives each example's N, None for no R@k/N.
+    """
     many: list[dict[str, Metric]] = []
     for rank, loss, n in zip(rank_of_label, losses, counts, strict=True):
         metrics: dict[str, Metric] = {
@@ -39,7 +42,7 @@ def ranking_metrics(
             "mrr": AverageMetric(1 / rank),
         }
         for k in hits_at:
-            if k < n:
+            if n is not None and k < n:
                 metrics[f"R@{k}/{n}"] = AverageMetric(int(rank <= k))
             if k not in TEACHER_HITS:
                 metrics[f"hits@{k}"] = AverageMetric(int(rank <= k))

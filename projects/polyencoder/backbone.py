@@ -66,11 +66,13 @@ class Backbone(nn.Module):
             output: Tensor = self.model(**inputs).last_hidden_state
         return output
 
-    def resize(self, vocabulary_size: int) -> None:
-        """Make room for tokens that were added to the vocabulary; embeddings that are there stay as they are."""
+    def resize(self, vocabulary_size: int) -> bool:
+        """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
         words: Any = self.model.get_input_embeddings()
-        if vocabulary_size > words.num_embeddings:
-            self.model.resize_token_embeddings(vocabulary_size)
+        if vocabulary_size <= words.num_embeddings:
+            return False
+        self.model.resize_token_embeddings(vocabulary_size)
+        return True
 
     def embeddings(self) -> nn.Module:
         """The embedding block: words, positions, segments and their normalisation."""

@@ -45,7 +45,9 @@ def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
     """A digest of all that decides which vector a candidate gets: the tower's weights, the reduction, the tokenizer."""
     config = model.config
     parts: list[bytes | memoryview | str] = [text.fingerprint()]
-    parts.append(repr((config.backbone, config.reduction, config.reduction_outputs, config.output_scaling)))
+    parts.append(
+        repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
+    )
     for name, tensor in model.candidate_tower.state_dict().items():
         parts += [name, str(tensor.dtype), tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data]
     return fingerprint(parts)

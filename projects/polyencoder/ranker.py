@@ -98,9 +98,9 @@ class Ranker:
 
     def rank(self, context: Context, candidates: Sequence[str], *, top_k: int | None = None) -> list[Ranked]:
         """The candidates in order of their score, best first; with `top_k` only so many."""
-        scores = self.score([context], candidates)[0]
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k is {top_k}; it must be at least 1")
+        scores = self.score([context], candidates)[0]
         best, order = scores.topk(min(top_k or len(candidates), len(candidates)))
         return [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), best.tolist(), strict=True)]
 

@@ -72,3 +72,13 @@ def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labe
     done = subprocess.run(command, input=CONVERSATION, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert replies(done.stdout, "Polyencoder")[1:] == ["my owl is here .", "my cat is here ."]
+
+
+def test_ones_own_dialogues_as_json_lines(train, evaluate, tmp_path):
+    """The README's way: a file in ParlAI's JSON format, no candidates, those of the batch in evaluation."""
+    path = tmp_path / "my.jsonl"
+    turns = [[{"id": "user", "text": f"hi {n} !"}, {"id": "us", "text": f"hello {n} ."}] for n in ("ann", "bob", "eve")]
+    path.write_text("".join(json.dumps({"dialog": [turn]}) + "\n" for turn in turns), encoding="utf-8")
+    mine = {"task": "jsonfile", "jsonfile_datapath": str(path), "jsonfile_datatype_extension": False}
+    train("polyencoder", tmp_path / "model", eval_candidates="batch", num_epochs=1.0, **mine)
+    assert evaluate(tmp_path / "model", **mine)["exs"] == 3

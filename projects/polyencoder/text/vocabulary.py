@@ -11,6 +11,9 @@ from polyencoder.errors import ConfigError
 
 PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
+LEARNT_SPECIAL_TOKENS = {"start_token": START, "end_token": END, "separator": END, "pad_token": PAD}
+"""The `TextConfig` fields of a vocabulary that `train_tokenizer` made."""
+
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lower_case: bool = True) -> Tokenizer:
     """Learn a byte-level BPE vocabulary of at most `vocabulary_size` tokens, in memory bounded by the different words.
@@ -57,19 +60,3 @@ def special_tokens(tokenizer: Any) -> dict[str, str]:
             "bidirectional encoder; use one such as BERT, RoBERTa, MiniLM or ModernBERT"
         )
     return {"start_token": start, "end_token": end, "separator": end, "pad_token": tokenizer.pad_token}
-
-
-# start, end and padding tokens as the families of tokenizers name them
-_FAMILIES = (
-    (START, END, PAD),
-    ("<s>", "</s>", "<pad>"),
-    ("__start__", "__end__", "__null__"),
-)
-
-
-def named_special_tokens(tokenizer: Tokenizer, *, origin: str) -> dict[str, str]:
-    """The `TextConfig` fields of a bare `tokenizer.json`, which does not say which of its tokens are special."""
-    for start, end, padding in _FAMILIES:
-        if all(tokenizer.token_to_id(token) is not None for token in (start, end, padding)):
-            return {"start_token": start, "end_token": end, "separator": end, "pad_token": padding}
-    raise ConfigError(f"{origin}: has none of the known start, end and padding tokens ({_FAMILIES})")

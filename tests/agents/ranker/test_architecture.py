@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from parlai.agents.ranker.architecture import text_config
 from parlai.core.opt import Opt
 
 from polyencoder.checkpoint import read_model_file
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
@@ -135,3 +136,23 @@ def test_the_opt_file_says_what_a_pretrained_encoder_is(backbone_folder, make_ag
     agent = make_agent("biencoder", dict_file=str(tmp_path / "bert.dict"), **options)
     names = ("embedding_size", "n_layers", "n_heads", "ffn_size")
     assert [agent.opt[name] for name in names] == [16, 2, 2, 32]
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        ({}, (360, 72)),
+        ({"truncate": 20}, (20, 20)),
+        ({"truncate": 20, "text_truncate": 90}, (90, 20)),
+        ({"truncate": -1}, (360, 72)),
+    ],
+)
+def test_truncate_stands_in_for_the_lengths_that_are_not_given(given, lengths):
+    opt = {"text_truncate": 360, "label_truncate": 72, "truncate": 1024, "history_size": 20, **given, "override": given}
+    config = text_config(opt, {})
+    assert (config.text_truncate, config.label_truncate) == lengths
+
+
+def test_fixed_candidates_without_a_file_or_a_model(make_agent):
+    with pytest.raises(InputError, match="give --fixed-candidates-path"):
+        make_agent("biencoder", eval_candidates="fixed")

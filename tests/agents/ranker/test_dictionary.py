@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.scripts.build_dict import BuildDict
+from transformers import AutoTokenizer
 
+from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.text import read_tokenizer
 
@@ -195,3 +198,33 @@ def test_a_trained_model_keeps_its_tokenizer_whatever_the_backbone(backbone_fold
     agent = make_agent("biencoder", model_file=path, backbone=str(backbone_folder("bert")), **task)
     assert agent.dict.tok2ind == make_agent("biencoder", model_file=path, **task).dict.tok2ind
     assert torch.equal(*(a.dict.text.candidates(["my owl"]).ids for a in (agent, make_agent("biencoder"))))
+
+
+def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_path):
+    """A vocabulary may hold the names of two families: which of them the model was trained with is in its file."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(backbone_folder("bert"), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"})
+    tokenizer.save_pretrained(folder)
+    lengths = {"text_truncate": 30, "label_truncate": 10}
+    agent = make_agent("biencoder", backbone=str(folder), dict_file=str(tmp_path / "new.dict"), **lengths)
+    agent.save(str(tmp_path / "model"))
+    again = make_agent("biencoder", model_file=tmp_path / "model", **lengths)
+    turns = ["one two", "three"]
+    for found in (again.dict.text, Ranker.from_pretrained(tmp_path / "model").text):
+        assert found.config == agent.dict.text.config
+        assert found.context_ids(turns) == agent.dict.text.context_ids(turns)
+    assert (again.dict.start_token, again.dict.null_token) == ("<s>", "<pad>")
+    assert again.opt["dict_starttoken"] == "<s>"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_agent_and_library_make_the_same_tokens(family, backbone_folder, make_agent, tmp_path):
+    lengths = {"text_truncate": 30, "label_truncate": 10}
+    agent = make_agent(
+        "biencoder", backbone=str(backbone_folder(family)), dict_file=str(tmp_path / "d.dict"), **lengths
+    )
+    ranker = Ranker.from_backbone(backbone_folder(family), text=lengths)
+    turns = ["one two", "three", "four"]
+    assert agent.dict.text.context_ids(turns) == ranker.text.context_ids(turns)

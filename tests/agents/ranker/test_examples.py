@@ -127,3 +127,17 @@ def test_one_of_several_labels_is_chosen_among_the_candidates():
     assert {label_of(message, rng) for _ in range(30)} == {"a", "b"}
     assert label_of(Message({"labels": []}), rng) is None
     assert label_of(Message({}), rng) is None
+
+
+@pytest.mark.parametrize("source", ["inline", "batch", "batch-all-cands", "fixed"])
+@pytest.mark.parametrize("labels", [[], [" "]])
+def test_nothing_can_be_learnt_without_a_label(source, labels, agent_for, respond, candidates_file):
+    agent = agent_for(source=source, fixed_candidates_path=str(candidates_file))
+    with pytest.raises(InputError, match="has no label to learn from"):
+        respond(agent, {**GOOD, "labels": labels})
+
+
+def test_of_several_labels_one_of_the_fixed_candidates_is_taken():
+    obs = Message({"labels": ["not there", "my cat is here ."]})
+    taken = {label_of(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
+    assert taken == {"my cat is here ."}

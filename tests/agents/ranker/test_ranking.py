@@ -98,3 +98,10 @@ def test_eval_model_reports_hits_at_any_k(model, trained, evaluate, task_of):
     assert report["R@3/8"] == report["hits@3"]
     assert 1 <= report["rank"] <= 8
     assert 1 / report["rank"] <= report["mrr"] + 1e-9  # Jensen's inequality
+
+
+def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
+    """With the labels of a batch as candidates N would be another one for the last batch, or one with equal labels."""
+    turns = [{"text": text, "eval_labels": [f"{text} too"]} for text in ("hello", "bye", "well")]
+    replies = respond(make_agent("biencoder", eval_candidates="batch", hits_at="1,2"), *turns)
+    assert all(set(reply["metrics"]) == {"loss", "rank", "mrr", "hits@2"} for reply in replies)

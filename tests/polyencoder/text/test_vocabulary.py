@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.errors import ConfigError
 from polyencoder.text import read_tokenizer, special_tokens, train_tokenizer
-from polyencoder.text.vocabulary import named_special_tokens
+from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 
 def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sentences):
@@ -68,7 +68,6 @@ ROBERTA = {"start_token": "<s>", "end_token": "</s>", "separator": "</s>", "pad_
 def test_special_tokens_of_each_family(make_hf_tokenizer, family, expected):
     tokenizer = make_hf_tokenizer(family)
     assert special_tokens(tokenizer) == expected
-    assert named_special_tokens(tokenizer.backend_tokenizer, origin="tokenizer.json") == expected
 
 
 def test_relatives_stand_in_for_missing_special_tokens():
@@ -84,8 +83,6 @@ def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, mi
         special_tokens(tokenizer)
 
 
-def test_a_bare_tokenizer_without_known_special_tokens(tokenizer):
-    assert named_special_tokens(tokenizer, origin="x") == BERT
-    bare = Tokenizer.from_str(tokenizer.to_str().replace("[SEP]", "[END]"))
-    with pytest.raises(ConfigError, match=r"^x: has none of the known"):
-        named_special_tokens(bare, origin="x")
+def test_a_learnt_vocabulary_has_its_special_tokens(tokenizer):
+    assert LEARNT_SPECIAL_TOKENS == BERT
+    assert all(tokenizer.token_to_id(token) is not None for token in LEARNT_SPECIAL_TOKENS.values())
