@@ -10,7 +10,9 @@ import sys
 
 import pytest
 from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
+from parlai.scripts.train_model import TrainModel
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 RANKING = ["accuracy", "hits@1", "hits@5", "R@1/8", "R@5/8", "rank", "mrr", "f1"]
@@ -74,11 +76,12 @@ def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labe
     assert replies(done.stdout, "Polyencoder")[1:] == ["my owl is here .", "my cat is here ."]
 
 
-def test_ones_own_dialogues_as_json_lines(train, evaluate, tmp_path):
+def test_ones_own_dialogues_as_json_lines(tmp_path):
     """The README's way: a file in ParlAI's JSON format, no candidates, those of the batch in evaluation."""
     path = tmp_path / "my.jsonl"
     turns = [[{"id": "user", "text": f"hi {n} !"}, {"id": "us", "text": f"hello {n} ."}] for n in ("ann", "bob", "eve")]
     path.write_text("".join(json.dumps({"dialog": [turn]}) + "\n" for turn in turns), encoding="utf-8")
-    mine = {"task": "jsonfile", "jsonfile_datapath": str(path), "jsonfile_datatype_extension": False}
-    train("polyencoder", tmp_path / "model", eval_candidates="batch", num_epochs=1.0, **mine)
-    assert evaluate(tmp_path / "model", **mine)["exs"] == 3
+    mine = f"-t jsonfile --jsonfile-datapath {path} --jsonfile-datatype-extension false -mf {tmp_path / 'model'}"
+    size = "--embedding-size 32 --ffn-size 32 --n-layers 1 --eval-candidates batch --batchsize 2 --num-epochs 1"
+    TrainModel.main(*f"-m polyencoder {mine} {size}".split())
+    assert EvalModel.main(*mine.split())["exs"].value() == 3
