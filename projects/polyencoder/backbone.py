@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
+from polyencoder.attention import PlainAttention
 from polyencoder.errors import ConfigError, first_line
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
@@ -60,9 +60,9 @@ class Backbone(nn.Module):
         inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
-        # On a CPU the backward pass of torch's flash attention is slower than that of the plain one.
-        learning_on_cpu = torch.is_grad_enabled() and tokens.ids.device.type == "cpu"
-        with sdpa_kernel(SDPBackend.MATH) if learning_on_cpu else nullcontext():
+        on_cpu = tokens.ids.device.type == "cpu"
+        learning_in_bf16 = on_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
+        with PlainAttention() if learning_in_bf16 else nullcontext():
             output: Tensor = self.model(**inputs).last_hidden_state
         return output
 

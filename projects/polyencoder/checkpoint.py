@@ -7,10 +7,12 @@ weights with their configuration and stands beside `X.tokenizer.json`. Neither i
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal, get_args
 
 import safetensors
 import safetensors.torch
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import replacing
 from polyencoder.models import RankerModel, build_model
 from polyencoder.text import TextEncoder, read_tokenizer
@@ -26,13 +28,18 @@ from polyencoder.text import TextEncoder, read_tokenizer
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 
+WeightDtype = Literal["float32", "float16", "bfloat16"]
+"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32."""
 
-def save_folder(folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder) -> None:
+
+def save_folder(
+    folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
+) -> None:
     """Write a model folder. None of its files takes its place before all are written: an error leaves the old model."""
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
-    weights = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    weights = _weights(model, dtype)
     with (
         replacing(target / CONFIG) as config_file,
         replacing(target / TOKENIZER) as tokenizer_file,
@@ -41,6 +48,22 @@ def save_folder(folder: str | os.PathLike[str], model: RankerModel, text: TextEn
         safetensors.torch.save_file(weights, weights_file, metadata={"format": "pt"})
         tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(model.config.to_json(), encoding="utf-8")
+
+
+def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
+    """The model's tensors on the CPU, those of floating point in this dtype."""
+    if dtype not in get_args(WeightDtype):
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
+    kind = getattr(torch, dtype)
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        kept = tensor.detach().contiguous().cpu()
+        weights[name] = kept.to(kind) if kept.is_floating_point() else kept
+        if kept.isfinite().all() and not weights[name].isfinite().all():
+            raise CheckpointError(
+                f"{name} has values up to {kept.abs().max():.1e}, too large for {dtype}; use bfloat16"
+            )
+    return weights
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
@@ -57,22 +80,27 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     return _assemble(config, weights, source / TOKENIZER, origin=str(source / WEIGHTS))
 
 
-def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
-    """The configuration and all states (`model`, `optimizer`, ...) of a model file, mapped into memory, not copied."""
+def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """All states (`model`, `optimizer`, ...) that training saved in a file, mapped into memory where that can be."""
     name = os.fspath(path)
-    try:
-        states = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
+    try:  # files from before torch 1.6 are no zip archives, and cannot be mapped
+        states = torch.load(name, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(name))
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such model file") from None
     except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
-        raise CheckpointError(
-            f"{name}: damaged, or not a file of weights that can be read safely ({first_line(error)})"
-        ) from None
-    if (
-        not isinstance(states, dict)
-        or not isinstance(states.get(CONFIG_KEY), str)
-        or not isinstance(states.get("model"), dict)
-    ):
+        found = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
+        reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else first_line(error)
+        raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
+    if not isinstance(states, dict) or not isinstance(states.get("model"), dict):
+        raise CheckpointError(f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `model` in it)")
+    return states
+
+
+def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
+    """The configuration and all states (`model`, `optimizer`, ...) of a model file, mapped into memory, not copied."""
+    name = os.fspath(path)
+    states = read_states(path)
+    if not isinstance(states.get(CONFIG_KEY), str):
         raise CheckpointError(
             f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `{CONFIG_KEY}` in it); "
             "train one with `parlai train_model -m polyencoder -mf FILE`"

@@ -15,6 +15,7 @@ Architecture = Literal["bi", "poly", "cross"]
 Reduction = Literal["first", "mean", "max", "mean_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt"]
+Truncation = Literal["turns", "tokens"]
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:
@@ -26,8 +27,11 @@ def _check_choice(name: str, value: str, choices: Any) -> None:
 class TextConfig:
     """How turns of text become the tokens of a context or a candidate.
 
-    Lengths are in tokens and include the start and end tokens. A candidate is `start words end`; a context is
-    `start turn separator turn ... end`, of which the latest turns are kept.
+    Lengths are in tokens. A candidate is `start words end`; a context is `start turn separator turn ... end`, of which
+    the latest turns are kept, and both lengths include the start and end tokens. With the truncation `tokens`, that of
+    models which ParlAI trained, a context is cut anywhere: its last `text_truncate` tokens are kept, and stand between
+    start and end; of a candidate the first `label_truncate` tokens are kept, start included, whether the end token is
+    among them or not.
     """
 
     text_truncate: int = 360
@@ -39,8 +43,15 @@ class TextConfig:
     end_token: str = "[SEP]"
     separator: str = "[SEP]"
     """The token, or the text that gives the tokens, between two turns."""
+    truncation: Truncation = "turns"
+
+    @property
+    def longest_context(self) -> int:
+        """The most tokens of a context, start and end included."""
+        return self.text_truncate + (2 if self.truncation == "tokens" else 0)
 
     def __post_init__(self) -> None:
+        _check_choice("truncation", self.truncation, Truncation)
         for name in ("text_truncate", "label_truncate"):
             if getattr(self, name) < 3:
                 raise ConfigError(

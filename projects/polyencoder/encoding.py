@@ -43,6 +43,9 @@ def encode_candidates(
 
 def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
     """A digest of all that decides which vector a candidate gets: the tower's weights, the reduction, the tokenizer."""
+    known: str | None = getattr(model, "candidate_fingerprint", None)
+    if known is not None:  # graphs have no weights to look at, and say of which they were made
+        return known
     config = model.config
     parts: list[bytes | memoryview | str] = [text.fingerprint()]
     parts.append(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from huggingface_hub import snapshot_download
@@ -13,16 +13,34 @@ from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from polyencoder.backbone import backbone_config, load_pretrained, load_tokenizer
-from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, load_folder, load_model_file, save_folder
+from polyencoder.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    WeightDtype,
+    load_folder,
+    load_model_file,
+    save_folder,
+)
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import CheckpointError, InputError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.importing import import_parlai, is_parlai_model
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
+from polyencoder.index.build import SHARD_SIZE
+from polyencoder.index.make import make_index
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 
 Context = Sequence[str] | str
 """A dialogue: its turns, oldest first, persona lines before them; or a single text."""
+
+Backend = Literal["torch", "onnx", "onnx-int8"]
+"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.onnx`)."""
 
 
 class Ranked(NamedTuple):
@@ -48,25 +66,45 @@ class Ranker:
         self.text = text
 
     @classmethod
-    def from_pretrained(cls, name: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Ranker:
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike[str],
+        *,
+        device: torch.device | str | None = None,
+        backend: Backend = "torch",
+    ) -> Ranker:
         """Load a ranker: a model folder, a model file that `parlai train_model` wrote, or a hub id.
 
-        Nothing is fetched for a folder or a file. Raises CheckpointError when the model is missing or damaged, or
-        ConfigError when its configuration or tokenizer is.
+        A model file may also be one of ParlAI's own transformer/biencoder, /polyencoder or /crossencoder.
+
+        Nothing is fetched for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
+        Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer
+        is, or the backend is not installed.
         """
+        if backend not in get_args(Backend):
+            raise ConfigError(f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}")
+        if backend != "torch":
+            return cls._from_graphs(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
         path = Path(name)
         if path.is_dir():
             return cls(*load_folder(path), device=device)
         if path.is_file():
-            return cls(*load_model_file(path), device=device)
-        try:
-            folder = snapshot_download(os.fspath(name), allow_patterns=[CONFIG, WEIGHTS, TOKENIZER])
-        except (OSError, HFValidationError) as error:
-            raise CheckpointError(
-                f"{os.fspath(name)}: no such folder or file, and not a model on the hub that can be reached "
-                f"({first_line(error)})"
-            ) from None
-        return cls(*load_folder(folder), device=device)
+            load = import_parlai if is_parlai_model(path) else load_model_file
+            return cls(*load(path), device=device)
+        return cls(*load_folder(_download(name, [CONFIG, WEIGHTS, TOKENIZER])), device=device)
+
+    @classmethod
+    def _from_graphs(
+        cls, name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
+    ) -> Ranker:
+        from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns
+        from polyencoder.onnx.runtime import load_onnx
+
+        path = Path(name)
+        if path.is_file():
+            raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+        folder = path if path.is_dir() else _download(name, download_patterns(precision))
+        return cls(*load_onnx(folder, precision=precision, device=device), device=device)
 
     @classmethod
     def from_backbone(
@@ -92,9 +130,41 @@ class Ranker:
         )
         return cls(build_model(ranker_config, backbone), TextEncoder(tokenizer, text_config), device=device)
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write `config.json`, `model.safetensors` and `tokenizer.json` into `folder`."""
-        save_folder(folder, self.model, self.text)
+    def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
+        """Write `config.json`, `model.safetensors` and `tokenizer.json` into `folder`.
+
+        `dtype` is that of the weights in the file, float32, float16 or bfloat16: half the size, and rounded. Raises
+        CheckpointError when the folder is a file, or a weight is too large for float16.
+        """
+        save_folder(folder, self.model, self.text, dtype=dtype)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        dtype: WeightDtype = "float32",
+        readme: str | None = None,
+    ) -> str:
+        """Upload this ranker to the Hugging Face hub, with a model card, for `from_pretrained(repo_id)`.
+
+        Args:
+            repo_id: `name` or `organisation/name`; made if it is not there.
+            private: who sees a repository that is made; None for what the account does by default.
+            token: of an account that may write; None for that of `hf auth login`.
+            dtype: of the weights, as of `save_pretrained`.
+            readme: the model card, Markdown; None for one that says what the model is and how to use it.
+
+        Returns:
+            The address of the repository.
+
+        Raises:
+            CheckpointError: the hub cannot be reached, or refuses; its reason is in the message.
+        """
+        from polyencoder.hub import push  # exports, which needs this class
+
+        return push(self, repo_id, private=private, token=token, dtype=dtype, readme=readme)
 
     def rank(self, context: Context, candidates: Sequence[str], *, top_k: int | None = None) -> list[Ranked]:
         """The candidates in order of their score, best first; with `top_k` only so many."""
@@ -119,6 +189,109 @@ class Ranker:
             scores = self.model.score(self.encode_contexts(contexts), self.encode_candidates(candidates))
         return scores.float().cpu()
 
+    def index(
+        self,
+        candidates: Iterable[str | Candidate],
+        where: str | os.PathLike[str] | None = None,
+        *,
+        dtype: VectorDtype = "float32",
+        faiss: str | None = None,
+        workers: int = 1,
+        shard_size: int = SHARD_SIZE,
+        model_name: str = "",
+        progress: bool = False,
+    ) -> Index:
+        """Encode candidates once, to search them many times. Not for cross-encoders.
+
+        Args:
+            candidates: texts, or records with an id and metadata; read once, never all held in memory.
+            where: a folder, or `milvus:` and the address of a server or file. None for a temporary folder, which is
+                removed when the index is no longer used. A folder with an index of the same candidates and model is
+                opened, or finished if that was killed; any other that is there is an error.
+            dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
+            faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
+                "ivf-pq", or "auto" for what suits the number of candidates.
+            workers, shard_size, model_name, progress: see `polyencoder.index.build_index`.
+
+        Raises:
+            InputError: no candidates, one that cannot be used, an id that two of them have, a disk that is full.
+        """
+        return make_index(
+            candidates,
+            where,
+            self,
+            dtype=dtype,
+            faiss=faiss,
+            workers=workers,
+            shard_size=shard_size,
+            model_name=model_name,
+            progress=progress,
+        )
+
+    def search(
+        self,
+        context: Context,
+        index: Index | str | os.PathLike[str],
+        *,
+        top_k: int | None = None,
+        filter: Filter | None = None,
+        exactness: Found | None = None,
+        rerank: Ranker | None = None,
+        rerank_k: int = 50,
+    ) -> list[Hit]:
+        """The best candidates of an index for a context, best first.
+
+        Args:
+            context: its turns, oldest first, or a single text.
+            index: what `index` gave, or where one is. Opening it checks that this model made it, which takes up to a
+                second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
+            top_k: how many; None for 10, or all if there are fewer.
+            filter: metadata fields and the value that each must have; a list of values stands for any of them.
+            exactness: what each result must be at least, "exact", "certified" or "approximate"; None for the fastest
+                way that the index has. `Hit.found` says which it was.
+            rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them.
+            rerank_k: at least so many are searched for, if there are so many.
+
+        Raises:
+            InputError: the context is empty, `top_k` is below 1 or above the number of candidates, or `rerank` is no
+                cross-encoder.
+            CheckpointError: there is no index, it is damaged, or another model made it.
+        """
+        return self.search_many(
+            [context],
+            index,
+            top_k=top_k,
+            filter=filter,
+            exactness=exactness,
+            rerank=rerank,
+            rerank_k=rerank_k,
+        )[0]
+
+    def search_many(
+        self,
+        contexts: Sequence[Context],
+        index: Index | str | os.PathLike[str],
+        *,
+        top_k: int | None = None,
+        filter: Filter | None = None,
+        exactness: Found | None = None,
+        rerank: Ranker | None = None,
+        rerank_k: int = 50,
+    ) -> list[list[Hit]]:
+        """`search` for many contexts at once, which takes less time than one after the other."""
+        if isinstance(contexts, str):
+            raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
+        searcher = Searcher(
+            self,
+            index if isinstance(index, Index) else open_index(index, self),
+            top_k=top_k,
+            filter=filter,
+            exactness=exactness,
+            reranker=rerank,
+            rerank_k=rerank_k,
+        )
+        return searcher(contexts)
+
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
@@ -139,3 +312,14 @@ class Ranker:
         if isinstance(self.model, CrossEncoder):
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
         return self.model
+
+
+def _download(name: str | os.PathLike[str], patterns: list[str]) -> Path:
+    """The folder where these files of a hub repository are kept."""
+    try:
+        return Path(snapshot_download(os.fspath(name), allow_patterns=patterns))
+    except (OSError, HFValidationError) as error:
+        raise CheckpointError(
+            f"{os.fspath(name)}: no such folder or file, and not a model on the hub that can be reached "
+            f"({first_line(error)})"
+        ) from None

@@ -60,13 +60,15 @@ def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_extra_mb(work: Work) -> float:
+def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     """How far one call of `work` lifts the process's resident memory above where it was, in MB (2**20 bytes).
 
-    The call is made twice: what the first leaves behind for good (libraries, thread pools) is not counted. On Linux the
-    kernel keeps the peak, which is exact; elsewhere, or where it may not be reset, a thread looks every millisecond.
+    Unless `warm_up` is false there is a call before, which is not counted: nor is what it leaves behind for good
+    (libraries, thread pools). On Linux the kernel keeps the peak, which is exact; elsewhere, or where it may not be
+    reset, a thread looks every millisecond.
     """
-    work()
+    if warm_up:
+        work()
     gc.collect()
     _return_free_memory()
     if _reset_kernel_peak():

@@ -31,7 +31,7 @@ _MODELS: dict[str, type[SeparableRanker] | type[CrossEncoder]] = {
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
     """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights."""
-    longest = config.text.text_truncate
+    longest = config.text.longest_context
     if config.architecture == "cross":
         longest += config.text.label_truncate
     limit = max_length(config.backbone)

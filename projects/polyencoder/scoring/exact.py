@@ -64,11 +64,14 @@ def score(
     return scores
 
 
-def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
+def score_chunk(
+    context: ContextEncoding, candidates: Tensor, *, scale: float, candidate_scales: Tensor | None = None
+) -> Tensor:
     """What training, evaluation and search all run: the scores [batch, n] of as many candidates as fit in memory.
 
     `candidates`, [n, dim] or [batch, n, dim], take the contexts' dtype and device; `scale` multiplies the logits inside
-    the softmax. The result is fp32, or float64 for float64 vectors.
+    the softmax. Candidates that are stored as integers times a number each have these in `candidate_scales`, fp32 [n].
+    The result is fp32, or float64 for float64 vectors.
     """
     vectors, mask = context.vectors, context.mask
     candidates = candidates.to(vectors)
@@ -81,6 +84,8 @@ def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -
         return _attended(logits, None if mask is None else mask.unsqueeze(1), scale=scale)
     # Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
     logits = (candidates @ vectors.flatten(0, 1).t()).to(logits_dtype)  # [n, batch * codes]
+    if candidate_scales is not None:
+        logits = logits * candidate_scales.to(logits.device).unsqueeze(1)
     return _attended(logits.unflatten(1, vectors.shape[:2]), mask, scale=scale).t().contiguous()
 
 

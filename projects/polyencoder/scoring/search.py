@@ -5,6 +5,7 @@ Memory is O(chunk x codes + k), whatever the number of candidates, which may be 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -81,52 +82,90 @@ def search(
         rows = slice(i, i + contexts_at_once)
         found = _scan(scan.select(rows), candidates, keep, scale=scale, step=candidates_at_once)
         if rounded:
-            found = _scored_again(exact.select(rows), candidates, found.indices, k, attention, max_elements)
+            found = scored_again(
+                exact.select(rows),
+                lambda indices: candidates[indices.to(candidates.device)],
+                found.indices,
+                k=k,
+                attention=attention,
+                max_elements=max_elements,
+            )
         best.scores[rows], best.indices[rows] = found
     return best
 
 
-def _scan(context: ContextEncoding, candidates: Tensor, keep: int, *, scale: float, step: int) -> TopK:
-    """The `keep` best of all candidates, `step` of them at a time."""
-    best: TopK | None = None
-    for start in range(0, candidates.size(0), step):
-        scores = _comparable(score_chunk(context, candidates[start : start + step], scale=scale))  # [batch, step]
+class RunningTopK:
+    """The k best of candidates that come in pieces, each piece once; of equal scores the first to come stays first."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self._best: TopK | None = None
+
+    def add(self, scores: Tensor, indices: Tensor) -> None:
+        """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
+        scores, best = _comparable(scores), self._best
         # Almost all candidates are below what is already kept. The few others of any context go on, in the order of
         # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
-        if best is not None and best.scores.size(1) == keep:
+        if best is not None and best.scores.size(1) == self.k:
             promising = scores > best.scores[:, -1:]
         else:
-            promising = scores >= scores.topk(min(keep, scores.size(1))).values[:, -1:]
+            promising = scores >= scores.topk(min(self.k, scores.size(1))).values[:, -1:]
         columns = promising.any(dim=0).nonzero().squeeze(1)
         if columns.numel() == 0:
-            continue
-        found = TopK(scores[:, columns], (start + columns).expand(scores.size(0), -1))
-        if best is not None:
-            found = TopK(torch.cat([best.scores, found.scores], 1), torch.cat([best.indices, found.indices], 1))
-        best = _ranked(found, keep)
-    assert best is not None  # there is at least one candidate
-    return best
+            return
+        found = TopK(scores[:, columns], indices[columns].expand(scores.size(0), -1))
+        self._best = ranked(found if best is None else joined(best, found), self.k)
+
+    @property
+    def best(self) -> TopK:
+        """The best so far, fewer than k while fewer have come. At least one candidate must have come."""
+        assert self._best is not None
+        return self._best
 
 
-def _scored_again(
-    context: ContextEncoding, candidates: Tensor, indices: Tensor, k: int, attention: str, max_elements: int | None
+def _scan(context: ContextEncoding, candidates: Tensor, keep: int, *, scale: float, step: int) -> TopK:
+    """The `keep` best of all candidates, `step` of them at a time."""
+    running = RunningTopK(keep)
+    indices = torch.arange(min(step, candidates.size(0)), device=context.vectors.device)
+    for start in range(0, candidates.size(0), step):
+        scores = score_chunk(context, candidates[start : start + step], scale=scale)  # [batch, step]
+        running.add(scores, start + indices[: scores.size(1)])
+    return running.best
+
+
+def scored_again(
+    context: ContextEncoding,
+    take: Callable[[Tensor], Tensor],
+    indices: Tensor,
+    *,
+    k: int,
+    attention: str,
+    max_elements: int | None,
 ) -> TopK:
-    """The k best of the candidates in `indices` [batch, kept], by their scores in the dtype of `context`."""
+    """The k best of the candidates in `indices` [batch, kept], by their scores in the dtype of `context`.
+
+    `take` gives the vectors [batch, kept, dim] of some rows of `indices`.
+    """
     indices = indices.sort(dim=1).values  # for the order among equals
     at_once = max(1, element_budget(max_elements, indices.device) // (indices.size(1) * context.dim))
     scores = [
         score(
             context.select(slice(i, i + at_once)),
-            candidates[indices[i : i + at_once].to(candidates.device)],
+            take(indices[i : i + at_once]),
             attention=attention,
             max_elements=max_elements,
         )
         for i in range(0, indices.size(0), at_once)
     ]
-    return _ranked(TopK(_comparable(torch.cat(scores)), indices), k)
+    return ranked(TopK(_comparable(torch.cat(scores)), indices), k)
 
 
-def _ranked(found: TopK, k: int) -> TopK:
+def joined(first: TopK, second: TopK) -> TopK:
+    """What both hold, for the same contexts; not in order."""
+    return TopK(torch.cat([first.scores, second.scores], 1), torch.cat([first.indices, second.indices], 1))
+
+
+def ranked(found: TopK, k: int) -> TopK:
     """The k best in order; equal scores keep the order in which they come."""
     scores, order = found.scores.sort(dim=1, descending=True, stable=True)
     return TopK(scores[:, :k], found.indices.gather(1, order[:, :k]))

@@ -1,6 +1,6 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
-from polyencoder.text.context import join_turns, surround
+from polyencoder.text.context import join_tokens, join_turns, surround
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import special_tokens, train_tokenizer
@@ -8,6 +8,7 @@ from polyencoder.text.vocabulary import special_tokens, train_tokenizer
 __all__ = [
     "TextEncoder",
     "TokenBatch",
+    "join_tokens",
     "join_turns",
     "pad",
     "read_tokenizer",

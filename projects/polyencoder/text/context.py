@@ -32,6 +32,18 @@ def join_turns(
     return ids
 
 
+def join_tokens(
+    turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
+) -> list[int]:
+    """Token ids of a context, ParlAI's way: the last `max_tokens` tokens of all turns, between start and end."""
+    ids: list[int] = []
+    for position, turn in enumerate(turns):
+        if position:
+            ids.extend(separator)
+        ids.extend(turn)
+    return [start, *ids[-max_tokens:], end]
+
+
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
     """Token ids of a candidate: `start words end`, its first words kept, at most `max_tokens` long."""
     return [start, *ids[: max_tokens - 2], end]

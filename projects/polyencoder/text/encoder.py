@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
-from polyencoder.text.context import join_turns, surround
+from polyencoder.text.context import join_tokens, join_turns, surround
 from polyencoder.text.tokens import TokenBatch, pad
 
 MEMORY = 200_000  # texts whose ids are remembered; at about 20 tokens each some 100 MB when full
@@ -53,14 +53,20 @@ class TextEncoder:
         return found
 
     def context_ids(self, turns: Sequence[str]) -> list[int]:
-        """Token ids of one context: the latest utterances, each of their lines a turn, joined and surrounded."""
+        """Token ids of one context: the latest utterances, each of their lines a turn, joined and surrounded.
+
+        With the truncation `tokens` an utterance stays whole, with the tokens that its line ends have, if any.
+        """
         if isinstance(turns, str):
             turns = [turns]
         if self.config.history_size > 0:
             turns = turns[-self.config.history_size :]
-        lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
-        return join_turns(
-            self.ids(lines),
+        join = join_tokens
+        if self.config.truncation == "turns":
+            join = join_turns
+            turns = [line for turn in turns for line in turn.split("\n") if line.strip()]
+        return join(
+            self.ids(turns),
             start=self.start_id,
             end=self.end_id,
             separator=self.separator_ids,
@@ -70,6 +76,8 @@ class TextEncoder:
     def candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each candidate, surrounded by the start and end tokens."""
         limit = self.config.label_truncate
+        if self.config.truncation == "tokens":
+            return [[self.start_id, *ids, self.end_id][:limit] for ids in self.ids(texts)]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in self.ids(texts)]
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
@@ -92,6 +100,8 @@ class TextEncoder:
         return fingerprint([self.tokenizer.to_str(), repr(self.config)])
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
+        if len(texts) == 1:  # an utterance, as a rule: not worth waking the tokenizer's threads
+            return [self.tokenizer.encode(texts[0], add_special_tokens=False).ids]
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 

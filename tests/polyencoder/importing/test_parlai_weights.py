@@ -14,8 +14,8 @@ from parlai.agents.transformer.polyencoder import PolyencoderAgent
 from polyencoder.checkpoint import load_weights
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.parlai_weights import convert_parlai
 from polyencoder.models import build_model
-from polyencoder.parlai_weights import convert_parlai
 from polyencoder.text.tokens import pad
 
 AGENTS = {"bi": BiencoderAgent, "poly": PolyencoderAgent, "cross": CrossencoderAgent}

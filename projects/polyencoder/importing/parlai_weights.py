@@ -27,9 +27,10 @@ _TOWERS: dict[str, dict[str, str]] = {
 }
 
 # Inside an encoder: ParlAI's tensors -> BERT's; those of a layer are modules, with a weight and a bias each
-_WORDS, _POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
+_POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
 _EMBEDDINGS = {
-    "embeddings.weight": _WORDS,
+    "embeddings.weight": WORD_EMBEDDINGS,
     "position_embeddings.weight": _POSITIONS,
     "norm_embeddings.weight": "embeddings.LayerNorm.weight",
     "norm_embeddings.bias": "embeddings.LayerNorm.bias",
@@ -135,12 +136,12 @@ def convert_parlai(
     for prefix, tower in towers.items():
         tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder.items()}
         if opt["embeddings_scale"]:
-            tensors[_WORDS] = tensors[_WORDS] * math.sqrt(opt["embedding_size"])
-        tensors[_SEGMENTS] = _at_least_two_rows(tensors.get(_SEGMENTS, tensors[_WORDS][:0]))
+            tensors[WORD_EMBEDDINGS] = tensors[WORD_EMBEDDINGS] * math.sqrt(opt["embedding_size"])
+        tensors[_SEGMENTS] = _at_least_two_rows(tensors.get(_SEGMENTS, tensors[WORD_EMBEDDINGS][:0]))
         weights |= {f"{tower}.model.{name}": tensor for name, tensor in tensors.items()}
 
     # Both towers are of one size, which the options do not always tell
-    sizes = {name: tensors[name].size(0) for name in (_WORDS, _POSITIONS, _SEGMENTS)}
+    sizes = {name: tensors[name].size(0) for name in (WORD_EMBEDDINGS, _POSITIONS, _SEGMENTS)}
     return _ranker_config(opt, architecture, text, sizes), weights
 
 
@@ -226,7 +227,7 @@ def _ranker_config(
     opt: Mapping[str, Any], architecture: Architecture, text: TextConfig, sizes: Mapping[str, int]
 ) -> RankerConfig:
     backbone = scratch_config(
-        vocabulary_size=sizes[_WORDS],
+        vocabulary_size=sizes[WORD_EMBEDDINGS],
         dim=opt["embedding_size"],
         n_layers=opt["n_layers"],
         n_heads=opt["n_heads"],

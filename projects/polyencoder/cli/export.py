@@ -1,0 +1,97 @@
+"""`polyencoder export MODEL FOLDER`: a trained ranker as a folder for production, with a model card and ONNX graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from polyencoder.card import read_run
+from polyencoder.checkpoint import WeightDtype
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.export import README, export_folder
+from polyencoder.ranker import Ranker
+from polyencoder.reading import records
+
+if TYPE_CHECKING:
+    from polyencoder.onnx.quantize import Example
+
+__all__ = ["export"]
+
+_CHECK = (
+    "With --int8: FILE of examples (JSON lines, or .csv, .tsv, .parquet) with `context`, `response` and `candidates`; "
+    "says what int8 costs in R@1."
+)
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A model file of parlai train_model, a model folder, or a hub id.")],
+    folder: Annotated[Path, typer.Argument(help="Where to: a new folder, or one with an earlier export.")],
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or bfloat16.")] = "float32",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX graphs, checked against torch.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX graphs in int8, for CPUs.")] = False,
+    check: Annotated[Path | None, typer.Option(help=_CHECK)] = None,
+) -> None:
+    """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
+
+    Whatever goes wrong, the folder stays as it was.
+    """
+    if check and not int8:
+        raise ConfigError("--check compares int8 graphs with torch: give --int8 too")
+    examples = read_examples(check) if check else []
+    ranker = Ranker.from_pretrained(model, device="cpu")
+    card = Path(model) / README  # of a folder that was exported already: it knows of the training
+    change = export_folder(
+        ranker,
+        folder,
+        dtype=cast("WeightDtype", dtype),  # which is checked there
+        run=read_run(model),
+        readme=card.read_text(encoding="utf-8") if card.is_file() else None,
+        onnx=onnx,
+        int8=int8,
+        examples=examples,
+    )
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and not path.name.startswith("."):
+            typer.echo(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
+    if change:
+        typer.echo(
+            f"{_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "
+            f"{100 * change.after:.2f} in int8 ({100 * (change.after - change.before):+.2f} points)"
+        )
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The examples of a file: a context (a text or a list of turns), its response and the candidates.
+
+    The response becomes a candidate where it is none. Raises InputError, with file and line, for a record that has not
+    these, and for a file without a record.
+    """
+    examples = [
+        _example(record, where=where) for where, record in records(path, columns=["context", "response", "candidates"])
+    ]
+    if not examples:
+        raise InputError(f"{path}: no example in it")
+    return examples
+
+
+def _example(record: dict[str, Any], *, where: str) -> Example:
+    context, response, candidates = record["context"], record["response"], record["candidates"]
+    if not isinstance(context, str) and not _are_texts(context):
+        raise InputError(f"{where}: `context` is {context!r:.60}; it must be a text or a list of turns")
+    if not isinstance(response, str):
+        raise InputError(f"{where}: `response` is {response!r:.60}; it must be a text")
+    if not _are_texts(candidates):
+        raise InputError(f"{where}: `candidates` is {candidates!r:.60}; it must be a list of texts")
+    return context, response, candidates if response in candidates else [response, *candidates]
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _recall(examples: list[Example]) -> str:
+    """R@1 with the number of candidates, when that is the same for all."""
+    counts = {len(candidates) for _, _, candidates in examples}
+    return f"R@1/{counts.pop()}" if len(counts) == 1 else "R@1"

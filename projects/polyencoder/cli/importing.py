@@ -1,0 +1,155 @@
+"""`polyencoder import FILE FOLDER`: models that ParlAI, fairseq or XLM trained, as folders of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyencoder.checkpoint import CONFIG, CONFIG_KEY
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing import import_parlai, is_parlai_model
+from polyencoder.importing.fairseq import import_fairseq
+from polyencoder.importing.pickles import read_checkpoint
+from polyencoder.importing.xlm import import_xlm
+from polyencoder.ranker import Ranker
+
+__all__ = ["import_model"]
+
+
+def import_model(
+    file: Annotated[Path, typer.Argument(help="ParlAI's model file, or a checkpoint of fairseq or XLM.")],
+    folder: Annotated[Path, typer.Argument(help="Where to.")],
+    dictionary: Annotated[Path | None, typer.Option(help="fairseq: its dict.txt.")] = None,
+    encoder_json: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's encoder.json.")] = None,
+    vocab_bpe: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's vocab.bpe.")] = None,
+    codes: Annotated[Path | None, typer.Option(help="XLM: the merges that fastBPE learnt.")] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="XLM: fastBPE's vocabulary, if the checkpoint has no dictionary.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="XLM: whose embedding the segments have; once, or once for each.")
+    ] = None,
+    keep_case: Annotated[
+        bool,
+        typer.Option("--keep-case", help="XLM: text keeps its capitals and accents, as in models of many languages."),
+    ] = False,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="XLM: text comes in words with spaces between.")
+    ] = False,
+) -> None:
+    """Turn a model that ParlAI, fairseq or XLM trained into a folder; what it holds says whose it is.
+
+    A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
+    fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run.
+    """
+    given: dict[str, Any] = {
+        "--dictionary": dictionary,
+        "--encoder-json": encoder_json,
+        "--vocab-bpe": vocab_bpe,
+        "--codes": codes,
+        "--vocabulary": vocabulary,
+        "--language": language,
+        "--keep-case": keep_case,
+        "--tokenized": tokenized,
+    }
+    given = {flag: value for flag, value in given.items() if value}
+    kind = _kind(file)
+    _check_flags(given, kind, file=file)
+    _IMPORTS[kind](file, folder, given)
+
+
+def _kind(file: Path) -> str:
+    """Who trained the model: ParlAI, fairseq or XLM, by the options that are there."""
+    if not file.is_file():
+        raise CheckpointError(f"{file}: no such file")
+    if is_parlai_model(file):
+        return "ParlAI"
+    states = read_checkpoint(file)
+    if CONFIG_KEY in states:
+        raise CheckpointError(f"{file}: a model file of ours: write it as a folder with `polyencoder export`")
+    if "params" in states:
+        return "XLM"
+    if "args" in states or "cfg" in states:
+        return "fairseq"
+    if Path(f"{file}.opt").is_file():
+        return "ParlAI"  # of another kind: its reader says which
+    found = ", ".join(map(str, list(states)[:8])) or "nothing"
+    raise CheckpointError(
+        f"{file}: cannot be told whose model it is: there is no {file.name}.opt beside it, as ParlAI writes, and in it "
+        f"neither `args` or `cfg` (fairseq) nor `params` (XLM), but: {found}"
+    )
+
+
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "ParlAI": (),
+    "fairseq": ("--dictionary", "--encoder-json", "--vocab-bpe"),
+    "XLM": ("--codes", "--vocabulary", "--language", "--keep-case", "--tokenized"),
+}
+_NEEDED = {"ParlAI": (), "fairseq": _FLAGS["fairseq"], "XLM": ("--codes",)}
+
+
+def _check_flags(given: Mapping[str, Any], kind: str, *, file: Path) -> None:
+    if missing := [flag for flag in _NEEDED[kind] if flag not in given]:
+        raise ConfigError(f"{file} is a checkpoint of {kind}: give {', '.join(missing)} too")
+    if unused := [flag for flag in given if flag not in _FLAGS[kind]]:
+        raise ConfigError(f"{file} is a model of {kind}, which {unused[0]} has no meaning for: leave it out")
+
+
+def _import_parlai(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
+    ranker = Ranker(*import_parlai(file), device="cpu")
+    ranker.save_pretrained(folder)
+    config = ranker.model.config
+    typer.echo(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
+    typer.echo(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))
+
+
+def _search(ranker: Ranker, folder: Path) -> str:
+    if ranker.model.config.architecture == "cross":
+        return f", or polyencoder search --rerank {folder} ..."
+    return f", or polyencoder index --model {folder} --candidates FILE --out INDEX"
+
+
+def _import_fairseq(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
+    import_fairseq(
+        file,
+        dictionary=given["--dictionary"],
+        encoder_json=given["--encoder-json"],
+        vocab_bpe=given["--vocab-bpe"],
+        out=folder,
+    )
+    _report_backbone(folder, "fairseq")
+
+
+def _import_xlm(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
+    import_xlm(
+        file,
+        codes=given["--codes"],
+        out=folder,
+        vocabulary=given.get("--vocabulary"),
+        languages=given.get("--language", ()),
+        lower_case="--keep-case" not in given,
+        tokenized="--tokenized" in given,
+    )
+    _report_backbone(folder, "XLM")
+
+
+def _report_backbone(folder: Path, origin: str) -> None:
+    config = json.loads((folder / CONFIG).read_bytes())
+    typer.echo(f"{folder}: an encoder that {origin} trained, {_size(config)}")
+    typer.echo(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
+
+
+def _size(backbone: Mapping[str, Any]) -> str:
+    layers, dim, tokens = (backbone[key] for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    return f"{backbone['model_type']}, {layers} layers, {dim} dimensions, {tokens:,} tokens"
+
+
+_IMPORTS: dict[str, Callable[[Path, Path, Mapping[str, Any]], None]] = {
+    "ParlAI": _import_parlai,
+    "fairseq": _import_fairseq,
+    "XLM": _import_xlm,
+}

@@ -1,0 +1,106 @@
+"""`polyencoder index`: candidates into an index. `polyencoder update`: change one without encoding the rest again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, cast
+
+import typer
+
+from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
+from polyencoder.errors import ConfigError
+from polyencoder.index import FolderIndex, Index, candidates_from
+from polyencoder.index.build import SHARD_SIZE
+from polyencoder.index.open import open_index
+from polyencoder.index.vectors import VectorDtype
+from polyencoder.reading import BadExamples, expand, lines
+
+__all__ = ["index", "update"]
+
+_FILES = (
+    "FILE, GLOB or - for standard input, several with commas: a text a line, or JSON lines, CSV, TSV or Parquet with "
+    "`text`, perhaps `id`, and any metadata; also .gz, .bz2 and .xz."
+)
+_SKIP = "Leave out candidates that cannot be used, and say how many."
+_FAISS = "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat."
+_PROGRESS = "Show bars with rate and time left on standard error."
+
+
+def index(
+    model: Model,
+    candidates: Annotated[str, typer.Option("--candidates", "-c", help=f"The candidates: {_FILES}")],
+    out: Annotated[str, typer.Option("--out", "-o", help="A folder, or milvus: and the address of a server or file.")],
+    dtype: Annotated[str, typer.Option(help="Of the vectors on disk: float32, float16, bfloat16 or int8.")] = "float32",
+    faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
+    workers: Annotated[int, typer.Option(help="Processes that encode, each with the model in memory.")] = 1,
+    shard_size: Annotated[int, typer.Option(help="Texts in a file of vectors: a killed run loses one at most.")] = (
+        SHARD_SIZE
+    ),
+    skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
+    device: Device = None,
+    backend: BackendName = "torch",
+    progress: Annotated[bool, typer.Option(help=_PROGRESS)] = True,
+) -> None:
+    """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
+
+    Killed, and started again with the same command, it goes on from the last whole file of vectors.
+    """
+    bad = BadExamples(skip=skip_bad)
+    files = expand(candidates)  # looks for them before the model is loaded
+    made = load(model, device=device, backend=backend).index(
+        candidates_from(files, bad=bad),
+        out,
+        dtype=cast("VectorDtype", dtype),  # which is checked there
+        faiss=faiss,
+        workers=workers,
+        shard_size=shard_size,
+        model_name=model,
+        progress=progress,
+    )
+    _report(out, made, bad=bad)
+
+
+def update(
+    model: Model,
+    index: IndexPath,
+    remove: Annotated[str | None, typer.Option(help="Take out these ids: FILE with an id a line, or -.")] = None,
+    remove_id: Annotated[list[str] | None, typer.Option(help="Take out this id; may be repeated.")] = None,
+    update: Annotated[str | None, typer.Option(help="Give ids that are there another text or metadata: files.")] = None,
+    add: Annotated[str | None, typer.Option(help=f"Put in new candidates: {_FILES}")] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Write the folder anew without what was removed; any FAISS index goes.")
+    ] = False,
+    faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
+    device: Device = None,
+    backend: BackendName = "torch",
+) -> None:
+    """Change an index: remove, update, add, compact and build its FAISS index, in this order."""
+    bad = BadExamples(skip=skip_bad)
+    removed, updated, added = (expand(files) if files else [] for files in (remove, update, add))
+    opened = open_index(index, load(model, device=device, backend=backend))
+    if remove_id or removed:
+        opened.remove(chain(remove_id or [], _ids(removed)))
+    if updated:
+        opened.update(candidates_from(updated, bad=bad))
+    if added:
+        opened.add(candidates_from(added, bad=bad))
+    if compact or faiss:
+        if not isinstance(opened, FolderIndex):
+            raise ConfigError(f"{index}: --compact and --faiss are for index folders; this engine does that by itself")
+        if compact:
+            opened.compact()
+        if faiss:
+            opened.build_faiss(faiss)
+    _report(index, opened, bad=bad)
+
+
+def _ids(paths: list[str]) -> Iterator[str]:
+    return (line.strip() for path in paths for _, line in lines(path) if line.strip())
+
+
+def _report(where: str, index: Index, *, bad: BadExamples) -> None:
+    if summary := bad.summary():
+        typer.echo(f"polyencoder: {summary}", err=True)
+    typer.echo(f"{where}: {len(index):,} candidates")

@@ -1,0 +1,45 @@
+"""`polyencoder COMMAND ...`: what production needs, without ParlAI."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from polyencoder.cli.export import export
+from polyencoder.cli.importing import import_model
+from polyencoder.cli.index import index, update
+from polyencoder.cli.search import search
+from polyencoder.cli.zoo import zoo
+from polyencoder.errors import PolyencoderError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="polyencoder",
+    help="Rankers for dialogue and search: import, export, index and search.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
+)
+
+
+app.command("import")(import_model)
+app.command("export")(export)
+app.command("index")(index)
+app.command("update")(update)
+app.command("search")(search)
+app.command("zoo")(zoo)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on standard error and exit code 1."""
+    try:
+        app()
+    except PolyencoderError as error:
+        sys.stderr.write(f"polyencoder: {error}\n")
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

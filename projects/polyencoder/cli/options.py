@@ -1,0 +1,27 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from polyencoder.ranker import Backend, Ranker
+
+__all__ = ["BackendName", "Device", "IndexPath", "Model", "load"]
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
+]
+Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; by default CUDA where there is any.")]
+BackendName = Annotated[
+    str, typer.Option("--backend", help="What runs the model: torch, onnx or onnx-int8 (of an exported folder).")
+]
+IndexPath = Annotated[
+    str, typer.Option("--index", "-i", help="The index: its folder, or milvus: and the address of a server or file.")
+]
+
+
+def load(model: str, *, device: str | None, backend: str) -> Ranker:
+    """The model that the options name."""
+    return Ranker.from_pretrained(model, device=device, backend=cast("Backend", backend))  # which checks the name

@@ -1,0 +1,123 @@
+"""`polyencoder search`: the best candidates of an index for the contexts of a flag, a file or standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Any, cast
+
+import typer
+
+from polyencoder.cli.contexts import Question, read_questions
+from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
+from polyencoder.errors import InputError
+from polyencoder.index.base import Filter, Found, Hit
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+from polyencoder.reading import expand
+
+__all__ = ["search"]
+
+
+def search(
+    model: Model,
+    index: IndexPath,
+    context: Annotated[
+        list[str] | None, typer.Option("--context", help="A turn of the context; repeat it, the oldest turn first.")
+    ] = None,
+    contexts: Annotated[
+        str,
+        typer.Option(
+            help="FILE, GLOB or - for standard input: a context a line; a line that begins with { is JSON with "
+            "`context`, a text or a list of turns. Also .jsonl, CSV and Parquet."
+        ),
+    ] = "-",
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="How many candidates of each context.")] = None,
+    filter: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE that the metadata must have; the same key again means any of the values."),
+    ] = None,
+    exactness: Annotated[
+        str | None,
+        typer.Option(help="At least exact, certified or approximate; by default the fastest that the index has."),
+    ] = None,
+    rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each context, one a line.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Say on standard error how long each step took.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Contexts that are answered together.", min=1)] = 32,
+    device: Device = None,
+    backend: BackendName = "torch",
+) -> None:
+    """Find the best candidates for each context, best first, with their scores and how they were found."""
+    questions = iter([Question(context)]) if context else read_questions(expand(contexts))
+    if not context and contexts == "-" and sys.stdin.isatty():
+        batch_size = 1  # who types wants an answer to each line
+    ranker = load(model, device=device, backend=backend)
+    searcher = Searcher(
+        ranker,
+        open_index(index, ranker),
+        top_k=top_k,
+        filter=_filter(filter or []),
+        exactness=cast("Found | None", exactness),  # which is checked there
+        reranker=load(rerank, device=device, backend="torch") if rerank else None,
+        rerank_k=rerank_k,
+    )
+    for batch in _batches(questions, batch_size):
+        for question, hits in zip(batch, searcher([one.turns for one in batch]), strict=True):
+            typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits))
+    if searcher.contexts == 0:
+        raise InputError(f"{contexts}: no context in it" if contexts != "-" else "no context on standard input")
+    if timing:
+        typer.echo(_timing(searcher), err=True)
+
+
+def _filter(pairs: list[str]) -> Filter | None:
+    """`["lang=en", "n=3", "n=4"]` -> `{"lang": ["en"], "n": ["3", 3, "4", 4]}`: a table's numbers may be text."""
+    wanted: dict[str, list[Any]] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InputError(f"--filter {pair}: must be KEY=VALUE, such as --filter lang=en")
+        options = wanted.setdefault(key, [])
+        options.append(value)
+        try:
+            meant = json.loads(value)
+        except ValueError:
+            continue
+        if not isinstance(meant, (list, dict)):
+            options.append(meant)
+    return wanted or None
+
+
+def _batches(questions: Iterable[Question], size: int) -> Iterator[list[Question]]:
+    iterator = iter(questions)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _as_json(question: Question, hits: list[Hit]) -> str:
+    found = [{key: value for key, value in hit._asdict().items() if value is not None} for hit in hits]
+    record = {"context": question.turns, "hits": found} | ({} if question.id is None else {"id": question.id})
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _as_text(question: Question, hits: list[Hit]) -> str:
+    rows = [f"> {_one_line(' / '.join(question.turns))}"]
+    for place, hit in enumerate(hits, start=1):
+        again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
+        score = again or f"  {hit.score:9.4f}"
+        rows.append(f"{place:>4}{score}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
+    return "\n".join(rows if hits else [*rows, "  no candidate passes the filter"])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _timing(searcher: Searcher) -> str:
+    each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
+    steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
+    return f"{searcher.contexts:,} contexts, {sum(each.values()):.2f} ms each: {steps}"

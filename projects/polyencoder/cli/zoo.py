@@ -1,0 +1,65 @@
+"""`polyencoder zoo [NAME]`: the published models that are there by name, and what is known of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from polyencoder.zoo import PAPER, ZooModel, zoo_model, zoo_models
+
+__all__ = ["zoo"]
+
+
+def zoo(
+    name: Annotated[str | None, typer.Argument(help="Show everything about this one; without it, list all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")] = False,
+) -> None:
+    """List the published models that ParlAI's commands take as zoo:polyencoder/NAME/model."""
+    models = list(zoo_models().values()) if name is None else [zoo_model(name)]
+    if as_json:
+        facts = [_facts(model) for model in models]
+        typer.echo(json.dumps(facts if name is None else facts[0], indent=2))
+    elif name is None:
+        typer.echo(_table([("name", "what", "size", "licence"), *map(_row, models)]))
+    else:
+        typer.echo(_details(models[0]))
+
+
+def _facts(model: ZooModel) -> dict[str, Any]:
+    return {**dataclasses.asdict(model), "path": model.path, "paper": PAPER}
+
+
+def _row(model: ZooModel) -> tuple[str, ...]:
+    return model.name, model.title, _size(model.origin.size), model.origin.licence
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _details(model: ZooModel) -> str:
+    origin = model.origin
+    shared = "" if origin.is_hub else " (of the archive, which holds all of ParlAI's models)"
+    fields = [
+        ("name", model.path),
+        ("what", model.title),
+        ("origin", f"{origin.url}, {model.location}"),
+        ("licence", origin.licence),
+        ("size", _size(origin.size) + shared),
+        ("sha256", (origin.sha256 or "unknown") + shared),
+        ("command", model.command),
+    ]
+    results = [f"  {result.value:.1f}  {result.measure} ({result.source})" for result in model.results]
+    paper = ["", f"In percent, after fine-tuning, by {PAPER}:", *results] if results else []
+    return "\n".join([_table(fields), *paper])
+
+
+def _size(size: int | None) -> str:
+    """A number of bytes for people, in powers of ten."""
+    return "unknown" if size is None else f"{size / 1e6:,.0f} MB"

@@ -1,0 +1,21 @@
+"""Models that ParlAI itself trained, read without ParlAI."""
+
+from polyencoder.importing.parlai_dictionary import read_parlai_dictionary
+from polyencoder.importing.parlai_model import (
+    import_parlai,
+    is_parlai_model,
+    parlai_text,
+    read_parlai_model,
+    read_ranker_file,
+)
+from polyencoder.importing.parlai_weights import convert_parlai
+
+__all__ = [
+    "convert_parlai",
+    "import_parlai",
+    "is_parlai_model",
+    "parlai_text",
+    "read_parlai_dictionary",
+    "read_parlai_model",
+    "read_ranker_file",
+]

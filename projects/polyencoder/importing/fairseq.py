@@ -1,0 +1,234 @@
+"""RoBERTa checkpoints of fairseq as backbones, without the fairseq package.
+
+fairseq's RoBERTa and Hugging Face's are the same function under other names. Three things differ on disk: older files
+keep the query, key and value projections of a layer as one tensor, the encoder stands under one of several prefixes,
+and token ids go a roundabout way: GPT-2's byte-pair encoding gives a number, and `dict.txt` the number's place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import RobertaConfig
+
+from polyencoder.errors import CheckpointError
+from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
+from polyencoder.importing.folder import rename, save_backbone
+from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
+
+__all__ = ["import_fairseq"]
+
+_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
+_PAD, _UNKNOWN, _MASK = 1, 3, "<mask>"
+_ROLES = {
+    "bos_token": "<s>",
+    "cls_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+}
+
+_PREFIXES = ("encoder.sentence_encoder.", "decoder.sentence_encoder.", "sentence_encoder.")
+_HEADS = ("encoder.lm_head.", "decoder.lm_head.", "lm_head.", "classification_heads.")
+
+_WORDS, _POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
+_EMBEDDINGS = {"embed_tokens.weight": _WORDS, "embed_positions.weight": _POSITIONS}
+_LAYER = {
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+}
+
+_ACTIVATIONS = {"gelu": "gelu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "relu": "relu", "tanh": "tanh"}
+
+
+def import_fairseq(
+    checkpoint: str | os.PathLike[str],
+    *,
+    dictionary: str | os.PathLike[str],
+    encoder_json: str | os.PathLike[str],
+    vocab_bpe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+) -> None:
+    """Write the folder of a `RobertaModel`, for `--backbone`, from a RoBERTa of fairseq.
+
+    Outputs and token ids stay what they were. The heads, for masked words and for classes, are left out: a ranker
+    has no use for them. `--activation-dropout`, which has no part in outputs, has no place in a `RobertaModel`.
+
+    Args:
+        checkpoint: the `.pt` file, in old or new layout. It is read without running code of its own.
+        dictionary: its `dict.txt`.
+        encoder_json: GPT-2's `encoder.json`: token -> number.
+        vocab_bpe: GPT-2's `vocab.bpe`: the merges.
+        out: the folder.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, unsafe to read, of another kind of model, or does not belong to
+            the others; or a tensor is missing or left over.
+    """
+    origin = os.fspath(checkpoint)
+    states = read_checkpoint(checkpoint)
+    options = _options(states, origin=origin)
+    n_layers = option(options, "encoder_layers", int, origin=origin)
+    weights = _weights(tensors(states, "model"), n_layers=n_layers, origin=origin)
+
+    n_tokens = len(weights[_WORDS])
+    symbols = _read_dictionary(dictionary, n_tokens=n_tokens, origin=origin)
+    tokenizer = _tokenizer(symbols, encoder_json=encoder_json, vocab_bpe=vocab_bpe, dictionary=dictionary)
+    weights[_WORDS] = with_unknown_rows(weights[_WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
+    roles = _ROLES | ({"mask_token": _MASK} if _MASK in symbols else {})
+
+    save_backbone(
+        out,
+        config=_config(weights, options, origin=origin),
+        weights=weights,
+        tokenizer=tokenizer,
+        special_tokens=roles,
+        origin=origin,
+    )
+
+
+def _options(states: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+    """The options of the model: `args` in older checkpoints, `cfg.model` in newer ones."""
+    options = plain(states.get("args"))
+    if options is None and isinstance(configuration := plain(states.get("cfg")), dict):
+        options = configuration.get("model")
+    if not isinstance(options, dict):
+        raise CheckpointError(f"{origin}: not a checkpoint of fairseq (it has neither `args` nor `cfg.model`)")
+    return options
+
+
+def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict[str, Tensor]:
+    """The tensors of a `RobertaModel`."""
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in state), None)
+    if prefix is None:
+        raise CheckpointError(f"{origin}: not a RoBERTa of fairseq (no `sentence_encoder.embed_tokens.weight`)")
+    state = _separate(state)
+    # The two layouts name the normalisation of the embeddings differently
+    new = f"{prefix}layernorm_embedding.weight" in state
+    pairs = {"layernorm_embedding" if new else "emb_layer_norm": "embeddings.LayerNorm"}
+    pairs |= {
+        f"layers.{i}.{theirs}": f"encoder.layer.{i}.{ours}" for i in range(n_layers) for theirs, ours in _LAYER.items()
+    }
+    names = _EMBEDDINGS | {
+        f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in pairs.items() for kind in ("weight", "bias")
+    }
+    weights = rename(
+        state,
+        {f"{prefix}{theirs}": ours for theirs, ours in names.items()},
+        left_out=(*_HEADS, f"{prefix}version"),
+        origin=origin,
+    )
+    return weights | {_SEGMENTS: torch.zeros(1, weights[_WORDS].size(1))}
+
+
+def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state with the projections of queries, keys and values apart: `in_proj_*` is all three, in this order."""
+    separate: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        module, _, kind = name.rpartition("in_proj_")
+        if module.endswith("self_attn.") and f"{module}q_proj.{kind}" not in state:
+            projections = (f"{module}{letter}_proj.{kind}" for letter in "qkv")
+            separate.update(zip(projections, tensor.tensor_split(3), strict=True))
+        else:
+            separate[name] = tensor
+    return separate
+
+
+def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin: str) -> RobertaConfig:
+    activation = option(options, "activation_fn", str, origin=origin, default="gelu")
+    if activation not in _ACTIVATIONS:
+        raise CheckpointError(f"{origin}: unknown activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
+    if not option(options, "no_scale_embedding", bool, origin=origin, default=True):
+        raise CheckpointError(f"{origin}: its embeddings are scaled, which those of a RobertaModel are not")
+    n_tokens, dim = weights[_WORDS].shape
+    return RobertaConfig(
+        vocab_size=n_tokens,
+        hidden_size=dim,
+        num_hidden_layers=option(options, "encoder_layers", int, origin=origin),
+        num_attention_heads=option(options, "encoder_attention_heads", int, origin=origin),
+        intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
+        max_position_embeddings=len(weights[_POSITIONS]),
+        hidden_act=activation,
+        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
+        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        bos_token_id=0,
+        pad_token_id=_PAD,
+        eos_token_id=2,
+    )
+
+
+def _read_dictionary(path: str | os.PathLike[str], *, n_tokens: int, origin: str) -> dict[str, int]:
+    """Symbol -> id, of the special tokens and of a `dict.txt`, and of the mask if the model has one more embedding."""
+    symbols = {symbol: i for i, symbol in enumerate(_SPECIAL)}
+    for number, line in enumerate(read_lines(path), start=1):
+        symbol, _, count = line.rpartition(" ")
+        if not symbol or not count.isdigit() or symbol in symbols:
+            raise CheckpointError(
+                f"{os.fspath(path)}, line {number}: {line!r} is not a new `symbol count`, as a dict.txt of fairseq has"
+            )
+        symbols[symbol] = len(symbols)
+    if len(symbols) == n_tokens - 1 and _MASK not in symbols:
+        symbols[_MASK] = len(symbols)  # the task of masked words adds it to the dictionary that it reads
+    if len(symbols) != n_tokens:
+        raise CheckpointError(
+            f"{os.fspath(path)}: gives {len(symbols)} tokens with the special ones, but {origin} embeds {n_tokens}; "
+            "give the dict.txt that it was trained with"
+        )
+    return symbols
+
+
+def _tokenizer(
+    symbols: Mapping[str, int],
+    *,
+    encoder_json: str | os.PathLike[str],
+    vocab_bpe: str | os.PathLike[str],
+    dictionary: str | os.PathLike[str],
+) -> Tokenizer:
+    """GPT-2's byte-level encoding, whose ids are those of the dictionary."""
+    merges = read_merges(vocab_bpe)
+    tokens = {str(number): token for token, number in _read_encoder(encoder_json).items()}
+    if strangers := [symbol for symbol in symbols if symbol.isdigit() and symbol not in tokens]:
+        raise CheckpointError(
+            f"{os.fspath(dictionary)}: has token {strangers[0]}, which {os.fspath(encoder_json)} does not know; give "
+            "the encoder.json and the dict.txt of one model"
+        )
+    if not any(symbol in tokens for symbol in symbols):
+        raise CheckpointError(
+            f"{os.fspath(dictionary)}: none of its symbols is a number of GPT-2's encoding; models with a "
+            "sentencepiece vocabulary, such as XLM-R and CamemBERT, are not read"
+        )
+    vocabulary = {tokens.get(symbol, symbol): i for symbol, i in symbols.items()}
+    vocabulary = complete(vocabulary, merges, size=len(symbols))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", symbols["</s>"]), ("<s>", symbols["<s>"]), trim_offsets=True, add_prefix_space=False
+    )
+    tokenizer.add_special_tokens([*_SPECIAL, *([_MASK] if _MASK in symbols else [])])
+    return tokenizer
+
+
+def _read_encoder(path: str | os.PathLike[str]) -> dict[str, int]:
+    try:
+        encoder = json.loads("\n".join(read_lines(path)))
+    except ValueError as error:
+        raise CheckpointError(f"{os.fspath(path)}: not valid JSON ({error})") from None
+    if not isinstance(encoder, dict) or not all(isinstance(number, int) for number in encoder.values()):
+        raise CheckpointError(f"{os.fspath(path)}: not the encoder.json of GPT-2, an object of token -> number")
+    return encoder

@@ -1,0 +1,111 @@
+"""A pre-trained encoder as a folder for `--backbone`, which `AutoModel` and `AutoTokenizer` read too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import AutoModel, PretrainedConfig
+
+from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.errors import CheckpointError, first_line
+from polyencoder.files import replacing
+
+__all__ = ["rename", "save_backbone"]
+
+
+def rename(
+    state: Mapping[str, Tensor], names: Mapping[str, str], *, left_out: tuple[str, ...], origin: str
+) -> dict[str, Tensor]:
+    """The tensors of a state dict under other names, in float32.
+
+    Args:
+        state: the tensors of a checkpoint.
+        names: for each tensor that is wanted, its name in the checkpoint -> its new name.
+        left_out: how the names begin of tensors that are known and not wanted, such as those of heads.
+        origin: the file, for error messages.
+
+    Raises:
+        CheckpointError: a tensor is missing, or one is left over.
+    """
+    problems = [f"{name} is missing" for name in names if name not in state]
+    problems += [f"{name} has no place in it" for name in state if name not in names and not name.startswith(left_out)]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(f"{origin}: not the encoder that its options describe: {problems[0]}{more}")
+    return {new: state[name].float() for name, new in names.items()}
+
+
+def save_backbone(
+    folder: str | os.PathLike[str],
+    *,
+    config: PretrainedConfig,
+    weights: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    special_tokens: Mapping[str, str],
+    origin: str,
+) -> None:
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; all of them or none.
+
+    Args:
+        folder: where; made if it is not there, and an encoder in it replaced.
+        config: the configuration of the Hugging Face model.
+        weights: its tensors, by its names, without a pooler.
+        tokenizer: makes the model's tokens.
+        special_tokens: its roles for them, such as `cls_token`.
+        origin: the checkpoint, for error messages.
+
+    Raises:
+        CheckpointError: `folder` is a file, or the weights are not those of such a model.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"{target}: is a file; give a folder to write the encoder in")
+    config.architectures = [_check_fit(config, weights, origin=origin)]
+    config.dtype = torch.float32
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # the file as it is, not as a family of models would make it
+        "model_input_names": inputs if config.type_vocab_size > 1 else [inputs[0], inputs[2]],
+        "clean_up_tokenization_spaces": False,
+        **special_tokens,
+    }
+    with (
+        replacing(target / CONFIG) as config_file,
+        replacing(target / "tokenizer_config.json") as tokenizer_config_file,
+        replacing(target / TOKENIZER) as tokenizer_file,
+        replacing(target / WEIGHTS) as weights_file,
+    ):
+        tensors = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
+        }
+        safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
+        tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        tokenizer_config_file.write_text(json.dumps(tokenizer_config, indent=2) + "\n", encoding="utf-8")
+        config_file.write_text(config.to_json_string(), encoding="utf-8")
+
+
+def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origin: str) -> str:
+    """The class of the model, after a check that it has just these tensors, but for a pooler."""
+    try:
+        with torch.device("meta"):  # shapes alone: no memory, no random numbers
+            model = AutoModel.from_config(config, trust_remote_code=False)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{origin}: its options describe no model that can be built ({first_line(error)})"
+        ) from None
+    expected = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
+    if missing := sorted(set(expected) ^ set(weights)):
+        raise CheckpointError(f"{origin}: {missing[0]} is in only one of the checkpoint and its model")
+    for name, tensor in expected.items():
+        if weights[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{origin}: {name} has shape {list(weights[name].shape)}, where {list(tensor.shape)} is wanted"
+            )
+    return type(model).__name__

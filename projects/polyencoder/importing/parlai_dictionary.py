@@ -1,0 +1,188 @@
+"""ParlAI's dictionaries as fast tokenizers that give the same ids.
+
+What has to be the same for that: which characters make a word (to Python, whose `\\w` is not that of others), how
+text is lowered, the merges of subword-nmt, and what a line end becomes. In ParlAI's `bpe` dictionaries a piece that
+another one follows is written `piece@@`; here it is `piece`, and the last piece of a word is `piece</w>`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from polyencoder.errors import CheckpointError, ConfigError
+
+END_OF_WORD = "</w>"
+_CONTINUED = "@@"
+_LINE_END = "__newln__"
+_VERSION = "#version: 0.2"
+
+# The options for special tokens, in the order of their ids, with ParlAI's defaults
+_SPECIAL = {
+    "dict_nulltoken": "__null__",
+    "dict_starttoken": "__start__",
+    "dict_endtoken": "__end__",
+    "dict_unktoken": "__unk__",
+}
+_OLD_SPECIAL = {"__NULL__", "__START__", "__END__", "__UNK__"}  # old dictionaries; ParlAI reads them as the ones above
+
+# For each --dict-tokenizer of whole words, what a token is, as a regular expression of Python's
+_WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
+
+# Options of a dictionary that change its tokens: option -> the values that mean "not used"
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "dict_max_ngram_size": (-1, 0, 1, None),
+    "special_tok_lst": (None, ""),
+    "history_reversed": (False, None),
+    "history_add_global_end_token": (None,),
+}
+
+
+def read_parlai_dictionary(
+    dict_file: str | os.PathLike[str], opt: Mapping[str, Any]
+) -> tuple[Tokenizer, dict[str, Any]]:
+    """The tokenizer of a dictionary of ParlAI's, and the fields of `TextConfig` that go with it.
+
+    A token has the id that it has in ParlAI. In a `bpe` dictionary, pieces that the merges can make but that the
+    dictionary has not, all of which ParlAI takes for its unknown token, have ids of their own behind its last one:
+    a model needs as many more embeddings, equal to that of the unknown token.
+
+    Args:
+        dict_file: the file `X.dict`; a `bpe` dictionary has its merges beside it, in `X.dict.codecs`.
+        opt: the options that the model was trained with, those of `X.opt`.
+
+    Raises:
+        ConfigError: if the dictionary is of a kind that cannot be followed exactly.
+        CheckpointError: if a file is missing or damaged.
+    """
+    kind = opt.get("dict_tokenizer", "re")
+    if kind != "bpe" and kind not in _WORD_PATTERNS:
+        known = ", ".join(["bpe", *_WORD_PATTERNS])
+        raise ConfigError(f"{dict_file}: a dictionary of --dict-tokenizer {kind}; those of {known} can be read")
+    for name, unused in _UNSUPPORTED.items():
+        if opt.get(name) not in unused:
+            raise ConfigError(f"{dict_file}: --{name.replace('_', '-')} {opt[name]} cannot be followed")
+
+    path, special = Path(dict_file), _special_tokens(opt)
+    null, start, end, unknown = special
+    tokens = _read_tokens(path, opt)
+    if kind == "bpe":
+        tokenizer, names = _subwords(path, tokens, special)
+    else:
+        tokenizer, names = _words(tokens, unknown, pattern=_WORD_PATTERNS[kind]), {token: token for token in special}
+    lower = _lower_case() if opt.get("dict_lower") else []
+    tokenizer.normalizer = normalizers.Sequence([*lower, *([tokenizer.normalizer] if tokenizer.normalizer else [])])
+    delimiter = opt.get("delimiter", "\n")
+    return tokenizer, {
+        "pad_token": names[null],
+        "start_token": names[start],
+        "end_token": names[end],
+        # ParlAI tokenizes it as any text: the space says that it is not the name of a token
+        "separator": delimiter if tokenizer.token_to_id(delimiter) is None else f" {delimiter}",
+        "truncation": "tokens",
+    }
+
+
+def count_parlai_tokens(dict_file: str | os.PathLike[str], opt: Mapping[str, Any]) -> int:
+    """The number of tokens in a dictionary of ParlAI's: that of its models' embeddings."""
+    return len(_read_tokens(Path(dict_file), opt))
+
+
+def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
+    """Whole words: a token is what the pattern matches."""
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=unknown))
+    tokenizer.pre_tokenizer = _matches(pattern)
+    return tokenizer
+
+
+def _subwords(dict_file: Path, tokens: list[str], special: list[str]) -> tuple[Tokenizer, dict[str, str]]:
+    """The merges of subword-nmt, and the names that the special tokens have among its pieces."""
+    merges = _read_merges(Path(f"{dict_file}.codecs"))
+    symbols = dict.fromkeys(symbol for left, right in merges for symbol in (left, right, left + right))
+
+    def name(token: str) -> str:
+        # a special token keeps its name, unless texts can have a word or piece of that name too
+        if token in special and token not in symbols and token + END_OF_WORD not in symbols:
+            return token
+        return token.removesuffix(_CONTINUED) if token.endswith(_CONTINUED) else token + END_OF_WORD
+
+    vocabulary = {name(token): i for i, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens):
+        raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a dictionary of merges")
+    for symbol in symbols:
+        vocabulary.setdefault(symbol, len(vocabulary))
+    unknown = name(special[-1])
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD))
+    tokenizer.normalizer = normalizers.Replace("\n", f" {_LINE_END} ")
+    tokenizer.pre_tokenizer = _matches(r"[\w]+|[^\w\s]")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), decoders.BPEDecoder(END_OF_WORD)])
+    return tokenizer, {token: name(token) for token in special}
+
+
+def _special_tokens(opt: Mapping[str, Any]) -> list[str]:
+    """The tokens for padding, start, end and unknown, whose ids are 0, 1, 2, 3."""
+    return [opt.get(name) or default for name, default in _SPECIAL.items()]
+
+
+def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
+    """The tokens of a `.dict` file, in the order of their ids, with those that ParlAI adds when it reads one."""
+    special = _special_tokens(opt)
+    tokens = dict.fromkeys(special)
+    try:
+        with path.open(encoding="utf-8", errors="ignore") as lines:
+            for line in lines:
+                token = line.rstrip("\n\r").split("\t")[0]
+                token = token.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r")
+                is_old = token in _OLD_SPECIAL and special[0] == special[0].lower()
+                tokens[token.lower() if is_old else token] = None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the model's dictionary") from None
+    if opt.get("person_tokens"):
+        tokens |= dict.fromkeys(["__p1__", "__p2__"])
+    if opt.get("fp16") or opt.get("force_fp16_tokens"):  # to a multiple of eight
+        tokens |= dict.fromkeys(f"__FP16_PAD_{i}__" for i in range(-len(tokens) % 8))
+    return list(tokens)
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    """The merges of a codecs file of subword-nmt, the first ones first."""
+    try:
+        first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it has the dictionary's merges") from None
+    if first != _VERSION:
+        raise CheckpointError(f"{path}: begins with {first[:40]!r}; it must be {_VERSION!r}, subword-nmt's first line")
+    merges: dict[tuple[str, str], None] = {}
+    for number, line in enumerate(lines, start=2):
+        pair = line.strip("\r\n ").split(" ")
+        if len(pair) != 2:
+            raise CheckpointError(f"{path}, line {number}: {line[:40]!r} is not two pieces with a space between them")
+        merges[pair[0], pair[1]] = None
+    return list(merges)
+
+
+def _matches(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """What the pattern, in which \\w and \\s stand in brackets, matches for Python, and nothing between the matches."""
+    pattern = pattern.replace(r"\w", _class_of(r"\w")).replace(r"\s", _class_of(r"\s"))
+    return pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+
+
+def _lower_case() -> list[normalizers.Normalizer]:
+    """Python's `str.lower`: it alone looks around a Greek sigma, which is another letter at the end of a word."""
+    before, after = r"(?<=\p{Cased}\p{Case_Ignorable}*Σ)", r"(?!\p{Case_Ignorable}*\p{Cased})"
+    return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]
+
+
+@lru_cache
+def _class_of(escape: str) -> str:
+    """The characters that `\\w` or `\\s` means to Python, as ranges for a character class of another library."""
+    surrogates = range(0xD800, 0xE000)  # these are in no text, and no pattern may name them
+    characters = "".join(chr(i) for i in range(0x110000) if i not in surrogates)
+    spans = (match.group() for match in re.finditer(f"{escape}+", characters))
+    return "".join(f"\\x{{{ord(span[0]):x}}}-\\x{{{ord(span[-1]):x}}}" for span in spans)

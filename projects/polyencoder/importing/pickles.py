@@ -1,0 +1,143 @@
+"""Checkpoints of other projects, read as plain data: no code of theirs runs and none of their packages is imported.
+
+Beside its weights such a file holds whatever its trainer kept: options, meters, random states. `torch.load` with
+`weights_only=True` refuses every class that it was not told of, so those that are known to occur are replaced by a
+`Record`, which keeps what it is given and does nothing. Any other class or function is an error that names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
+
+from polyencoder.errors import CheckpointError, first_line
+
+__all__ = ["Record", "option", "plain", "read_checkpoint", "tensors"]
+
+T = TypeVar("T", int, float, bool, str, dict[str, Any])
+_KINDS: dict[type, str] = {
+    int: "a count",
+    float: "a number",
+    bool: "True or False",
+    str: "a word",
+    dict: "a dictionary",
+}
+
+
+class Record:
+    """An object of a class that is not here: its state as it was saved, and nothing of what it could do."""
+
+    state: Any = None
+
+    def __new__(cls, *args: Any) -> Record:
+        return object.__new__(cls)
+
+    def __init__(self, *args: Any) -> None:
+        """Take whatever the real class was made with."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_RECORDS = {
+    # arrays and numbers among the options, the metrics and the counts of words
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
+    "numpy": ("ndarray", "dtype"),
+    # what measured a training
+    **dict.fromkeys(("fairseq.meters", "fairseq.logging.meters"), ("AverageMeter", "TimeMeter", "StopwatchMeter")),
+    # options that were saved as they were, instead of as dictionaries
+    "omegaconf.dictconfig": ("DictConfig",),
+    "omegaconf.listconfig": ("ListConfig",),
+    "omegaconf.base": ("ContainerMetadata", "Metadata"),
+    "omegaconf.nodes": ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode"),
+    "typing": ("Any",),
+}
+
+# torch knows a class by its name, so a stand-in needs only that
+_ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    collections.defaultdict,
+    *(dict, list, int, float, bool, str),
+    *(type(name, (Record,), {"__module__": module}) for module, names in _RECORDS.items() for name in names),
+]
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a `.pt` or `.pth` file holds, on the CPU.
+
+    Raises:
+        CheckpointError: it is not there, damaged, no dictionary, or holds a class that could run code.
+    """
+    name = os.fspath(path)
+    try:
+        with _allowing(_ALLOWED):
+            states = torch.load(name, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no such checkpoint") from None
+    except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
+        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise CheckpointError(
+                f"{name}: holds {found[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
+                "with the weights, the options and the dictionary alone"
+            ) from None
+        raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({first_line(error)})") from None
+    if not isinstance(states, dict):
+        raise CheckpointError(f"{name}: holds {type(states).__name__}; a checkpoint is a dictionary of states")
+    return states
+
+
+@contextmanager
+def _allowing(classes: list[Callable[..., Any] | tuple[Callable[..., Any], str]]) -> Iterator[None]:
+    """torch's `safe_globals`, which its version 2.4 has not."""
+    before = get_safe_globals()
+    add_safe_globals(classes)
+    try:
+        yield
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
+
+
+def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
+    """The state dict at the first of these keys that there is; empty when there is none, or when it is not one."""
+    state = next((states[key] for key in keys if key in states), None)
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        return {}
+    return state
+
+
+def plain(value: Any) -> Any:
+    """Options as dictionaries, lists and values, whether they were a Namespace, nodes of omegaconf or these."""
+    if isinstance(value, argparse.Namespace):
+        return plain(vars(value))
+    if isinstance(value, Record):
+        state = value.state if isinstance(value.state, dict) else {}
+        return plain(state.get("_content", state.get("_val")))
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def option(options: Mapping[str, Any], name: str, kind: type[T], *, origin: str, default: T | None = None) -> T:
+    """One of the options; whole numbers are counts, at least 1.
+
+    Raises CheckpointError when it is not of this kind, or missing without a default.
+    """
+    value: Any = options.get(name, default)
+    if kind is float and isinstance(value, int):
+        value = float(value)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not isinstance(value, kind) or (kind is int and not is_count):
+        raise CheckpointError(f"{origin}: its option `{name}` is {value!r}; {_KINDS[kind]} is wanted")
+    return value

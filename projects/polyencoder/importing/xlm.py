@@ -1,0 +1,227 @@
+"""Encoders trained with XLM as backbones, without its code: the paper's own pre-training was made with it.
+
+XLM's encoder is a post-layer-norm BERT under other names: it also sets the outputs at padding to zero, but no token
+attends to those, so those of the tokens are BERT's. It becomes a `BertModel`, which has fused attention and which
+layers and embeddings can be frozen of, and not an `XLMModel`. XLM's language embeddings, which are added to each token
+as BERT's segment embeddings are, become these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+from transformers import BertConfig
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
+from polyencoder.importing.folder import rename, save_backbone
+from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
+
+__all__ = ["import_xlm"]
+
+# The first ids of each dictionary. A sentence of XLM is between two </s>.
+_SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10)))
+_PAD, _UNKNOWN = 2, 3
+_ROLES = {
+    "bos_token": "<s>",
+    "cls_token": "</s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<special1>",
+}
+
+_WORDS, _POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
+_EMBEDDINGS = {"embeddings.weight": _WORDS, "position_embeddings.weight": _POSITIONS}
+_LANGUAGES = "lang_embeddings.weight"
+_LAYER = {
+    "attentions.{}.q_lin": "attention.self.query",
+    "attentions.{}.k_lin": "attention.self.key",
+    "attentions.{}.v_lin": "attention.self.value",
+    "attentions.{}.out_lin": "attention.output.dense",
+    "layer_norm1.{}": "attention.output.LayerNorm",
+    "ffns.{}.lin1": "intermediate.dense",
+    "ffns.{}.lin2": "output.dense",
+    "layer_norm2.{}": "output.LayerNorm",
+}
+
+# What Moses, which XLM's texts went through, makes of English, nearly: runs of dots, 's and 't with their apostrophe,
+# words with their hyphens and numbers with their commas, and any other character alone.
+_MOSES = r"\.{2,}|'\p{L}+|[\p{L}\p{M}\p{N}]+(?:-[\p{L}\p{M}\p{N}]+|(?<=\p{N})[.,]\p{N}+)*|\S"
+
+
+def import_xlm(
+    checkpoint: str | os.PathLike[str],
+    *,
+    codes: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    vocabulary: str | os.PathLike[str] | None = None,
+    languages: Sequence[str] = (),
+    lower_case: bool = True,
+    tokenized: bool = False,
+) -> None:
+    """Write the folder of a `BertModel`, for `--backbone`, from an encoder trained with XLM.
+
+    Outputs stay what they were; so do token ids, of text that is split into words as XLM's was. Its layer for masked
+    words is left out: a ranker has no use for it.
+
+    Args:
+        checkpoint: the `.pth` file. It is read without running code of its own.
+        codes: the merges that fastBPE learnt.
+        out: the folder.
+        vocabulary: fastBPE's vocabulary, `token count` lines, for a checkpoint without a dictionary of its own.
+        languages: which languages' embeddings become those of the two segments, if it has some: one for both, or two.
+        lower_case: whether text is made lower case and loses its accents, as XLM's English models want it.
+        tokenized: whether text comes in words with spaces between them, as XLM's own does. Otherwise it is split as
+            Moses does it with English, nearly.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, unsafe to read, of another kind of model, or does not belong to
+            the others; or a tensor is missing or left over.
+        ConfigError: `languages` or `vocabulary` is missing, or given without need, or there is no such language.
+    """
+    origin = os.fspath(checkpoint)
+    states = read_checkpoint(checkpoint)
+    options = plain(states.get("params"))
+    state = tensors(states, "model", "encoder")
+    if not isinstance(options, dict) or not state:
+        raise CheckpointError(f"{origin}: not a checkpoint of XLM (it has no `model` or `encoder` with `params`)")
+    weights = _weights(state, options, languages=languages, origin=origin)
+
+    words = _dictionary(states, vocabulary, origin=origin)
+    if len(words) != len(weights[_WORDS]):
+        raise CheckpointError(
+            f"{vocabulary or origin}: its dictionary has {len(words)} words with the special ones, but {origin} embeds "
+            f"{len(weights[_WORDS])}; give the vocabulary that it was trained with"
+        )
+    tokenizer = _tokenizer(words, codes=codes, lower_case=lower_case, tokenized=tokenized, origin=origin)
+    weights[_WORDS] = with_unknown_rows(weights[_WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
+
+    save_backbone(
+        out,
+        config=_config(weights, options, origin=origin),
+        weights=weights,
+        tokenizer=tokenizer,
+        special_tokens=_ROLES,
+        origin=origin,
+    )
+
+
+def _weights(
+    state: Mapping[str, Tensor], options: Mapping[str, Any], *, languages: Sequence[str], origin: str
+) -> dict[str, Tensor]:
+    """The tensors of a `BertModel`."""
+    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}  # of several GPUs
+    pairs = {"layer_norm_emb": "embeddings.LayerNorm"}
+    for i in range(option(options, "n_layers", int, origin=origin)):
+        pairs |= {theirs.format(i): f"encoder.layer.{i}.{ours}" for theirs, ours in _LAYER.items()}
+    names = _EMBEDDINGS | {
+        f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in pairs.items() for kind in ("weight", "bias")
+    }
+    segments = _segments(state.pop(_LANGUAGES, None), options, languages=languages, origin=origin)
+    weights = rename(state, names, left_out=("pred_layer.",), origin=origin)
+    # two rows of zeros where there are no languages, so that a cross-encoder can start from this encoder
+    return weights | {_SEGMENTS: torch.zeros(2, weights[_WORDS].size(1)) if segments is None else segments}
+
+
+def _segments(
+    embeddings: Tensor | None, options: Mapping[str, Any], *, languages: Sequence[str], origin: str
+) -> Tensor | None:
+    """The embeddings of the chosen languages, [2, dim]; None for a model without."""
+    if embeddings is None:
+        if languages:
+            raise ConfigError(f"languages: {origin} has no language embeddings; leave them out")
+        return None
+    known = option(options, "lang2id", dict, origin=origin)
+    languages = [languages] if isinstance(languages, str) else list(languages)
+    if not 1 <= len(languages) <= 2 or not set(languages) <= set(known):
+        raise ConfigError(
+            f"languages: {languages} given, but {origin} has embeddings of {', '.join(map(str, known))}; give one of "
+            "these, for both segments, or two"
+        )
+    try:
+        rows = torch.stack([embeddings[known[language]] for language in languages]).float()
+    except (IndexError, TypeError):
+        raise CheckpointError(f"{origin}: `lang2id` does not fit its {len(embeddings)} language embeddings") from None
+    return rows.expand(2, -1)
+
+
+def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin: str) -> BertConfig:
+    n_tokens, dim = weights[_WORDS].shape
+    return BertConfig(
+        vocab_size=n_tokens,
+        hidden_size=dim,
+        num_hidden_layers=option(options, "n_layers", int, origin=origin),
+        num_attention_heads=option(options, "n_heads", int, origin=origin),
+        intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
+        max_position_embeddings=len(weights[_POSITIONS]),
+        hidden_act="gelu" if option(options, "gelu_activation", bool, origin=origin) else "relu",
+        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
+        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        pad_token_id=_PAD,
+    )
+
+
+def _dictionary(states: Mapping[str, Any], vocabulary: str | os.PathLike[str] | None, *, origin: str) -> dict[str, int]:
+    """Word, with fastBPE's `@@` where it goes on -> id: the checkpoint's own, or else a vocabulary file's."""
+    own = states.get("dico_word2id")
+    if (own is None) == (vocabulary is None):
+        raise ConfigError(
+            f"vocabulary: {origin} has {'no dictionary: give' if own is None else 'its own dictionary: leave out'} "
+            "fastBPE's vocabulary file"
+        )
+    words: Any = own if vocabulary is None else _read_vocabulary(vocabulary)
+    numbers: list[Any] = list(words.values()) if isinstance(words, dict) else [None]
+    if not all(isinstance(number, int) for number in numbers) or sorted(numbers) != list(range(len(words))):
+        raise CheckpointError(f"{origin}: `dico_word2id` does not give each word its number")
+    words = dict(sorted(words.items(), key=lambda item: item[1]))
+    if tuple(words)[: len(_SPECIAL)] != _SPECIAL:
+        raise CheckpointError(f"{origin}: its dictionary does not begin with XLM's tokens {', '.join(_SPECIAL)}")
+    return words
+
+
+def _read_vocabulary(path: str | os.PathLike[str]) -> dict[str, int]:
+    words = {word: i for i, word in enumerate(_SPECIAL)}
+    for line in read_lines(path):
+        fields = line.split()
+        # as XLM reads it: it skips, without an error, what is not a new word with its count
+        if len(fields) == 2 and fields[1].isdigit() and fields[0] not in words and "\u2028" not in line:
+            words[fields[0]] = len(words)
+    return words
+
+
+def _tokenizer(
+    words: Mapping[str, int], *, codes: str | os.PathLike[str], lower_case: bool, tokenized: bool, origin: str
+) -> Tokenizer:
+    """fastBPE as a tokenizer: its vocabulary marks with `@@` what goes on, this one's with `</w>` what ends a word."""
+    merges = read_merges(codes)
+    vocabulary = {_marked(word) if i >= len(_SPECIAL) else word: i for word, i in words.items()}
+    if len(vocabulary) < len(words):
+        raise CheckpointError(f"{origin}: two words of its dictionary are the same one")
+    vocabulary = complete(vocabulary, merges, size=len(words))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
+    if lower_case:
+        steps = [normalizers.Lowercase(), normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    split = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = split if tokenized else pre_tokenizers.Split(Regex(_MOSES), "removed", invert=True)
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    end = "</s>"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{end}:0 $A:0 {end}:0", pair=f"{end}:0 $A:0 {end}:0 $B:1 {end}:1", special_tokens=[(end, words[end])]
+    )
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    return tokenizer
+
+
+def _marked(word: str) -> str:
+    """hel@@ -> hel, lo -> lo</w>."""
+    return word[:-2] if word.endswith("@@") and word != "@@" else f"{word}</w>"

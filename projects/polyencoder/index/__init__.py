@@ -1,0 +1,24 @@
+"""Candidates encoded once and searched many times: a folder of vectors and texts on disk, and what searches it."""
+
+from __future__ import annotations
+
+from polyencoder.index.base import Candidate, Filter, Hit, Index
+from polyencoder.index.build import build_index
+from polyencoder.index.candidates import candidates_from
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+
+__all__ = [
+    "Candidate",
+    "Filter",
+    "Fingerprints",
+    "FolderIndex",
+    "Hit",
+    "Index",
+    "Searcher",
+    "build_index",
+    "candidates_from",
+    "open_index",
+]

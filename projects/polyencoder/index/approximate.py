@@ -1,0 +1,243 @@
+"""Search with a FAISS index: each code's nearest rows, their union scored exactly, the best of it.
+
+FAISS knows inner products of single vectors, and a poly-encoder's score is not one: sum_i p_i l_i over the logits of
+all codes, weighed for each candidate anew. Engines for many vectors (MaxSim) add up, or take the largest of, what each
+vector finds; that is another function and ranks otherwise. But no score is above the candidate's largest logit (see
+`bounds`), so the best are near to some code. The lists therefore only propose; `polyencoder.scoring` decides.
+
+A row outside all lists has, with every code, an inner product of at most the last in that code's list, so its score is
+below the largest of these. Once the k-th best score of the union is above, the result is *certified*: nothing better
+exists. This is a proof only where a list truly holds a code's nearest. A graph (HNSW), some lists of many (IVF) or
+compressed vectors (PQ) have recall instead.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.extras import require
+from polyencoder.index.base import Found
+from polyencoder.index.exact import check_search, scan
+from polyencoder.index.faiss_file import FaissFile, read_faiss
+from polyencoder.index.vectors import Vectors
+from polyencoder.scoring.context import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32, attention_scale
+from polyencoder.scoring.search import TopK, joined, ranked, search
+
+__all__ = ["Exactness", "FaissSearch", "Results"]
+
+Exactness = Literal["approximate", "certified", "exact"]
+
+# Lists longer than this, and scoring everything is hardly slower.
+_LONGEST_LIST = 4096
+# When so few rows, or so small a share of all, are allowed, FAISS would look at a lot to find them: they are scanned.
+_SCAN_ROWS = 8192
+_SCAN_SHARE = 1 / 64
+
+
+class Results(NamedTuple):
+    """The best rows of each context, best first, and how they were found."""
+
+    scores: Tensor
+    """[batch, k], fp32 or float64."""
+    rows: Tensor
+    """int64 [batch, k]."""
+    found: list[Found]
+    """[batch]"""
+
+
+class FaissSearch:
+    """An index folder's vectors with the FAISS index that `build_faiss` put beside them.
+
+    Rows that were added after it was built are scanned and merged, so they are found like all others.
+    """
+
+    def __init__(self, meta: FaissFile, index: Any, vectors: Vectors) -> None:
+        self.meta = meta
+        self.vectors = vectors
+        self._index = index
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], vectors: Vectors) -> FaissSearch:
+        """The index in a folder, for the vectors of that folder; errors as in `read_faiss`."""
+        meta, index = read_faiss(folder, vectors)
+        return cls(meta, index, vectors)
+
+    @torch.no_grad()
+    def search(
+        self,
+        contexts: ContextEncoding,
+        *,
+        top_k: int,
+        allowed: Tensor | None = None,
+        attention: str = "basic",
+        exactness: Exactness = "approximate",
+        list_length: int | None = None,
+        effort: int | None = None,
+    ) -> Results:
+        """The best rows for each context; of equal scores in a list, the lowest row comes first.
+
+        All scores are exact, as `scan` computes them; what can be missing is a row.
+
+        Args:
+            contexts: the encoded contexts, any number of them.
+            top_k: how many; fewer come back if fewer rows are there or allowed.
+            allowed: bool [rows], True for the rows that may be found. If they are few they are scanned.
+            attention: "basic" or "sqrt", as in `polyencoder.scoring.score`. The certificate holds for both. But the
+                weights of "sqrt" are flatter and its scores lie further below the largest logit: longer lists are
+                needed until one holds, and for the same recall.
+            exactness: what every result must be at least. "approximate": whatever the lists give. "certified": lists
+                are doubled until the certificate holds, then everything is scanned; at once, if the lists of this kind
+                of index prove nothing (see `FaissFile.has_exact_lists`). "exact": a scan.
+            list_length: how many rows each code proposes; None for max(2 k, 32).
+            effort: how hard FAISS looks: `ef_search` (hnsw) or `nprobe` (ivf); None for the index's own, and more if
+                only some rows are allowed. "certified" reads all lists, whatever it is.
+
+        Raises:
+            ConfigError: `exactness` is unknown.
+            InputError: a number is below 1, or contexts, `allowed` or attention do not fit.
+        """
+        check_search(contexts, self.vectors, top_k=top_k, allowed=allowed)
+        attention_scale(attention, dim=contexts.dim)
+        if exactness not in get_args(Exactness):
+            raise ConfigError(f"exactness must be one of {', '.join(get_args(Exactness))}; got {exactness!r}")
+        for name, value in {"list_length": list_length, "effort": effort}.items():
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+
+        available = len(self.vectors) if allowed is None else int(allowed.sum())
+        few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
+        unprovable = exactness == "certified" and not self.meta.has_exact_lists
+        if exactness == "exact" or few or unprovable or contexts.batch_size == 0:
+            found = scan(contexts, self.vectors, top_k=top_k, allowed=allowed, attention=attention)
+            return Results(*found, ["exact"] * contexts.batch_size)
+
+        query = _Query(self, k=min(top_k, available), allowed=allowed, attention=attention)
+        parameters = self._parameters(allowed, share=available / len(self.vectors), effort=effort, exactness=exactness)
+        return self._until(contexts, query, parameters, exactness, length=list_length or max(2 * top_k, 32))
+
+    def _until(
+        self, contexts: ContextEncoding, query: _Query, parameters: Any, exactness: Exactness, *, length: int
+    ) -> Results:
+        """Double the lists until each context has a result that is good enough, or scan for those that have none."""
+        exact_lists = self._reads_everything(parameters)
+        newer = query.newer_rows(contexts)
+        results: list[tuple[TopK, Found] | None] = [None] * contexts.batch_size
+        waiting = list(range(contexts.batch_size))
+        while waiting and length <= max(_LONGEST_LIST, 2 * query.k):
+            part = contexts.select(torch.tensor(waiting, device=contexts.vectors.device))
+            unions, outside = self._lists(part, length, parameters)
+            for i, rows, highest in zip(waiting, unions, outside.tolist(), strict=True):
+                best = query.best_of(contexts.select(i), rows, None if newer is None else _row(newer, i))
+                if best.scores.size(1) < query.k:
+                    continue
+                if exact_lists and best.scores[0, -1].item() >= highest:
+                    results[i] = best, "certified"
+                elif exactness == "approximate":
+                    results[i] = best, "approximate"
+            waiting = [i for i in waiting if results[i] is None]
+            length *= 2
+        if waiting:
+            part = contexts.select(torch.tensor(waiting, device=contexts.vectors.device))
+            found = query.scan(part)
+            for place, i in enumerate(waiting):
+                results[i] = _row(found, place), "exact"
+        done = [result for result in results if result is not None]
+        scores = torch.cat([best.scores for best, _ in done])
+        return Results(scores, torch.cat([best.indices for best, _ in done]), [found for _, found in done])
+
+    def _lists(self, contexts: ContextEncoding, length: int, parameters: Any) -> tuple[list[Tensor], Tensor]:
+        """What the codes propose.
+
+        Returns:
+            for each context the rows of all its codes' lists, each once and ascending (int64, on the CPU); and
+            [batch] the highest that the inner product of its codes with a row outside can be (of use if the lists are
+            exact), -inf if nothing is outside.
+        """
+        real = contexts.mask
+        if real is None:
+            real = torch.ones(contexts.vectors.shape[:2], dtype=torch.bool, device=contexts.vectors.device)
+        queries = contexts.vectors[real].float().cpu()  # [all codes of all contexts, dim]
+        length = min(length, self.meta.rows)
+        products, ids = self._index.search(queries.numpy(), length, params=parameters)
+        last, rows = torch.from_numpy(products[:, -1]), torch.from_numpy(ids)
+
+        # How far two fp32 inner products, FAISS's and ours, can differ by rounding: dim x 2^-24 x |c| |y| for each.
+        # Twice that, for the score's softmax and sum.
+        rounding = 2 * self.meta.dim * torch.finfo(torch.float32).eps * self.meta.max_norm * queries.norm(dim=1)
+        outside = last + rounding
+        # A list with gaps (id -1) or of all rows has nothing outside.
+        outside[(rows[:, -1] < 0) | (length == self.meta.rows)] = -torch.inf
+        codes = real.sum(dim=1).tolist()
+        unions = [part[part >= 0].unique() for part in rows.split(codes)]
+        highest = [part.max().item() if len(part) else -torch.inf for part in outside.split(codes)]
+        return unions, torch.tensor(highest)
+
+    def _parameters(self, allowed: Tensor | None, *, share: float, effort: int | None, exactness: Exactness) -> Any:
+        """FAISS's search parameters. The rows that are not allowed are met all the same: with fewer, look at more."""
+        faiss = require("faiss", extra="faiss")
+        own: dict[str, Any] = {}
+        if allowed is not None:
+            bits = np.packbits(allowed[: self.meta.rows].cpu().numpy(), bitorder="little")
+            own["sel"] = faiss.IDSelectorBitmap(bits)
+        if self.meta.kind == "flat":
+            return faiss.SearchParameters(**own)
+        setting, most = ("ef_search", self.meta.rows) if self.meta.kind == "hnsw" else ("nprobe", self._index_lists)
+        wanted = round((effort or int(self.meta.parameters[setting])) / share)
+        if self.meta.kind == "hnsw":
+            return faiss.SearchParametersHNSW(efSearch=min(wanted, most), **own)
+        return faiss.SearchParametersIVF(nprobe=most if exactness == "certified" else min(wanted, most), **own)
+
+    @property
+    def _index_lists(self) -> int:
+        return int(self.meta.parameters["nlist"])
+
+    def _reads_everything(self, parameters: Any) -> bool:
+        if not self.meta.has_exact_lists:
+            return False
+        return self.meta.kind == "flat" or parameters.nprobe >= self._index_lists
+
+
+class _Query:
+    """What stays the same while lists grow: how many are wanted, of which rows, by which score."""
+
+    def __init__(self, searcher: FaissSearch, *, k: int, allowed: Tensor | None, attention: str) -> None:
+        self.k = k
+        self.vectors = searcher.vectors
+        self.covered = searcher.meta.rows
+        self.allowed = allowed
+        self.attention = attention
+
+    def scan(self, contexts: ContextEncoding) -> TopK:
+        return scan(contexts, self.vectors, top_k=self.k, allowed=self.allowed, attention=self.attention)
+
+    def newer_rows(self, contexts: ContextEncoding) -> TopK | None:
+        """The best of the rows that FAISS does not know; None if it knows all of them."""
+        if len(self.vectors) == self.covered:
+            return None
+        newer = torch.ones(len(self.vectors), dtype=torch.bool) if self.allowed is None else self.allowed.cpu().clone()
+        newer[: self.covered] = False
+        return scan(contexts, self.vectors, top_k=self.k, allowed=newer, attention=self.attention)
+
+    def best_of(self, context: ContextEncoding, rows: Tensor, newer: TopK | None) -> TopK:
+        """The best of these rows, [1, at most k], and of the newer ones."""
+        context = context.to(dtype=at_least_fp32(context.vectors.dtype))
+        device = context.vectors.device
+        if len(rows) == 0:
+            nothing = context.vectors.new_empty(1, 0)
+            best = TopK(nothing, nothing.long())
+        else:
+            vectors = self.vectors.take(rows).to(device)
+            best = search(context, vectors, k=min(self.k, len(rows)), attention=self.attention)
+            best = TopK(best.scores, rows.to(device)[best.indices])
+        return best if newer is None else ranked(joined(best, newer), self.k)
+
+
+def _row(found: TopK, i: int) -> TopK:
+    return TopK(found.scores[i : i + 1], found.indices[i : i + 1])

@@ -1,0 +1,69 @@
+"""What every index is, wherever it keeps its vectors: another engine is one file with one class of these methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from polyencoder.scoring import ContextEncoding
+
+Found = Literal["exact", "certified", "approximate"]
+"""How a result was found: by scoring everything, by a list that is proven to hold the best, or by one that may not."""
+
+Filter = Mapping[str, Any]
+"""Metadata fields and the value that each must have; a list of values stands for any of them."""
+
+
+class Candidate(NamedTuple):
+    """A candidate to put into an index."""
+
+    id: str | None
+    """Unique in the index; None for one made of the text and the metadata, so that equal records are one entry."""
+    text: str
+    metadata: dict[str, Any] | None = None
+    """Anything that JSON can hold; fields of it can be filtered by."""
+    where: str = ""
+    """Its file and line, for messages."""
+
+
+class Hit(NamedTuple):
+    """A result of a search."""
+
+    id: str
+    text: str
+    score: float
+    metadata: dict[str, Any] | None
+    found: Found
+    rerank_score: float | None = None
+    """A cross-encoder's score, which is on a scale of its own; None where there was no re-ranking."""
+
+
+class Index(ABC):
+    """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
+
+    @abstractmethod
+    def search(
+        self, contexts: ContextEncoding, *, top_k: int, filter: Filter | None = None, exactness: Found | None = None
+    ) -> list[list[Hit]]:
+        """The best `top_k` candidates of each context, best first; fewer where the filter lets fewer through.
+
+        `exactness` is what every result must be at least; None for the fastest way that the index has. Raises
+        InputError when `top_k` is below 1 or above the number of candidates, or the engine cannot be so exact.
+        """
+
+    @abstractmethod
+    def add(self, records: Iterable[Candidate]) -> None:
+        """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
+
+    @abstractmethod
+    def remove(self, ids: Iterable[str]) -> None:
+        """Take candidates out. InputError for an id that is not there."""
+
+    @abstractmethod
+    def update(self, records: Iterable[Candidate]) -> None:
+        """Give candidates another text or other metadata. InputError for an id that is not there."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of candidates, each id counted."""

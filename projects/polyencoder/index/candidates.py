@@ -1,0 +1,61 @@
+"""Candidates from the files that users have: a text a line, or records with an id and metadata."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.reading import OnBad, expand, raise_it, records
+
+MAX_CHARACTERS = 20_000
+"""A longer candidate is no reply, but a file without line ends or of another format: a model reads some 400 of it."""
+
+
+def candidates_from(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    max_characters: int = MAX_CHARACTERS,
+    bad: OnBad = raise_it,
+) -> Iterator[Candidate]:
+    """The candidates of files, one at a time, in order.
+
+    JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata. Any
+    other file is a text a line, of which empty ones are left out. The names may be globs and comma-separated lists;
+    `-` is standard input; `.gz`, `.bz2` and `.xz` files are read as they are.
+
+    Raises:
+        InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
+            of more than `max_characters`, or with an id that is neither text nor a whole number. It names the line.
+    """
+    for path in expand(paths):
+        for where, record in records(path, bad=bad):
+            try:
+                candidate = _candidate(record, where=where, max_characters=max_characters)
+            except InputError as error:
+                bad(error)
+                continue
+            if candidate is not None:
+                yield candidate
+
+
+def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Candidate | None:
+    text, id_ = record.pop("text", None), record.pop("id", None)
+    if isinstance(text, str) and not text.strip() and not record and id_ is None:
+        return None  # an empty line
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(
+            f"{where}: no text in the field `text` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
+        )
+    if len(text) > max_characters:
+        raise InputError(
+            f"{where}: a text of {len(text):,} characters, more than {max_characters:,}; is this a file of candidates, "
+            "one to a line?"
+        )
+    if isinstance(id_, int) and not isinstance(id_, bool):
+        id_ = str(id_)
+    if id_ is not None and (not isinstance(id_, str) or not id_):
+        raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")
+    return Candidate(id_, text, record or None, where)

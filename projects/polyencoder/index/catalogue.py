@@ -1,0 +1,269 @@
+"""The texts of an index and what users call them: one SQLite file.
+
+A *row* is a different text, and the place of its vector: 0, 1, 2, ... without holes. An *entry* is what a user put in:
+an id, a row and metadata. Several entries may share a row. A row that no entry uses any more is *dead*; its vector
+stays in its file until the index is compacted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index.base import Candidate, Filter
+
+CATALOGUE = "catalogue.sqlite"
+
+_TABLES = """
+CREATE TABLE texts(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);
+CREATE TABLE entries(number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, row INTEGER NOT NULL, metadata TEXT);
+CREATE TABLE dead(row INTEGER PRIMARY KEY);
+"""
+# Made when the entries are in: sorting them once is quicker than keeping them sorted.
+_INDEXES = "CREATE INDEX entries_by_row ON entries(row);"
+
+_CACHE_KB = 64 << 10
+_BUSY_SECONDS = 30
+
+
+class Catalogue:
+    """The texts and entries of an index. Changes happen inside `changing`, all of a block or nothing of it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._inode = path.stat().st_ino
+        self._lock = threading.Lock()  # a server's threads share the connection
+        self.rows = 0
+        """The number of different texts, dead ones too."""
+        self._next_number = 0
+        self._entries: int | None = None
+        self._count_anew()
+
+    @classmethod
+    def create(cls, path: Path) -> Catalogue:
+        """A new catalogue in an empty file, for one long `fill`: a kill may damage the file."""
+        connection = _connect(path)
+        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; " + _TABLES)
+        return cls(path, connection)
+
+    @classmethod
+    def open(cls, folder: Path) -> Catalogue:
+        """The catalogue of an index folder. Reads no texts."""
+        path = folder / CATALOGUE
+        try:
+            return cls(path, _connect(path, mode="rw"))
+        except sqlite3.Error as error:
+            raise CheckpointError(f"{path}: missing or damaged ({error}); build the index again") from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        if self._entries is None:
+            ((self._entries,),) = self._ask("SELECT COUNT(*) FROM entries")
+        return self._entries
+
+    # Reading
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        """The texts of a range of rows."""
+        return [text for (text,) in self._ask("SELECT text FROM texts WHERE row >= ? AND row < ?", start, stop)]
+
+    def text_of(self, rows: Iterable[int]) -> dict[int, str]:
+        """The texts of these rows."""
+        query = "SELECT text FROM texts WHERE row = ?"
+        return {row: text for row in rows for (text,) in self._ask(query, row)}
+
+    def entries_of(
+        self, rows: Iterable[int], *, filter: Filter | None = None
+    ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
+        """The id and metadata of each entry of these rows that the filter lets through, in the order they came."""
+        condition, values = _condition(filter)
+        query = f"SELECT id, metadata FROM entries WHERE row = ? AND {condition} ORDER BY number"
+        return {
+            row: [(id_, None if data is None else json.loads(data)) for id_, data in self._ask(query, row, *values)]
+            for row in rows
+        }
+
+    def rows_matching(self, filter: Filter) -> Tensor:
+        """The rows with an entry that has these metadata: int64, ascending."""
+        condition, values = _condition(filter)
+        return self._row_numbers(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", *values)
+
+    def dead_rows(self) -> Tensor:
+        """The rows that no entry uses: int64, ascending."""
+        return self._row_numbers("SELECT row FROM dead ORDER BY row")
+
+    # Changing
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """What is changed in the block is kept when it ends well, and forgotten otherwise. One process at a time."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise InputError(f"{self.path}: cannot be changed now ({error}); is another process at it?") from None
+        try:
+            if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                raise InputError(f"{self.path}: another process has compacted the index; open it again to change it")
+            self._count_anew()  # another process may have changed it since
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._count_anew()
+            raise
+
+    def put(self, candidate: Candidate) -> None:
+        """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
+
+        Raises InputError for a text that is empty or no valid Unicode, metadata that JSON cannot hold, and an id that
+        is there with another text or other metadata.
+        """
+        where = f"{candidate.where}: " if candidate.where else ""
+        try:
+            text, id_, metadata = checked(candidate)
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            id_.encode()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
+        ask = self._connection.execute
+        known = ask("SELECT number, row, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
+        if (entry := known.fetchone()) is not None:
+            number, _, old_metadata, old_text = entry
+            if (old_text, old_metadata) != (text, metadata):
+                other = "text" if old_text != text else "metadata"
+                raise InputError(
+                    f"{where}the id {id_!r} is that of candidate {number + 1} already, {shortened(old_text)}, which "
+                    f"has other {other}: give each candidate an id of its own, or update the one that is there"
+                )
+            return
+        if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
+            row = self.rows
+            ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))
+            self.rows += 1
+        else:
+            row = known_row[0]
+            ask("DELETE FROM dead WHERE row = ?", (row,))
+        ask("INSERT INTO entries VALUES (?, ?, ?, ?)", (self._next_number, id_, row, metadata))
+        self._next_number += 1
+        self._entries = None
+
+    def remove(self, id_: str) -> None:
+        """Take an entry out. Raises InputError if there is none of this id."""
+        ask = self._connection.execute
+        if (entry := ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
+            raise InputError(f"{self.path.parent}: no candidate has the id {id_!r}")
+        ask("DELETE FROM entries WHERE id = ?", (id_,))
+        ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))
+        self._entries = None
+
+    def fill(self, candidates: Iterable[Candidate]) -> None:
+        """Enter all candidates into a new catalogue, which is of no use after an error."""
+        self._connection.execute("BEGIN")
+        for candidate in candidates:
+            self.put(candidate)
+        self._connection.execute(_INDEXES)
+        self._connection.execute("COMMIT")
+
+    def copy_living(self, path: Path) -> None:
+        """Write a catalogue without the dead rows to a new file; the others keep their order."""
+        with closing(_connect(path)) as new:
+            new.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; " + _TABLES)
+            new.execute("ATTACH ? AS old", (str(self.path),))
+            new.executescript(
+                "BEGIN; "
+                "INSERT INTO texts SELECT ROW_NUMBER() OVER (ORDER BY row) - 1, digest, text FROM old.texts "
+                "WHERE row NOT IN old.dead; "
+                "INSERT INTO entries SELECT e.number, e.id, new.row, e.metadata FROM old.entries e "
+                "JOIN old.texts t ON t.row = e.row JOIN main.texts new ON new.digest = t.digest ORDER BY e.number; "
+                f"{_INDEXES} COMMIT;"
+            )
+
+    def _count_anew(self) -> None:
+        self.rows = self._next("texts", "row")
+        self._next_number = self._next("entries", "number")
+        self._entries = None  # counted when someone asks
+
+    def _ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    def _row_numbers(self, query: str, *values: Any) -> Tensor:
+        with self._lock:
+            rows = (row for (row,) in self._connection.execute(query, values))
+            return torch.from_numpy(np.fromiter(rows, dtype=np.int64))
+
+    def _next(self, table: str, column: str) -> int:
+        ((last,),) = self._ask(f"SELECT MAX({column}) FROM {table}")
+        return 0 if last is None else last + 1
+
+
+def canonical(metadata: dict[str, Any] | None) -> str | None:
+    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text."""
+    if not metadata:
+        return None
+    return json.dumps(metadata, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def checked(candidate: Candidate) -> tuple[str, str, str | None]:
+    """The text, the id and the metadata's JSON; ValueError says what is wrong with them."""
+    text, id_ = candidate.text, candidate.id
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
+    metadata = canonical(candidate.metadata)
+    if metadata is not None:
+        metadata.encode()
+    if id_ is None:
+        id_ = hashlib.blake2b(f"{text}\0{metadata or ''}".encode(), digest_size=10).hexdigest()
+    if not isinstance(id_, str) or not id_:
+        raise ValueError(f"its id is {id_!r}; it must be text that is not empty")
+    return text, id_, metadata
+
+
+def _condition(filter: Filter | None) -> tuple[str, list[Any]]:
+    """A filter in SQL, with the values of its question marks."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    for key, wanted in (filter or {}).items():
+        options: Sequence[Any] = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+        for option in options:
+            if '"' in key or not isinstance(option, (str, int, float, type(None))):
+                raise InputError(
+                    f"cannot filter by {key!r}: {option!r}; a filter has names without quotation marks and, for each, "
+                    "a text, a number, true, false, null or a list of those"
+                )
+            values += [f'$."{key}"', option]
+        # IS, not =: a field that is missing or null equals None.
+        conditions.append(" OR ".join("json_extract(metadata, ?) IS ?" for _ in options) or "FALSE")
+    return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
+
+
+def _connect(path: Path, *, mode: str = "rwc") -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,  # transactions begin and end where `changing` says
+        check_same_thread=False,
+        timeout=_BUSY_SECONDS,
+    )
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+    return connection
+
+
+def shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

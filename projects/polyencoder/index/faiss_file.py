@@ -1,0 +1,230 @@
+"""A FAISS index over an index folder's vectors: chosen by their number, built in bounded memory, written beside them.
+
+    faiss-KIND.index     FAISS's own format; the ids in it are rows
+    faiss.json           what it is, how many rows it covers and how it was built
+
+Rows that are added to the folder later are not in it: a search scans those until it is built anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.extras import require
+from polyencoder.files import fingerprint, replacing, write_text
+from polyencoder.index.vectors import Vectors
+
+__all__ = ["KINDS", "STORAGES", "FaissFile", "build_faiss", "check_kind", "has_faiss", "read_faiss"]
+
+KINDS = ("flat", "hnsw", "ivf-flat", "ivf-pq")
+STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # how vectors lie in it -> FAISS's name for that
+
+_FORMAT_VERSION = 1
+_META = "faiss.json"
+_CHUNK = 1 << 15  # rows that are added at a time
+_FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
+_PQ_FROM = 4_000_000  # a graph and fp32 vectors of so many take more memory than most machines have
+_TRAINING_PER_LIST = 64
+_LEAST_PER_CENTROID = 39  # FAISS complains about fewer
+
+
+@dataclass(frozen=True)
+class FaissFile:
+    """What faiss.json says of the FAISS index beside it.
+
+    Args:
+        kind: one of `KINDS`.
+        rows: it covers the rows 0 to `rows` - 1.
+        dim: of the vectors.
+        max_norm: the length of the longest vector, for the rounding error of inner products.
+        parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses unless told.
+        sample: a digest of a few of the vectors, by which an index of other vectors is recognised.
+    """
+
+    kind: str
+    rows: int
+    dim: int
+    max_norm: float
+    parameters: dict[str, int | str]
+    sample: str
+    format_version: int = _FORMAT_VERSION
+
+    @property
+    def file_name(self) -> str:
+        return f"faiss-{self.kind}.index"
+
+    @property
+    def has_exact_lists(self) -> bool:
+        """Whether a search of all its lists gives truly the nearest rows of each query."""
+        return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
+
+
+def build_faiss(
+    folder: str | os.PathLike[str], vectors: Vectors, *, kind: str = "auto", **overrides: int | str
+) -> FaissFile:
+    """Build a FAISS index of all `vectors`, by inner product, and write it into `folder`; an older one is replaced.
+
+    It is trained on a random sample, the same each time, and filled in chunks: memory is that of the index itself.
+
+    Args:
+        folder: where it goes, the folder of the vectors.
+        vectors: what it covers.
+        kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
+            compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq.
+        overrides: of what the number of rows suggests.
+            hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (how many it looks at).
+            ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
+            ivf-pq: `pq_m` (numbers of each vector; divides dim), `pq_bits`.
+            all but ivf-pq: `storage`, "float32", or "float16" in half the memory (the default if the vectors are not
+            float32 themselves). Certified results need "float32".
+
+    Raises:
+        ConfigError: faiss is not installed, or an unknown kind or override, or one that does not fit.
+        InputError: there are no vectors.
+        PolyencoderError: FAISS could not build or write it.
+    """
+    faiss = require("faiss", extra="faiss")
+    rows = len(vectors)
+    if rows == 0:
+        raise InputError(f"{folder}: there are no vectors to index")
+    kind = _kind(kind, rows=rows)
+    parameters = _parameters(kind, vectors, overrides)
+    try:
+        index = faiss.index_factory(vectors.dim, _recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
+        if kind == "hnsw":
+            index.hnsw.efConstruction = parameters["ef_construction"]
+        if kind == "ivf-pq":
+            index.do_polysemous_training = False  # minutes of annealing, for a way of searching that is not used here
+        if not index.is_trained:
+            index.train(vectors.take(_sample(rows, int(parameters["training_rows"]))).numpy())
+        max_norm = 0.0
+        for first in range(0, rows, _CHUNK):
+            chunk = vectors.take(torch.arange(first, min(first + _CHUNK, rows)))
+            max_norm = max(max_norm, chunk.norm(dim=1).max().item())
+            index.add(chunk.numpy())
+        meta = FaissFile(kind, rows, vectors.dim, max_norm, parameters, _digest(vectors, rows))
+        with replacing(Path(folder) / meta.file_name) as temporary:
+            faiss.write_index(index, str(temporary))
+    except RuntimeError as error:
+        raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
+    write_text(Path(folder) / _META, json.dumps(dataclasses.asdict(meta), indent=2) + "\n")
+    for other in Path(folder).glob("faiss-*.index"):
+        if other.name != meta.file_name:
+            other.unlink()
+    return meta
+
+
+def has_faiss(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is a FAISS index in this folder."""
+    return (Path(folder) / _META).is_file()
+
+
+def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissFile, Any]:
+    """What faiss.json says, and the memory-mapped FAISS index.
+
+    Raises:
+        ConfigError: faiss is not installed.
+        CheckpointError: a file is missing, damaged, from a newer version, or made of other vectors.
+    """
+    faiss = require("faiss", extra="faiss")
+    path = Path(folder) / _META
+    again = "build it again with build_faiss"
+    try:
+        meta = FaissFile(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist: there is no FAISS index; build one with build_faiss") from None
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({first_line(error)}): {again}") from None
+    if meta.format_version > _FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {meta.format_version}, this program reads up to {_FORMAT_VERSION}: "
+            "install a newer parlai-polyencoder"
+        )
+    file = path.parent / meta.file_name
+    try:
+        index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    except RuntimeError as error:
+        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): {again}") from None
+    same = (index.ntotal, index.d) == (meta.rows, meta.dim) and meta.dim == vectors.dim and meta.rows <= len(vectors)
+    if not same or meta.sample != _digest(vectors, meta.rows):
+        raise CheckpointError(f"{file} was made of other vectors than those in its folder: {again}")
+    return meta, index
+
+
+def check_kind(kind: str) -> None:
+    """Raise ConfigError unless FAISS is there and `build_faiss` knows this kind: for who encodes for hours before."""
+    require("faiss", extra="faiss")
+    if kind != "auto" and kind not in KINDS:
+        raise ConfigError(f"kind must be auto or one of {', '.join(KINDS)}; got {kind!r} (flag --faiss)")
+
+
+def _kind(kind: str, *, rows: int) -> str:
+    check_kind(kind)
+    if kind == "auto":
+        return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
+    return kind
+
+
+def _parameters(kind: str, vectors: Vectors, overrides: dict[str, int | str]) -> dict[str, int | str]:
+    """What the number of vectors suggests, with the overrides."""
+    rows, dim = len(vectors), vectors.dim
+    found: dict[str, int | str] = {}
+    if kind == "hnsw":
+        found |= {"m": 32, "ef_construction": 100, "ef_search": 64}
+    if kind.startswith("ivf"):
+        wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
+        nlist = int(overrides.get("nlist", max(1, min(wanted, rows // _LEAST_PER_CENTROID))))
+        found |= {"nlist": nlist, "nprobe": max(1, nlist // 64)}
+        found["training_rows"] = min(rows, max(_TRAINING_PER_LIST * nlist, 1 << 16))
+    if kind == "ivf-pq":
+        pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)
+        bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
+        found |= {"pq_m": pq_m, "pq_bits": bits}
+    else:
+        found["storage"] = "float32" if next(vectors.chunks(1))[1].dtype == torch.float32 else "float16"
+
+    for name, value in overrides.items():
+        if name not in found:
+            raise ConfigError(f"a {kind} index has no parameter {name!r}; it has {', '.join(sorted(found))}")
+        if name == "storage":
+            if value not in STORAGES:
+                raise ConfigError(f"storage must be one of {', '.join(STORAGES)}; got {value!r}")
+        elif not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+    found |= overrides
+    if kind.startswith("ivf") and int(found["nlist"]) > min(rows, int(found["training_rows"])):
+        raise ConfigError(f"nlist is {found['nlist']}, more than the rows to train it on: {found['training_rows']}")
+    if kind == "ivf-pq" and dim % int(found["pq_m"]):
+        raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {found['pq_m']}")
+    return found
+
+
+def _recipe(kind: str, parameters: dict[str, int | str]) -> str:
+    """The index in the language of `faiss.index_factory`."""
+    if kind == "ivf-pq":
+        return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}"
+    storage = STORAGES[str(parameters["storage"])]
+    return {
+        "flat": storage,
+        "hnsw": f"HNSW{parameters.get('m')},{storage}",
+        "ivf-flat": f"IVF{parameters.get('nlist')},{storage}",
+    }[kind]
+
+
+def _sample(rows: int, count: int) -> Tensor:
+    """Rows to train on, ascending: `count` of them, the same each time."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:count].sort().values
+
+
+def _digest(vectors: Vectors, rows: int) -> str:
+    return fingerprint([vectors.take(torch.tensor([0, rows // 2, rows - 1])).numpy().tobytes()])

@@ -1,0 +1,84 @@
+"""Candidates of any kind into an index of any kind: what `Ranker.index` and the command line share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Candidate, Index
+from polyencoder.index.build import SHARD_SIZE, build_index
+from polyencoder.index.faiss_file import check_kind
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.milvus import MILVUS, MilvusIndex
+from polyencoder.index.vectors import VectorDtype
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+__all__ = ["make_index"]
+
+
+def make_index(
+    candidates: Iterable[str | Candidate],
+    where: str | os.PathLike[str] | None,
+    ranker: Ranker,
+    *,
+    dtype: VectorDtype = "float32",
+    faiss: str | None = None,
+    workers: int = 1,
+    shard_size: int = SHARD_SIZE,
+    model_name: str = "",
+    progress: bool = False,
+) -> Index:
+    """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
+    if isinstance(candidates, str):
+        raise InputError("candidates is one text; give a list of texts or of Candidate records")
+    records = (Candidate(None, one) if isinstance(one, str) else one for one in candidates)
+    if str(where).startswith(MILVUS):
+        if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
+            raise ConfigError(f"{where}: dtype, faiss, workers and shard_size are settings of index folders alone")
+        return _in_milvus(records, str(where), ranker, model_name=model_name, progress=progress)
+
+    if faiss is not None:
+        check_kind(faiss)
+    temporary = None
+    if where is None:
+        temporary = tempfile.TemporaryDirectory(prefix="polyencoder-", ignore_cleanup_errors=True)
+        where = Path(temporary.name) / "index"
+    build_index(
+        where,
+        records,
+        ranker,
+        dtype=dtype,
+        workers=workers,
+        shard_size=shard_size,
+        model_name=model_name,
+        progress=progress,
+    )
+    index = FolderIndex.open(where, ranker)
+    if faiss is not None:
+        index.build_faiss(faiss)
+    if temporary is not None:
+        weakref.finalize(index, temporary.cleanup)
+    return index
+
+
+def _in_milvus(
+    records: Iterator[Candidate], where: str, ranker: Ranker, *, model_name: str, progress: bool
+) -> MilvusIndex:
+    if (first := next(records, None)) is None:
+        raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")
+    index = MilvusIndex.create(where, ranker, model_name=model_name)
+    with tqdm(
+        chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
+    ) as shown:
+        index.add(shown)
+    return index

@@ -1,0 +1,285 @@
+"""A Milvus collection as an index needs it: read, written and asked for nearest neighbours, its errors in one line.
+
+All that is known of pymilvus is here. It retries what a busy or restarting server refuses for as long as `timeout`
+says; writes, which are long and may be repeated, are retried for longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.extras import require
+from polyencoder.index.milvus.expressions import any_of
+
+__all__ = ["LONGEST_LIST", "MAX_BYTES", "MILVUS", "IndexKind", "MilvusCollection", "batches", "key_of"]
+
+MILVUS = "milvus:"
+"""What a place that is a Milvus collection begins with."""
+MAX_BYTES = 65_535
+"""The longest text, id or metadata that Milvus holds, in UTF-8."""
+LONGEST_LIST = 16_384
+"""The most results that Milvus gives for one vector."""
+IndexKind = Literal["auto", "flat"]
+"""How Milvus finds neighbours: "auto" as it thinks best, mostly by a graph; "flat" by looking at all of them."""
+
+T = TypeVar("T")
+
+_INDEX_TYPES = {"auto": "AUTOINDEX", "flat": "FLAT"}
+_DEFAULT_NAME = "polyencoder"
+_PROPERTY = "polyencoder"
+_TOKEN = "MILVUS_TOKEN"
+_UNAVAILABLE = 2  # Milvus's code, and pymilvus's where it cannot connect again
+_CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
+_WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_ROWS_A_REQUEST = 256  # a request may have 64 MB: so many of the longest texts with the longest metadata
+_BYTES_A_PAGE = 32 << 20
+
+
+class MilvusCollection:
+    """One collection of one server, or of a file of Milvus Lite."""
+
+    def __init__(self, where: str, *, create: bool = True) -> None:
+        """Connect.
+
+        Args:
+            where: `milvus:`, a server's URL or a file's name, and, for another collection than `polyencoder`, # and its
+                name.
+            create: make the file if it is not there.
+        """
+        milvus, grpc = require("pymilvus", extra="milvus"), require("grpc", extra="milvus")
+        for logger in ("pymilvus", "milvus_lite"):  # they log with a traceback what they raise as well
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+        logging.getLogger("grpc._server").addFilter(_is_no_missing_method)
+        self._milvus: Any = milvus
+        self._errors = (milvus.MilvusException, grpc.RpcError)
+        self._lost = {_UNAVAILABLE, *grpc.StatusCode}
+        uri, _, name = where.removeprefix(MILVUS).partition("#")
+        self.name = name or _DEFAULT_NAME
+        self.where = MILVUS + re.sub(r"//[^/@]*@", "//", uri) + (f"#{name}" if name else "")
+        """For messages: without a password."""
+        if not re.fullmatch(r"[A-Za-z_]\w{0,254}", self.name, re.ASCII):
+            raise ConfigError(f"{self.where}: {self.name!r} cannot name a collection; use letters, digits and _")
+        self.embedded = not re.match(r"(https?|tcp)://", uri)
+        self._timeout = None if self.embedded else _ANSWER_SECONDS
+        if self.embedded:
+            self._check_file(Path(uri), create=create)
+        try:
+            self._client: Any = milvus.MilvusClient(uri, token=os.environ.get(_TOKEN, ""), timeout=_CONNECT_SECONDS)
+        except (*self._errors, ValueError) as error:
+            what = (
+                "cannot be opened; it is no database of this milvus-lite, or another process has it open"
+                if self.embedded
+                else f"no connection ({self._reason(error)}); is the server running, are the address and, in the "
+                f"environment, {_TOKEN} right?"
+            )
+            raise PolyencoderError(f"{self.where}: {what}") from None
+
+    def close(self) -> None:
+        self._client.close()
+
+    # What it is
+
+    def description(self) -> str | None:
+        """What `create` was given; None if there is no such collection. CheckpointError if something else made it."""
+        with self._explained():
+            if not self._client.has_collection(self.name, timeout=self._timeout):
+                return None
+            properties = self._client.describe_collection(self.name, timeout=self._timeout)["properties"]
+        if (description := properties.get(_PROPERTY)) is None:
+            raise CheckpointError(f"{self.where}: the collection {self.name} is there, but was not made by polyencoder")
+        return str(description)
+
+    def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
+        """Make the collection."""
+        if kind not in get_args(IndexKind):
+            raise ConfigError(f"kind must be one of {', '.join(get_args(IndexKind))}; got {kind!r}")
+        types = self._milvus.DataType
+        schema = self._milvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(key_of("")))
+        schema.add_field("id", types.VARCHAR, max_length=MAX_BYTES)
+        schema.add_field("text", types.VARCHAR, max_length=MAX_BYTES)
+        schema.add_field("metadata", types.JSON)
+        schema.add_field("norm", types.FLOAT)
+        schema.add_field("vector", types.FLOAT_VECTOR, dim=dim)
+        index = self._milvus.MilvusClient.prepare_index_params()
+        index.add_index("vector", index_type=_INDEX_TYPES[kind], metric_type="IP")
+        with self._explained():
+            self._client.create_collection(
+                self.name,
+                schema=schema,
+                index_params=index,
+                properties={_PROPERTY: description},
+                consistency_level="Session",  # who writes finds it; others, a moment later
+            )
+
+    def load(self) -> bool:
+        """Have the server load it. Returns whether its lists hold exactly a vector's nearest neighbours."""
+        with self._explained():
+            self._client.load_collection(self.name)  # as long as it takes
+            index = self._client.describe_index(self.name, "vector", timeout=self._timeout)
+        return bool(index["index_type"] == _INDEX_TYPES["flat"])
+
+    # Reading. A condition is an expression of Milvus; none is the empty text.
+
+    def count(self, condition: str = "") -> int:
+        """How many rows there are of this condition."""
+        with self._explained():
+            (row,) = self._client.query(self.name, filter=condition, output_fields=["count(*)"], timeout=self._timeout)
+        return int(row["count(*)"])
+
+    def any(self, condition: str) -> bool:
+        """Whether there is a row of this condition."""
+        with self._explained():
+            return bool(
+                self._client.query(self.name, filter=condition, limit=1, output_fields=["key"], timeout=self._timeout)
+            )
+
+    def nearest(self, vectors: np.ndarray[Any, Any], length: int, condition: str = "") -> list[dict[str, float]]:
+        """For each vector [dim] the keys with the largest inner products, and these, largest first."""
+        with self._explained():
+            lists = self._client.search(
+                self.name,
+                data=list(vectors),
+                anns_field="vector",
+                limit=length,
+                filter=condition,
+                output_fields=["key"],  # not none: that is all of them to Milvus Lite
+                search_params={"metric_type": "IP"},
+                timeout=self._timeout,
+            )
+        return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
+
+    def rows(self, keys: Iterable[str], fields: Sequence[str], *, strong: bool = False) -> dict[str, dict[str, Any]]:
+        """These fields of the rows with these keys, where they are there. `strong`: whoever wrote them, until now."""
+        found: dict[str, dict[str, Any]] = {}
+        options = {"timeout": self._timeout} | ({"consistency_level": "Strong"} if strong else {})
+        for some in batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
+            with self._explained():
+                rows = self._client.query(
+                    self.name, filter=any_of("key", some), output_fields=["key", *fields], **options
+                )
+            found |= {row["key"]: row for row in rows}
+        return found
+
+    def vectors(self, keys: Iterable[str], *, dim: int) -> tuple[list[str], Tensor]:
+        """The vectors of these keys, float32 [n, dim], ordered by key; those that are gone are left out."""
+        rows = self.rows(keys, ["vector"])
+        there = sorted(rows)
+        return there, _matrix([rows[key]["vector"] for key in there], dim=dim)
+
+    def pages(self, condition: str = "", *, dim: int) -> Iterator[tuple[list[str], Tensor]]:
+        """All rows of this condition, as `vectors` gives them, some at a time, ordered by key."""
+        with self._explained():
+            pages = self._client.query_iterator(
+                self.name,
+                batch_size=min(LONGEST_LIST, max(1, _BYTES_A_PAGE // (4 * dim))),
+                filter=condition,
+                output_fields=["key", "vector"],
+                timeout=self._timeout,
+            )
+            try:
+                while rows := pages.next():
+                    yield [row["key"] for row in rows], _matrix([row["vector"] for row in rows], dim=dim)
+            finally:
+                pages.close()
+
+    # Writing
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Put rows in the place of those with their keys, or beside the others."""
+        for some in batches(rows, _ROWS_A_REQUEST):
+            self._persist(partial(self._client.upsert, self.name, data=some, timeout=self._timeout))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for some in batches(keys, _ROWS_A_REQUEST):
+            self._persist(partial(self._client.delete, self.name, filter=any_of("key", some), timeout=self._timeout))
+
+    def flush(self) -> None:
+        """After changes: Milvus Lite searches what is on disk ten times faster. A server knows when to do it."""
+        if self.embedded:
+            with self._explained():
+                self._client.flush(self.name)
+
+    def _persist(self, request: Callable[[], object]) -> None:
+        """Do a request that may be done twice, again and again while the server says that it may yet succeed."""
+        with self._explained():
+            for pause in _WRITE_PAUSES:
+                try:
+                    request()
+                    return
+                except self._milvus.MilvusException as error:
+                    if not getattr(error, "retriable", False):
+                        raise
+                    time.sleep(pause)
+            request()
+
+    # Errors
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
+            what = "Milvus refused the request" if refused else "Milvus does not answer; is the server still running?"
+            raise PolyencoderError(f"{self.where}: {what} ({self._reason(error)})") from None
+
+    def _reason(self, error: BaseException) -> str:
+        details = getattr(error, "message", None) or (error.details() if hasattr(error, "details") else None)
+        return first_line(Exception(details or error))
+
+    @property
+    def how_to_make(self) -> str:
+        return (
+            f"{self.where}: no index (no collection {self.name}); make one by `polyencoder index --model M "
+            f"--candidates F --out {self.where}`"
+        )
+
+    def _check_file(self, path: Path, *, create: bool) -> None:
+        """pymilvus says no more than "failed" of a file that it cannot use."""
+        if path.suffix != ".db":
+            raise ConfigError(
+                f"{self.where}: neither a server, as in {MILVUS}http://host:19530, nor a file of Milvus Lite, whose "
+                f"name ends with .db, as in {MILVUS}./candidates.db"
+            )
+        require("milvus_lite", extra="milvus")
+        if not create and not path.exists():
+            raise CheckpointError(self.how_to_make)
+        if not path.parent.is_dir():
+            raise InputError(f"{self.where}: there is no folder {path.parent}")
+
+
+def key_of(id_: str) -> str:
+    """The primary key of a candidate. Not its id itself, which pymilvus would put into expressions as it is."""
+    return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _is_no_missing_method(record: logging.LogRecord) -> bool:
+    """What Milvus Lite does not have, pymilvus does without; the server in between logs it at each page."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in order, `size` in each list."""
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some
+
+
+def _matrix(vectors: list[Any], *, dim: int) -> Tensor:
+    return torch.from_numpy(np.asarray(vectors, dtype=np.float32).reshape(-1, dim))

@@ -1,0 +1,303 @@
+"""`MilvusIndex`: an index in Milvus, on one machine (Milvus Lite, in a file) or on many.
+
+Each candidate is a row of a collection: id, text, metadata and vector. Milvus finds neighbours of single vectors by
+inner product, and a poly-encoder's score is another function (see `approximate`). So Milvus proposes, and what it
+proposes is scored here (see `search`). Its own search with several vectors (MaxSim) would rank otherwise.
+
+How good a result is: *exact* if everything that the filter lets through was fetched and scored, as it is when that is
+no more than the codes could name; *certified* if the collection is "flat" and nothing outside the lists can be better;
+*approximate* otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from polyencoder.encoding import encode_candidates
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
+from polyencoder.index.catalogue import canonical, checked, shortened
+from polyencoder.index.meta import Fingerprints, separable
+from polyencoder.index.milvus.collection import MAX_BYTES, IndexKind, MilvusCollection, batches, key_of
+from polyencoder.index.milvus.expressions import condition
+from polyencoder.index.milvus.search import Best, MilvusSearch
+from polyencoder.index.vectors import quantize
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32, attention_scale
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+__all__ = ["MilvusIndex"]
+
+FORMAT_VERSION = 1
+_RECORDS_AT_ONCE = 4096  # compared, encoded and written in one step
+
+
+class MilvusIndex(Index):
+    """Candidates in a Milvus collection. Any number of processes may search and change it, with a server."""
+
+    def __init__(
+        self, collection: MilvusCollection, dim: int, ranker: Ranker | None, *, attention: str = "basic"
+    ) -> None:
+        self.collection = collection
+        self.dim = dim
+        self.attention = attention
+        attention_scale(attention, dim=dim)  # complains of one that is not known
+        self._ranker = ranker
+        self.has_exact_lists = collection.load()
+        """Whether results can be certified."""
+
+    @classmethod
+    def create(cls, where: str, ranker: Ranker, *, kind: IndexKind = "auto", model_name: str = "") -> MilvusIndex:
+        """A new, empty index; or the one that is there, if this model made it: to go on with what was killed.
+
+        Args:
+            where: `milvus:./candidates.db` for Milvus Lite, `milvus:http://host:19530` or `https` for a server, either
+                with `#name` for another collection than `polyencoder`. Who has to log in puts `user:password@` before
+                the host or, better, a token into the environment, MILVUS_TOKEN.
+            kind: "auto" for the index that Milvus thinks best, "flat" for one whose results can be certified: each
+                search reads all vectors.
+            model_name: where the model was loaded from, for messages about the index.
+
+        Raises:
+            PolyencoderError: if the server is away, or the file is none of Milvus Lite.
+            CheckpointError: if the collection is there and another model, or something else, made it.
+        """
+        dim, fingerprints = separable(ranker).dim, Fingerprints.of(ranker)
+        collection = MilvusCollection(where)
+        if (there := collection.description()) is None:
+            description = {
+                "format_version": FORMAT_VERSION,
+                "architecture": ranker.model.config.architecture,
+                "dim": dim,
+                "model_fingerprint": fingerprints.model,
+                "tokenizer_fingerprint": fingerprints.tokenizer,
+                "model_name": model_name,
+            }
+            collection.create(dim=dim, kind=kind, description=json.dumps(description, sort_keys=True))
+        else:
+            _check_made_by(fingerprints, there, where=collection.where)
+        return cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+
+    @classmethod
+    def open(cls, where: str, ranker: Ranker | Fingerprints, *, attention: str = "basic") -> MilvusIndex:
+        """Open an index for the model that made it.
+
+        Args:
+            where: as in `create`.
+            ranker: the model, or its fingerprints, from who does not add texts.
+            attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+
+        Raises:
+            PolyencoderError: if the server is away, or the file is none of Milvus Lite.
+            CheckpointError: if there is no index, or another model made it.
+        """
+        collection = MilvusCollection(where, create=False)
+        if (description := collection.description()) is None:
+            raise CheckpointError(collection.how_to_make)
+        fingerprints = ranker if isinstance(ranker, Fingerprints) else Fingerprints.of(ranker)
+        dim = _check_made_by(fingerprints, description, where=collection.where)
+        if isinstance(ranker, Fingerprints):
+            return cls(collection, dim, None, attention=attention)
+        return cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+
+    def close(self) -> None:
+        """Close the connection. A file of Milvus Lite stays in use until this process ends."""
+        self.collection.close()
+
+    def __len__(self) -> int:
+        return self.collection.count()
+
+    # Searching
+
+    @torch.no_grad()
+    def search(
+        self,
+        contexts: ContextEncoding,
+        *,
+        top_k: int,
+        filter: Filter | None = None,
+        exactness: Found | None = None,
+        list_length: int | None = None,
+    ) -> list[list[Hit]]:
+        """The best `top_k` candidates of each context, best first; equal scores come in an order that stays.
+
+        All scores are exact; what can be missing is a candidate.
+
+        Args:
+            contexts: the encoded contexts, any number of them.
+            top_k: how many; fewer come back where the filter lets fewer through.
+            filter: see `Filter`; Milvus applies it.
+            exactness: what every result must be at least; None for "approximate". "certified" doubles the lists until
+                the certificate holds, and fetches everything where it cannot; "exact" fetches everything.
+            list_length: how many candidates each code names; None for max(2 k, 32).
+
+        Raises:
+            InputError: if `top_k` is below 1 or above the number of candidates, or an argument does not fit.
+        """
+        total = len(self)
+        if not 1 <= top_k <= total:
+            raise InputError(f"top_k is {top_k}; the index has {total} candidates, so it must be 1 to {total}")
+        if contexts.dim != self.dim:
+            raise InputError(
+                f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {self.dim}"
+            )
+        if exactness is not None and exactness not in get_args(Found):
+            raise ConfigError(f"exactness must be one of {', '.join(get_args(Found))}; got {exactness!r}")
+        if list_length is not None and list_length < 1:
+            raise InputError(f"list_length must be at least 1, got {list_length}")
+
+        expression = condition(filter)
+        available = self.collection.count(expression) if expression else total
+        search = MilvusSearch(
+            self.collection,
+            k=min(top_k, available),
+            available=available,
+            condition=expression,
+            attention=self.attention,
+            exact_lists=self.has_exact_lists,
+        )
+        contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
+        length = list_length or max(2 * top_k, 32)
+        return self._hits(search.best(contexts, exactness=exactness or "approximate", list_length=length))
+
+    def _hits(self, results: Sequence[Best]) -> list[list[Hit]]:
+        entries = self._entries({key for best in results for key in best.keys})
+        return [
+            [
+                Hit(entry.id, entry.text, score, entry.metadata or None, best.found)
+                for key, score in zip(best.keys, best.scores, strict=True)
+                if (entry := entries.get(key)) is not None  # another process may just have removed it
+            ]
+            for best in results
+        ]
+
+    def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, _Entry]:
+        """What these keys stand for, where they are there."""
+        rows = self.collection.rows(keys, _Entry._fields, strong=strong)
+        return {key: _Entry(*(row[name] for name in _Entry._fields)) for key, row in rows.items()}
+
+    # Changing
+
+    def add(self, records: Iterable[Candidate]) -> None:
+        """Put in new candidates; those that are there already with this text and metadata are left as they are.
+
+        Metadata fields that are null are left out: to a filter they are the same. Some thousand records are one step,
+        in which equal texts are encoded once. Raises InputError for a record that cannot be used; the steps before it
+        stay.
+        """
+        for step in batches(records, _RECORDS_AT_ONCE):
+            new: dict[str, _Entry] = {}
+            wheres: dict[str, str] = {}
+            for record in step:
+                entry = _Entry.of(record)
+                _check_same(new.setdefault(key_of(entry.id), entry), entry, where=record.where)
+                wheres.setdefault(entry.id, record.where)
+            for key, there in self._entries(new, strong=True).items():
+                _check_same(there, new.pop(key), where=wheres[there.id])
+            self._write(new.values())
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Take candidates out. InputError for an id that is not there; the steps before it are done."""
+        for step in batches(ids, _RECORDS_AT_ONCE):
+            self.collection.delete(self._there(step, []))
+            self.collection.flush()
+
+    def update(self, records: Iterable[Candidate]) -> None:
+        """Give candidates that are there another text or other metadata; each needs its id.
+
+        A text that stays is not encoded again.
+        """
+        for step in batches(records, _RECORDS_AT_ONCE):
+            for record in step:
+                if record.id is None:
+                    raise InputError(
+                        f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
+                    )
+            changed = {entry.id: entry for entry in map(_Entry.of, step)}
+            there = self._there(changed, ["text", "vector"])
+            self._write(changed.values(), known={row["text"]: row["vector"] for row in there.values()})
+
+    def _there(self, ids: Iterable[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The rows of these ids, by their keys; InputError if one is not there."""
+        keys = {key_of(id_): id_ for id_ in ids}
+        rows = self.collection.rows(keys, fields, strong=True)
+        for key, id_ in keys.items():
+            if key not in rows:
+                raise InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
+        return rows
+
+    def _write(self, entries: Iterable[_Entry], *, known: dict[str, Any] | None = None) -> None:
+        """Write rows, and encode the texts without a known vector, each once."""
+        entries, vectors = list(entries), dict(known or {})
+        if not entries:
+            return
+        if texts := list(dict.fromkeys(entry.text for entry in entries if entry.text not in vectors)):
+            if self._ranker is None:
+                where = self.collection.where
+                raise InputError(f"{where}: was opened without its model, which new texts need; open it with a Ranker")
+            encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts)
+            vectors |= zip(texts, quantize(encoded, "float32")[0].numpy(), strict=True)
+        self.collection.write(
+            {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
+            for entry in entries
+            for vector in [np.asarray(vectors[entry.text], dtype=np.float32)]
+        )
+        self.collection.flush()
+
+
+class _Entry(NamedTuple):
+    """A candidate as a row of the collection holds it."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> _Entry:
+        """Raises InputError for what an index, or Milvus, cannot hold."""
+        where = f"{candidate.where}: " if candidate.where else ""
+        try:
+            text, id_, metadata = checked(candidate)
+            for name, value in {"id": id_, "text": text, "metadata": metadata or ""}.items():
+                if (n := len(value.encode())) > MAX_BYTES:
+                    raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{where}not a candidate that Milvus can hold: {error}") from None
+        fields = json.loads(metadata or "{}").items()
+        return cls(id_, text, {name: value for name, value in fields if value is not None})
+
+
+def _check_same(there: _Entry, new: _Entry, *, where: str) -> None:
+    """Raise InputError if two candidates with one id differ."""
+    if there.text != new.text or canonical(there.metadata) != canonical(new.metadata):  # 1, 1.0 and true differ
+        other = "text" if there.text != new.text else "metadata"
+        raise InputError(
+            f"{f'{where}: ' if where else ''}the id {new.id!r} is that of another candidate already, "
+            f"{shortened(there.text)}, which has other {other}: give each candidate an id of its own, or update the "
+            "one that is there"
+        )
+
+
+def _check_made_by(fingerprints: Fingerprints, description: str, *, where: str) -> int:
+    """The dimension of an index that the model with these fingerprints made; CheckpointError if another did."""
+    made = json.loads(description)
+    if made["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{where}: format version {made['format_version']!r}, but this version of polyencoder reads "
+            f"{FORMAT_VERSION}; install the version that wrote it, or make the index again"
+        )
+    if (made["model_fingerprint"], made["tokenizer_fingerprint"]) != fingerprints:
+        other = "tokenizer" if made["tokenizer_fingerprint"] != fingerprints.tokenizer else "weights or reduction"
+        maker = made["model_name"] or f"a {made['architecture']}-encoder"
+        raise CheckpointError(
+            f"{where}: made by another model, {maker} (fingerprint {made['model_fingerprint']}); this one has another "
+            f"{other} (fingerprint {fingerprints.model}): load that model, or give another collection (#name)"
+        )
+    return int(made["dim"])

@@ -1,0 +1,71 @@
+"""Re-ranking: a cross-encoder, too slow for all candidates, orders the first few that another model has found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Hit
+from polyencoder.models import CrossEncoder
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Context, Ranker
+
+__all__ = ["check_reranker", "rerank"]
+
+
+@torch.inference_mode()
+def rerank(
+    ranker: Ranker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
+) -> list[list[Hit]]:
+    """The hits of each context with its first `k` in the order of a cross-encoder's scores, the others behind them.
+
+    A hit keeps its `score`; what the cross-encoder says of the first `k` is in `rerank_score`. The pairs of all
+    contexts go through the transformer together, those of like length in a batch; equal texts are tokenized once.
+
+    Args:
+        ranker: a cross-encoder.
+        contexts: what the hits were found for.
+        hits: [contexts], each best first.
+        k: how many of each are read again; of equal scores the one that was better before comes first.
+
+    Raises:
+        InputError: `ranker` is no cross-encoder, `k` is below 1, or there are not as many contexts as lists of hits.
+    """
+    model = check_reranker(ranker, k=k)
+    if len(contexts) != len(hits):
+        raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
+    firsts = [list(found[:k]) for found in hits]
+    place: dict[str, int] = {}
+    for found in firsts:
+        for hit in found:
+            place.setdefault(hit.text, len(place))
+    if not place:
+        return firsts
+    width = max(map(len, firsts))
+    index = torch.tensor([[place[hit.text] for hit in found] + [-1] * (width - len(found)) for found in firsts])
+    scores = model.score(
+        ranker.text.contexts(contexts).to(ranker.device),
+        ranker.text.candidates(list(place)).to(ranker.device),
+        index.to(ranker.device),
+    )
+    ordered = [_ordered(found, values) for found, values in zip(firsts, scores.tolist(), strict=True)]
+    return [[*best, *found[k:]] for best, found in zip(ordered, hits, strict=True)]
+
+
+def check_reranker(ranker: Ranker, *, k: int) -> CrossEncoder:
+    """The model that re-ranks. Raises InputError if it is no cross-encoder, or `k`, how many it reads, is below 1."""
+    if not isinstance(ranker.model, CrossEncoder):
+        raise InputError(f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder")
+    if k < 1:
+        raise InputError(f"rerank_k is {k}; it must be at least 1")
+    return ranker.model
+
+
+def _ordered(hits: list[Hit], scores: list[float]) -> list[Hit]:
+    """The hits from the highest to the lowest score; what `scores` has behind those of the hits is padding."""
+    order = sorted(range(len(hits)), key=lambda i: -scores[i])
+    return [hits[i]._replace(rerank_score=scores[i]) for i in order]

@@ -1,0 +1,88 @@
+"""`Searcher`: from contexts to hits in three steps, each timed: encode, search the index, re-rank the first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, get_args
+
+import torch
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Filter, Found, Hit, Index
+from polyencoder.index.rerank import check_reranker, rerank
+from polyencoder.scoring import ContextEncoding
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Context, Ranker
+
+__all__ = ["TOP_K", "Searcher"]
+
+TOP_K = 10
+
+
+class Searcher:
+    """Answers contexts from an index, with the same settings each time.
+
+    Attributes:
+        seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
+        contexts: how many were answered.
+    """
+
+    def __init__(
+        self,
+        ranker: Ranker,
+        index: Index,
+        *,
+        top_k: int | None = None,
+        filter: Filter | None = None,
+        exactness: Found | None = None,
+        reranker: Ranker | None = None,
+        rerank_k: int = 50,
+    ) -> None:
+        """See `Ranker.search` for the settings and errors."""
+        if len(index) == 0:
+            raise InputError("the index is empty: there is no candidate to find")
+        if top_k is not None and not 1 <= top_k <= len(index):
+            raise InputError(
+                f"top_k is {top_k}; the index has {len(index)} candidates, so it must be 1 to {len(index)}"
+            )
+        if exactness is not None and exactness not in get_args(Found):
+            raise ConfigError(f"exactness is {exactness!r}; it must be one of {', '.join(get_args(Found))}")
+        if reranker is not None:
+            check_reranker(reranker, k=rerank_k)
+        self.index = index
+        self.reranker = reranker
+        self.top_k = min(TOP_K, len(index)) if top_k is None else top_k
+        self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
+        self.contexts = 0
+        self._ranker = ranker
+        self._filter = filter
+        self._exactness = exactness
+        self._rerank_k = rerank_k
+
+    def __call__(self, contexts: Sequence[Context]) -> list[list[Hit]]:
+        """The hits of each context, best first."""
+        with self._timed("encode"):
+            encoded = self._ranker.encode_contexts(contexts)
+            if encoded.vectors.is_cuda:
+                torch.cuda.synchronize()  # or the next step would be charged for this one
+        return self.find(encoded, contexts)
+
+    def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
+        """The same of contexts that are encoded already; their texts are for the cross-encoder."""
+        wanted = self.top_k if self.reranker is None else max(self.top_k, min(self._rerank_k, len(self.index)))
+        with self._timed("search"):
+            hits = self.index.search(encoded, top_k=wanted, filter=self._filter, exactness=self._exactness)
+        if self.reranker is not None:
+            with self._timed("rerank"):
+                hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
+        self.contexts += len(hits)
+        return [found[: self.top_k] for found in hits]
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[step] += time.perf_counter() - start

@@ -1,0 +1,126 @@
+"""The shards of an index that is being built: which are missing, and encoding them, here or in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from polyencoder.checkpoint import load_folder, save_folder
+from polyencoder.encoding import encode_candidates
+from polyencoder.errors import PolyencoderError
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.meta import IndexMeta
+from polyencoder.index.vectors import quantize, vector_files, write_vectors
+from polyencoder.models import SeparableRanker
+from polyencoder.text import TextEncoder
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+Advance = Callable[[int], object]
+"""Is told how many more texts are encoded."""
+
+_POLL_SECONDS = 0.2
+
+
+def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
+    """The first rows of the shards that have no file yet."""
+    there = vector_files(folder)
+    return [first for first in range(0, plan.rows, plan.shard_size) if first not in there]
+
+
+def encode_here(
+    folder: Path, model: SeparableRanker, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
+) -> None:
+    """Encode the shards that begin at these rows, one after the other."""
+    with closing(Catalogue.open(folder)) as catalogue:
+        for first in shards:
+            texts = catalogue.texts(first, first + plan.shard_size)
+            vectors = encode_candidates(model, text, texts, progress=advance)
+            write_vectors(folder, first, *quantize(vectors, plan.dtype))
+
+
+def encode_in_processes(
+    folder: Path, ranker: Ranker, plan: IndexMeta, shards: Sequence[int], *, workers: int, advance: Advance
+) -> None:
+    """Encode shards in processes of their own, which share this process's threads, or the machine's GPUs.
+
+    Raises PolyencoderError if one of them is killed; what was encoded stays.
+    """
+    # Started afresh, not forked: a fork of a process whose libraries have threads may wait for ever.
+    spawn = multiprocessing.get_context("spawn")
+    done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)
+    with tempfile.TemporaryDirectory(prefix=".model.", suffix=".part", dir=folder) as model_folder:
+        save_folder(model_folder, ranker.model, ranker.text)
+        settings = {
+            "folder": folder,
+            "model_folder": model_folder,
+            "plan": plan,
+            "gpu": ranker.device.type == "cuda",
+            "model_dtype": next(ranker.model.parameters()).dtype,
+            "threads": max(1, torch.get_num_threads() // workers),
+        }
+        with ProcessPoolExecutor(
+            workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
+        ) as pool:
+            waiting = {pool.submit(_encode_shard, first) for first in shards}
+            told = 0
+            try:
+                while waiting:
+                    finished, waiting = wait(waiting, timeout=_POLL_SECONDS)
+                    advance(done.value - told)
+                    told = done.value
+                    for future in finished:
+                        future.result()
+            except BrokenProcessPool:
+                raise PolyencoderError(
+                    f"{folder}: a process that encoded was killed, perhaps for want of memory: run the same command "
+                    "again to go on, with fewer --workers if it comes again"
+                ) from None
+            finally:  # after an error no other shard is begun
+                pool.shutdown(cancel_futures=True)
+
+
+_encode: Callable[[Sequence[int]], None]  # of a worker process: bound to its model by `_start_worker`
+
+
+def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
+    global _encode
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with numbers.get_lock():
+        number, numbers.value = numbers.value, numbers.value + 1
+    os.environ["RAYON_NUM_THREADS"] = str(settings["threads"])  # the tokenizer's
+    torch.set_num_threads(settings["threads"])
+    model, text = load_folder(settings["model_folder"])
+    device = f"cuda:{number % torch.cuda.device_count()}" if settings["gpu"] else "cpu"
+    model = model.to(device, settings["model_dtype"])
+
+    def advance(n: int) -> None:
+        with done.get_lock():
+            done.value += n
+
+    assert isinstance(model, SeparableRanker)  # others have no fingerprint of candidates
+    _encode = partial(encode_here, settings["folder"], model, text, settings["plan"], advance=advance)
+
+
+def _encode_shard(first: int) -> None:
+    _encode([first])
+
+
+def _end_with_parent() -> None:
+    """Otherwise a worker would wait for work for ever when the process that started it is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

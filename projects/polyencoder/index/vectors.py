@@ -1,0 +1,211 @@
+"""The vectors of an index on disk: numpy files, mapped into memory, in the order of their rows.
+
+`vectors-000000065536.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as uint16 with the
+bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale, which is in
+`vectors-000000065536.scales.npy`, [n].
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.files import replacing
+
+VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
+
+_TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
+_ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+_NAME = re.compile(r"vectors-(\d{12})\.npy")
+
+
+class Vectors:
+    """Rows of vectors, read only. Opening reads the files' headers alone; the system loads what is touched."""
+
+    def __init__(
+        self, folder: Path, files: list[Tensor], scales: list[Tensor], *, dim: int, dtype: VectorDtype
+    ) -> None:
+        self.folder = folder
+        self.dim = dim
+        self.dtype = _TORCH[dtype]
+        """In which the vectors are stored."""
+        self._files = files
+        self._scales = scales
+        self._starts = torch.tensor([0, *(len(file) for file in files)]).cumsum(0)  # of each file, and the end
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, dim: int, dtype: VectorDtype, rows: int | None = None) -> Vectors:
+        """Map the files of an index folder.
+
+        Args:
+            rows: how many rows there are; files behind them, left by an addition that was killed, are passed over.
+                None for all files.
+
+        Raises:
+            CheckpointError: if a file is missing, cut short, or of another shape or dtype.
+        """
+        folder = Path(folder)
+        check_dtype(dtype)
+        files: list[Tensor] = []
+        scales: list[Tensor] = []
+        row = 0
+        for start, path in sorted(vector_files(folder).items()):
+            if row == rows:
+                break
+            if start != row:
+                raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
+            file = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim))
+            files.append(file.view(_TORCH[dtype]))
+            if dtype == "int8":
+                scales.append(_map(_scales_file(path), np.dtype(np.float32), shape=(len(file),)))
+            row += len(file)
+        if rows is not None and row != rows:
+            raise CheckpointError(f"{folder}: its files hold {row} vectors, but it has {rows} texts: it is damaged")
+        return cls(folder, files, scales, dim=dim, dtype=dtype)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._starts[-1])
+
+    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+        """All rows in order, as (first row, [n <= size, dim] in the stored dtype): views of the files, never copies.
+
+        int8 stays int8: a row's vector is that times its scale.
+        """
+        if size < 1:
+            raise InputError(f"a chunk of {size} rows was asked for; it must have at least 1")
+        for start, file in zip(self._starts.tolist(), self._files, strict=False):
+            for i in range(0, len(file), size):
+                yield start + i, file[i : i + size]
+
+    def scales(self, start: int, stop: int) -> Tensor | None:
+        """float32 [stop - start], what the int8 rows of this range are to be multiplied with; None for other dtypes."""
+        if self.dtype != torch.int8:
+            return None
+        self._check(start, stop - 1)
+        parts = [
+            scales[max(start - first, 0) : stop - first]
+            for first, scales in zip(self._starts.tolist(), self._scales, strict=False)
+            if first < stop and start < first + len(scales)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0), *parts])
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
+        stored, scales = self.stored(rows)
+        return stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
+
+    def stored(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vectors of these rows as they are stored, [len(rows), dim], with their scales if they are int8."""
+        rows = rows.cpu()
+        if len(rows):
+            self._check(int(rows.min()), int(rows.max()))
+        out = torch.empty(len(rows), self.dim, dtype=self.dtype)
+        scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
+        file_of = torch.searchsorted(self._starts, rows, right=True) - 1
+        # Row by row from the first file to the last: each file is gone to once, and read forwards.
+        order = rows.argsort()
+        places = order.split(torch.bincount(file_of, minlength=len(self._files)).tolist()) if len(rows) else ()
+        for i, place in enumerate(places):
+            if len(place):
+                inside = rows[place] - self._starts[i]
+                out[place] = self._files[i][inside]
+                if scales is not None:
+                    scales[place] = self._scales[i][inside]
+        return out, scales
+
+    def _check(self, first: int, last: int) -> None:
+        if first < 0 or last >= len(self):
+            raise InputError(f"rows {first} to {last} were asked for, but the index has rows 0 to {len(self) - 1}")
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise ConfigError unless vectors can be stored so."""
+    if dtype not in get_args(VectorDtype):
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))} (flag --dtype)")
+
+
+def vectors_file(folder: Path, first_row: int) -> Path:
+    """Where the vectors from this row on are."""
+    return folder / f"vectors-{first_row:012d}.npy"
+
+
+def vector_files(folder: Path) -> dict[int, Path]:
+    """The files of vectors in a folder, by their first row."""
+    names = ((_NAME.fullmatch(entry.name), entry) for entry in os.scandir(folder))
+    return {int(match[1]): Path(entry.path) for match, entry in names if match}
+
+
+def quantize(vectors: Tensor, dtype: VectorDtype) -> tuple[Tensor, Tensor | None]:
+    """Vectors [n, dim] as they are stored, on the CPU, and for int8 the float32 scale [n] of each.
+
+    A number moves by at most one part in 2,048 (float16), one in 256 (bfloat16), or 1/254 of its row's largest (int8).
+
+    Raises:
+        InputError: if a number is not finite, or too large for float16.
+    """
+    vectors = vectors.float().cpu()
+    scales = None
+    if dtype == "int8":
+        scales = (vectors.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        stored = (vectors / scales.unsqueeze(1)).round_()
+    else:
+        stored = vectors.to(_TORCH[dtype])
+    if not stored.isfinite().all():
+        if vectors.isfinite().all():
+            raise InputError(
+                f"vectors have numbers up to {vectors.abs().max():.3g}, more than {dtype} can hold; store them as "
+                "bfloat16 or float32 (flag --dtype)"
+            )
+        raise InputError("the model gives vectors that are not finite (inf or nan): it cannot be used for an index")
+    return stored.to(_TORCH[dtype]), scales
+
+
+def write_vectors(folder: Path, first_row: int, stored: Tensor, scales: Tensor | None = None) -> None:
+    """Write the rows from `first_row` on, as `quantize` gives them. A file of vectors that is there is whole."""
+    path = vectors_file(folder, first_row)
+    if scales is not None:
+        _save(_scales_file(path), scales.numpy())
+    bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
+    _save(path, bits)
+
+
+def remove_vectors(folder: Path, *, from_row: int) -> None:
+    """Remove the files that begin at this row or later."""
+    for start, path in vector_files(folder).items():
+        if start >= from_row:
+            path.unlink()
+            _scales_file(path).unlink(missing_ok=True)
+
+
+def _scales_file(path: Path) -> Path:
+    return path.with_suffix(".scales.npy")
+
+
+def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
+    """The array in a file; -1 in the shape stands for any length."""
+    try:
+        # "c": a private mapping, which torch can wrap; nothing that is written to it would reach the file.
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CheckpointError(f"{path}: cut short, damaged or missing ({first_line(error)})") from None
+    wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
+    if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
+        raise CheckpointError(
+            f"{path}: has {array.dtype} {list(array.shape)}; meta.json says {dtype} {['rows', *shape[1:]]}"
+        )
+    # numpy's uint16 stands for bits alone; torch lacks most of what it could do with that type.
+    return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

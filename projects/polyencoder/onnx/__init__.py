@@ -1,0 +1,23 @@
+"""Rankers as ONNX graphs: exported and checked, quantized to int8, run by onnxruntime in place of torch.
+
+export_onnx(Ranker.from_pretrained("model"), "folder")
+quantize_int8("folder")
+Ranker.from_pretrained("folder", backend="onnx-int8")
+"""
+
+from __future__ import annotations
+
+from polyencoder.onnx.export import export_onnx
+from polyencoder.onnx.quantize import RecallChange, quantize_int8, recall_change
+from polyencoder.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
+
+__all__ = [
+    "OnnxCrossEncoder",
+    "OnnxRanker",
+    "OnnxSeparable",
+    "RecallChange",
+    "export_onnx",
+    "load_onnx",
+    "quantize_int8",
+    "recall_change",
+]

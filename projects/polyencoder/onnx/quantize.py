@@ -1,0 +1,98 @@
+"""int8 graphs for CPUs: weights rounded once, activations at run time; and what that costs in accuracy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polyencoder.checkpoint import CONFIG, TOKENIZER
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError, InputError, first_line
+from polyencoder.extras import require
+from polyencoder.files import replacing
+from polyencoder.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+Example = tuple[Sequence[str] | str, str, Sequence[str]]
+"""A context, its label, and the candidates, of which the label is one."""
+
+
+class RecallChange(NamedTuple):
+    """R@1 (0 to 1) of a ranker before and after it was quantized."""
+
+    before: float
+    after: float
+
+
+def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
+    """Write each float32 graph of a folder again as `*.int8.onnx`, for `backend="onnx-int8"`.
+
+    The weights of the linear layers become int8, with a scale for each of their outputs; embeddings, attention between
+    tokens and layer normalisation stay float32. The scale of activations is that of a whole batch, so that a text's
+    vector depends a little on the texts beside it.
+
+    Args:
+        folder: what `export_onnx` wrote.
+        out: another folder to write to, with all that the int8 ranker needs; None for `folder` itself.
+
+    Raises:
+        CheckpointError: a file of the export is missing.
+        ConfigError: onnx or onnxruntime is not installed.
+    """
+    source, target = Path(folder), Path(out or folder)
+    onnx = require("onnx", extra="onnx")
+    quantization = require("onnxruntime.quantization", extra="onnx")
+    read_description(source)
+    config = RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
+    graphs = {name: _read_graph(source / name, onnx) for name in graph_names(config.architecture)}
+    with ExitStack() as written:
+        for name, graph in graphs.items():
+            quantization.quantize_dynamic(
+                graph,
+                written.enter_context(replacing(target / int8_name(name))),
+                op_types_to_quantize=["MatMul"],  # nn.Linear over tokens; a cross-encoder's last layer is no MatMul
+                per_channel=True,
+                # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
+                reduce_range=True,
+                weight_type=quantization.QuantType.QInt8,
+            )
+        if target.resolve() != source.resolve():
+            for name in (CONFIG, TOKENIZER, DESCRIPTION):
+                shutil.copyfile(source / name, written.enter_context(replacing(target / name)))
+
+
+def _read_graph(path: Path, onnx: Any) -> Any:
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent}: no {path.name} in it: nothing to quantize; {HOW_TO_EXPORT}")
+    try:
+        graph = onnx.load(path)
+    except Exception as error:  # protobuf's own, which is another in each of its implementations
+        raise CheckpointError(f"{path}: not a readable ONNX graph ({first_line(error)}); export again") from None
+    # The mark of a prepared graph. Without it onnxruntime advises to merge operators first, which it does by itself
+    # when it opens the graph.
+    onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
+    return graph
+
+
+def recall_change(ranker_fp32: Ranker, ranker_int8: Ranker, examples: Iterable[Example]) -> RecallChange:
+    """R@1 of both rankers over the same examples: how often the label is ranked first.
+
+    Raises:
+        InputError: there is no example, or a label is not among its candidates.
+    """
+    hits = [0, 0]
+    count = 0
+    for count, (context, label, candidates) in enumerate(examples, start=1):
+        if label not in candidates:
+            raise InputError(f"example {count}: the label {label!r} is not among its {len(candidates)} candidates")
+        for i, ranker in enumerate((ranker_fp32, ranker_int8)):
+            hits[i] += ranker.rank(context, candidates, top_k=1)[0].text == label
+    if count == 0:
+        raise InputError("no example to compare the rankers on")
+    return RecallChange(hits[0] / count, hits[1] / count)

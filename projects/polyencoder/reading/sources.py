@@ -1,0 +1,221 @@
+"""Files of data as streams of bytes: plain or compressed, standard input, and lists of them as flags name them."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from polyencoder.errors import InputError, first_line
+
+__all__ = ["DamagedFile", "DataFile", "Source", "expand", "is_compressed", "open_bytes", "opened"]
+
+BUFFER = 1 << 17
+# Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
+PIECE = 1 << 14
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+class DamagedFile(InputError):
+    """A file that cannot be read to its end: its records up to there are good."""
+
+
+class DataFile(io.BufferedReader):
+    """A file open for reading, as the bytes that it holds once decompressed; made by `open_bytes`.
+
+    Every reader of this package takes one in the place of a path, and leaves it open. So the caller can see how far
+    a reader has come, and estimate how many records there are from the first few:
+    `len(records_so_far) / file.fraction`.
+
+    Attributes:
+        path: what error messages call it.
+        size: its bytes on disk; None for a pipe.
+    """
+
+    def __init__(self, source: _Source, *, path: str, size: int | None) -> None:
+        super().__init__(source, BUFFER)
+        self.path = path
+        self.size = size
+        self._source = source
+        self._fraction: float | None = None
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def fraction(self) -> float | None:
+        """Which part of the file has been read, 0 to 1; None where nobody can know (a pipe, or nothing read yet)."""
+        if self._fraction is not None:
+            return self._fraction
+        if not self.size or not self._source.given:
+            return None
+        # Not all that came from the disk has reached the caller: what is in the buffers counts as not read.
+        return self._source.taken() / self.size * self.tell() / self._source.given
+
+    @fraction.setter
+    def fraction(self, value: float) -> None:
+        """For readers that know better than the bytes do, such as Parquet's."""
+        self._fraction = value
+
+
+Source: TypeAlias = "str | os.PathLike[str] | DataFile"
+
+
+def open_bytes(path: str | os.PathLike[str]) -> DataFile:
+    """Open a file for reading: a context manager. `.gz`, `.bz2` and `.xz` are decompressed, `-` is standard input.
+
+    Raises:
+        InputError: it cannot be opened. Reading it raises `DamagedFile`, an InputError, where it is damaged or cut off.
+    """
+    name = os.fspath(path)
+    if name == "-":
+        stdin: Any = sys.stdin.buffer
+        return DataFile(_Source(stdin.read1, name="standard input"), path="standard input", size=None)
+    disk = _open(name)
+    status = os.fstat(disk.fileno())
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    decompressor = DECOMPRESSORS.get(_suffix(name))
+    if decompressor is None:
+        return DataFile(_Source(disk.read, name=name, disk=disk), path=name, size=size)
+    if size == 0:  # gzip takes it for the end of a whole file
+        disk.close()
+        raise InputError(f"{name}: is empty, which no compressed file is: it was cut off")
+    stream = decompressor(disk)
+    return DataFile(_Source(stream.read1, name=name, disk=disk, stream=stream), path=name, size=size)
+
+
+def opened(source: Source) -> AbstractContextManager[DataFile]:
+    """A source as an open file: closed at the end of the `with` block if it was opened for it."""
+    return nullcontext(source) if isinstance(source, DataFile) else open_bytes(source)
+
+
+def is_compressed(path: str) -> bool:
+    """Whether `open_bytes` decompresses it: its name says so."""
+    return _suffix(path) in DECOMPRESSORS
+
+
+def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The files that a flag names: paths and glob patterns (`**` too), a comma between them, or a list of such.
+
+    In the order given, the matches of a pattern sorted; a file that is named twice comes once. A name that is there
+    as it stands is taken so, whatever characters are in it; `-` (standard input) always is.
+
+    Raises:
+        InputError: a path or pattern that names no file.
+    """
+    names = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    patterns: list[str] = []
+    for name in names:
+        patterns += [name] if os.path.exists(name) else filter(None, map(str.strip, name.split(",")))
+    if not patterns:
+        raise InputError(f"no file is named by {', '.join(map(repr, names)) or 'an empty list'}")
+    return list(dict.fromkeys(path for pattern in patterns for path in _matches(pattern)))
+
+
+def _matches(pattern: str) -> list[str]:
+    """The files that one path or pattern names, sorted."""
+    if pattern == "-":
+        return [pattern]
+    if os.path.isdir(pattern):
+        raise InputError(f"{pattern}: is a folder; name the files in it, such as {os.path.join(pattern, '*')}")
+    if os.path.exists(pattern):
+        return [pattern]
+    matches = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
+    if not matches:
+        raise InputError(f"{pattern!r}: no such file, and no file matches it as a pattern")
+    return sorted(matches)
+
+
+def _suffix(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+def _open(path: str) -> io.FileIO:
+    try:
+        return _InPieces(path) if is_compressed(path) else io.FileIO(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, not a file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror or error})") from None
+
+
+class _InPieces(io.FileIO):
+    """A file that gives little at a time."""
+
+    def read(self, size: int | None = -1, /) -> Any:
+        return super().read(PIECE if size is None or size < 0 else min(size, PIECE))
+
+
+class _Source(io.RawIOBase):
+    """Bytes from a file, a decompressor or standard input, counted; what goes wrong there becomes a `DamagedFile`.
+
+    Args:
+        read: gives at most so many bytes, and none at the end. `read1` of a decompressor: its `read` would throw away
+            the good bytes before the damage.
+        name: what error messages call it.
+        disk: the file itself.
+        stream: what decompresses it.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        *,
+        name: str,
+        disk: io.FileIO | None = None,
+        stream: io.BufferedIOBase | None = None,
+    ) -> None:
+        self._read = read
+        self.name = name
+        self._disk = disk
+        self._stream = stream
+        self.given = 0
+        self._damage: DamagedFile | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self._damage is not None:
+            raise self._damage  # a decompressor that is asked again may say that this is the end
+        try:
+            data = self._read(len(buffer))
+        except DAMAGE as error:
+            kind = "damaged or cut off" if self._stream else "cannot be read"
+            self._damage = DamagedFile(f"{self.name}: {kind} after {self.given:,} bytes ({first_line(error)})")
+            raise self._damage from None
+        buffer[: len(data)] = data
+        self.given += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.given
+
+    def taken(self) -> int:
+        """How many bytes of the file itself have been read."""
+        return self._disk.tell() if self._disk else 0
+
+    def close(self) -> None:
+        for file in (self._stream, self._disk):
+            if file is not None:
+                file.close()
+        super().close()
+
+
+def _gunzip(disk: io.FileIO) -> io.BufferedIOBase:
+    return gzip.GzipFile(fileobj=disk, mode="rb")
+
+
+DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {".gz": _gunzip, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}

@@ -1,0 +1,93 @@
+"""The zoo: which published models can be had by name, where they come from, and how well they did.
+
+Facts alone, kept in zoo.json beside this file: `parlai.zoo.polyencoder` fetches what they describe. A size or checksum
+that its publisher does not give is None.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+
+from polyencoder.config import Architecture
+from polyencoder.errors import ConfigError
+
+__all__ = ["PAPER", "Origin", "Result", "ZooModel", "zoo_model", "zoo_models"]
+
+PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.01969)"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is fetched: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
+
+    url: str
+    licence: str
+    size: int | None
+    """Bytes of the archive, or of the repository's model.safetensors."""
+    sha256: str | None
+    """Hexadecimal digest of the same file."""
+
+    @property
+    def is_hub(self) -> bool:
+        return self.url.startswith("https://huggingface.co/")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A figure of the paper for models that were made from this one."""
+
+    measure: str
+    value: float
+    """In percent."""
+    source: str
+    """The table and its row."""
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A published model under its name of ours: `zoo:polyencoder/NAME/model` in ParlAI's commands."""
+
+    name: str
+    title: str
+    architecture: Architecture
+    origin: Origin
+    location: str
+    """The model file's path in the archive, or the id on the hub."""
+    command: str
+    """Uses it; FILE in it is a new model file."""
+    results: tuple[Result, ...]
+    reduction: str = "first"
+    """How a bi-encoder around an encoder of the hub makes one vector of a text."""
+
+    @property
+    def path(self) -> str:
+        """What ParlAI's `--model-file` and `--init-model` take."""
+        return f"zoo:polyencoder/{self.name}/model"
+
+
+@functools.cache
+def zoo_models() -> Mapping[str, ZooModel]:
+    """All models of the zoo, by name."""
+    facts = json.loads(files("polyencoder").joinpath("zoo.json").read_text(encoding="utf-8"))
+    origins = {name: Origin(**fields) for name, fields in facts["origins"].items()}
+    models = {}
+    for name, fields in facts["models"].items():
+        results = tuple(Result(*row) for row in fields["results"])
+        models[name] = ZooModel(name=name, **(fields | {"origin": origins[fields["origin"]], "results": results}))
+    return MappingProxyType(models)
+
+
+def zoo_model(name: str) -> ZooModel:
+    """One model of the zoo. Raises ConfigError when there is none of this name."""
+    models = zoo_models()
+    if name not in models:
+        near = difflib.get_close_matches(name, models, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise ConfigError(f"the zoo has no model {name!r}{hint} It has: {', '.join(models)}")
+    return models[name]

@@ -1,0 +1,143 @@
+"""`polyencoder export`: what it prints and writes, and what it says about arguments that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.ranker import Ranker
+
+NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.fixture
+def run():
+    """(*arguments) -> what `polyencoder export` prints."""
+
+    def call(*arguments: object) -> str:
+        result = CliRunner().invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return call
+
+
+@pytest.fixture
+def ranker(make_ranker) -> Ranker:
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def model_file(ranker, tmp_path) -> Path:
+    """A poly-encoder as training saves it, with what ParlAI keeps beside it."""
+    path = tmp_path / "model"
+    torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
+    Path(f"{path}.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
+    Path(f"{path}.opt").write_text(json.dumps({"model": "polyencoder", "task": "selection:convai2", "batchsize": 16}))
+    Path(f"{path}.valid").write_text('valid:\n{"R@1/20": 0.8367, "mrr": 0.9}\n')
+    return path
+
+
+@pytest.fixture
+def examples(tmp_path, sentences) -> Path:
+    """Examples in JSON lines: contexts as text or turns, the response among the candidates or not."""
+    path = tmp_path / "examples.jsonl"
+    rows = [
+        {"context": sentences[0], "response": sentences[1], "candidates": sentences[1:6]},
+        {"context": sentences[:2], "response": sentences[2], "candidates": sentences[3:7], "more": 1},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
+    shown = run(model_file, tmp_path / "out", "--dtype", "bfloat16")
+    assert [Path(line.split()[0]).name for line in shown.splitlines()] == sorted(NAMES)
+    again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    assert (found - expected).abs().max() < 5e-2 * expected.abs().max()
+    card = (tmp_path / "out" / "README.md").read_text()
+    for fact in ("selection:convai2", "0.8367", "`--batchsize`", "bfloat16", "# out"):
+        assert fact in card
+
+    run(tmp_path / "out", tmp_path / "again")  # a folder of an earlier export keeps what is known of its training
+    assert (tmp_path / "again" / "README.md").read_text() == card
+
+
+def test_the_command_needs_no_parlai(model_file, tmp_path):
+    code = "import sys; from polyencoder.cli.main import main\ntry: main()\nfinally: "
+    code += "assert not any(name.startswith('parlai') for name in sys.modules)"
+    command = [sys.executable, "-c", code, "export", str(model_file), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(os.listdir(tmp_path / "out")) == NAMES
+
+
+def test_graphs(run, model_file, examples, tmp_path, sentences):
+    pytest.importorskip("onnxruntime")
+    graphs = {f"{name}{kind}.onnx" for name in ("context", "candidates") for kind in ("", ".int8")} | {"onnx.json"}
+    shown = run(model_file, tmp_path / "out", "--int8", "--check", examples)
+    assert set(os.listdir(tmp_path / "out")) == {*NAMES, *graphs}
+    last = shown.splitlines()[-1]
+    assert last.startswith("R@1/5 on 2 examples: ")
+    before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
+    assert last.endswith(f"({after - before:+.2f} points)")
+    for backend, tolerance in (("onnx", 1e-4), ("onnx-int8", 0.5)):
+        found = Ranker.from_pretrained(tmp_path / "out", backend=backend, device="cpu").score(["hello"], sentences)
+        expected = Ranker.from_pretrained(tmp_path / "out", device="cpu").score(["hello"], sentences)
+        assert (found - expected).abs().max() < tolerance * expected.abs().max()
+
+
+def test_onnx_alone(run, model_file, tmp_path):
+    pytest.importorskip("onnxruntime")
+    run(model_file, tmp_path / "out", "--onnx")
+    assert set(os.listdir(tmp_path / "out")) == {*NAMES, "context.onnx", "candidates.onnx", "onnx.json"}
+
+
+def fails(error: type[Exception], match: str, *arguments: object) -> None:
+    with pytest.raises(error, match=match) as raised:
+        CliRunner().invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (ConfigError, "dtype is 'int8'; it must be one of float32, float16, bfloat16", ["--dtype", "int8"]),
+        (ConfigError, "--check compares int8 graphs with torch: give --int8 too", ["--check", "FILE"]),
+        (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
+    ],
+)
+def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, message, options):
+    given = [examples if option == "FILE" else option for option in options]
+    fails(error, message, model_file, tmp_path / "out", *given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "no example in it"),
+        ('{"context": "hi", "response": "ho"}', r"line 1: has no 'candidates'"),
+        ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: `context` is \[\]"),
+        ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: `response` is \['ho'\]"),
+        ('{"context": "hi", "response": "ho", "candidates": "ho"}', r"line 1: `candidates` is 'ho'"),
+    ],
+)
+def test_examples_that_cannot_be_used(model_file, tmp_path, line, message):
+    (tmp_path / "bad.jsonl").write_text(line + "\n" if line else "")
+    fails(InputError, message, model_file, tmp_path / "out", "--int8", "--check", tmp_path / "bad.jsonl")
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_that_are_not_there(tmp_path, no_network):
+    fails(CheckpointError, "no such folder or file", tmp_path / "nothing", tmp_path / "out")

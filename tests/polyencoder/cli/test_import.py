@@ -1,0 +1,125 @@
+"""`polyencoder import`: whose model a file is, which flags it takes, what is said when that cannot be.
+
+What the readers make of the files is tested beside them; here they stand aside, and say what they were asked for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from polyencoder.cli import importing
+from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError, ConfigError
+
+FAIRSEQ = {"args": Namespace(arch="roberta_base"), "model": {"a": torch.zeros(1)}}
+NEW_FAIRSEQ = {"args": None, "cfg": {"model": {}}, "model": {"a": torch.zeros(1)}}
+XLM = {"params": {"n_layers": 2}, "model": {"a": torch.zeros(1)}}
+FAIRSEQ_FLAGS = ["--dictionary", "dict.txt", "--encoder-json", "encoder.json", "--vocab-bpe", "vocab.bpe"]
+
+
+@pytest.fixture
+def calls(monkeypatch, backbone_folder) -> list:
+    """What the readers were asked for. Each writes the folder of an encoder."""
+    asked: list = []
+
+    def reader(name: str, kind: str):
+        def read(file: Path, *, out: Path, **options):
+            asked.append((name, file.name, {key: value for key, value in options.items() if value}))
+            shutil.copytree(backbone_folder(kind), out)
+
+        return read
+
+    monkeypatch.setattr(importing, "import_fairseq", reader("fairseq", "roberta"))
+    monkeypatch.setattr(importing, "import_xlm", reader("XLM", "bert"))
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path):
+    """(states, *arguments) -> what `polyencoder import` prints of a checkpoint with these states."""
+
+    def call(states: dict, *arguments: object) -> str:
+        torch.save(states, tmp_path / "model.pt")
+        given = ["import", tmp_path / "model.pt", tmp_path / "out", *arguments]
+        result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return call
+
+
+@pytest.mark.parametrize("states", [FAIRSEQ, NEW_FAIRSEQ])
+def test_fairseq(run, calls, tmp_path, states):
+    shown = run(states, *FAIRSEQ_FLAGS)
+    paths = {"dictionary": Path("dict.txt"), "encoder_json": Path("encoder.json"), "vocab_bpe": Path("vocab.bpe")}
+    assert calls == [("fairseq", "model.pt", paths)]
+    first, second = shown.splitlines()
+    assert first == f"{tmp_path / 'out'}: an encoder that fairseq trained, roberta, 2 layers, 16 dimensions, 64 tokens"
+    assert f"parlai train_model -m polyencoder --backbone {tmp_path / 'out'} " in second
+
+
+def test_xlm(run, calls):
+    assert "an encoder that XLM trained, bert, 2 layers" in run(XLM, "--codes", "codes", "--language", "en")
+    assert calls == [("XLM", "model.pt", {"codes": Path("codes"), "languages": ["en"], "lower_case": True})]
+
+
+def test_xlm_with_all_flags(run, calls):
+    run(XLM, "--codes", "codes", "--vocabulary", "vocab", "--keep-case", "--tokenized")
+    expected = {"codes": Path("codes"), "vocabulary": Path("vocab"), "tokenized": True}
+    assert calls == [("XLM", "model.pt", expected)]
+
+
+def fails(run, states, error: type[Exception], match: str, *arguments: object) -> None:
+    with pytest.raises(error, match=match) as raised:
+        run(states, *arguments)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("states", "flags", "message"),
+    [
+        (FAIRSEQ, FAIRSEQ_FLAGS[:2], r"is a checkpoint of fairseq: give --encoder-json, --vocab-bpe too"),
+        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a model of fairseq, which --codes has no meaning for"),
+        (XLM, [], "is a checkpoint of XLM: give --codes too"),
+        (XLM, ["--codes", "c", "--dictionary", "d"], "a model of XLM, which --dictionary has no meaning for"),
+    ],
+)
+def test_flags_that_are_missing_or_of_others(run, calls, tmp_path, states, flags, message):
+    fails(run, states, ConfigError, message, *flags)
+    assert not calls
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        ({"model": {}, "optimizer": {}}, r"cannot be told whose model it is: .*model\.pt\.opt.*but: model, optimizer$"),
+        ({"model": {}, "ranker_config": "{}"}, "a model file of ours: write it as a folder with `polyencoder export`"),
+    ],
+)
+def test_files_of_nobody_and_of_ours(run, calls, states, message):
+    fails(run, states, CheckpointError, message)
+
+
+def test_other_models_of_parlai(run, tmp_path):
+    (tmp_path / "model.pt.opt").write_text('{"model": "transformer/generator"}')
+    fails(run, {"model": {}}, CheckpointError, r"a 'transformer/generator' by its \.opt file")
+    (tmp_path / "model.pt.opt").write_text('{"model": "polyencoder"}')
+    fails(run, {"model": {}, "ranker_config": "{}"}, CheckpointError, "`polyencoder export`")
+
+
+def test_files_that_are_not_there_or_not_safe(tmp_path, malicious_pickle):
+    arguments = ["import", str(tmp_path / "model"), str(tmp_path / "out")]
+    with pytest.raises(CheckpointError, match="model: no such file"):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    data, witness = malicious_pickle(2)
+    (tmp_path / "model").write_bytes(data)
+    with pytest.raises(CheckpointError):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert not witness.exists()

@@ -1,0 +1,214 @@
+"""`polyencoder index` and `polyencoder update`, and what they say about input that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import FolderIndex
+from polyencoder.index.vectors import vector_files
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def model(ranker, tmp_path) -> Path:
+    ranker.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def texts(tmp_path, sentences) -> Path:
+    path = tmp_path / "candidates.txt"
+    path.write_text("\n".join([*sentences, "", sentences[0]]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def call(model):
+    """(command, *arguments, input=None) -> what `polyencoder COMMAND --model MODEL ...` prints."""
+
+    def run(command: str, *arguments: object, input: str | None = None) -> str:
+        given = [command, "--model", str(model), *map(str, arguments)]
+        result = CliRunner().invoke(app, given, input=input, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def ids(folder: Path, ranker, **filter) -> set[str]:
+    index = FolderIndex.open(folder, ranker)
+    hits = index.search(ranker.encode_contexts(["hello"]), top_k=len(index), filter=filter or None)[0]
+    return {hit.id for hit in hits}
+
+
+def found(folder: Path, ranker) -> set[str]:
+    index = FolderIndex.open(folder, ranker)
+    return {hit.text for hit in index.search(ranker.encode_contexts(["hello"]), top_k=len(index))[0]}
+
+
+def test_the_command(model, ranker, texts, tmp_path, sentences):
+    """The real one, in a process of its own, with a glob and the bar on standard error."""
+    more = tmp_path / "candidates.jsonl.gz"
+    more.write_bytes(gzip.compress(json.dumps({"text": "a new one", "id": 7, "lang": "en"}).encode()))
+    command = [sys.executable, "-m", "polyencoder.cli.main", "index", "--model", model]
+    command += ["--candidates", f"{tmp_path}/candidates.*", "--out", tmp_path / "index"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'index'}: 9 candidates\n"
+    assert "encoding: 100%" in done.stderr
+    assert found(tmp_path / "index", ranker) == {*sentences, "a new one"}
+    assert ids(tmp_path / "index", ranker, lang="en") == {"7"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
+    options = ["--dtype", dtype, "--shard-size", 3, "--faiss", "flat", "--no-progress"]
+    call("index", "--candidates", texts, "--out", tmp_path / "index", *options)
+    index = FolderIndex.open(tmp_path / "index", ranker)
+    assert index.meta.dtype == dtype
+    assert len(vector_files(tmp_path / "index")) == 3
+    assert (tmp_path / "index" / "faiss-flat.index").is_file()
+    assert index.meta.model_name == str(tmp_path / "model")
+
+
+def test_standard_input(call, ranker, tmp_path):
+    call("index", "--candidates", "-", "--out", tmp_path / "index", input="one\ntwo\n")
+    assert found(tmp_path / "index", ranker) == {"one", "two"}
+
+
+def test_updates(call, ranker, tmp_path):
+    def write(name: str, *records: dict) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    first = write("first.jsonl", *({"id": i, "text": f"text {i}"} for i in range(6)))
+    folder = tmp_path / "index"
+    call("index", "--candidates", first, "--out", folder)
+    (tmp_path / "ids.txt").write_text("0\n1\n\n")
+    changed = write("changed.jsonl", {"id": 3, "text": "another text", "n": 1})
+    new = write("new.jsonl", {"id": "x", "text": "text x"})
+    said = call(
+        "update",
+        "--index",
+        folder,
+        "--remove",
+        tmp_path / "ids.txt",
+        "--remove-id",
+        2,
+        "--update",
+        changed,
+        "--add",
+        new,
+    )
+    assert said == f"{folder}: 4 candidates\n"
+    assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
+    assert ids(folder, ranker, n=1) == {"3"}
+    rows = len(FolderIndex.open(folder, ranker).vectors)
+    call("update", "--index", folder, "--compact", "--faiss", "flat")
+    index = FolderIndex.open(folder, ranker)
+    assert len(index.vectors) == 4 < rows
+    hits = index.search(ranker.encode_contexts(["hello"]), top_k=4, exactness="approximate")[0]
+    assert {hit.text for hit in hits} == found(folder, ranker)
+    assert {hit.found for hit in hits} <= {"certified", "approximate"}
+
+
+def fail(error: type[Exception], match: str, *arguments: object) -> None:
+    with pytest.raises(error, match=match) as raised:
+        CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no candidate to put into it: the input is empty"),
+        (b"\n \n", "the input is empty"),
+        (b"good\n" + 100_000 * b"x", "line 2: a text of 100,000 characters"),
+        (b"good\n\xff\xfe bad\n", "line 2: is not utf-8 text"),
+    ],
+)
+def test_a_file_that_cannot_be_used(model, tmp_path, content, message):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    fail(InputError, message, "index", "--model", model, "--candidates", path, "--out", tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+def test_an_id_that_two_candidates_have(model, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "a", "text": "one"}\n{"id": "a", "text": "two"}\n')
+    arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index"]
+    fail(InputError, "bad.jsonl, line 2: the id 'a' is that of candidate 1 already", *arguments)
+    assert not (tmp_path / "index").exists()
+
+
+def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "a", "text": "one"}\n{"id": "b"}\nno json\n')
+    arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index", "--skip-bad-candidates"]
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert "2 bad records were left out; the first:" in result.stderr
+    assert found(tmp_path / "index", ranker) == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (InputError, "no such file", ["--candidates", "nowhere*.txt"]),
+        (CheckpointError, "nowhere: no such folder", ["--model", "nowhere"]),
+        (ConfigError, "dtype is 'float8'", ["--dtype", "float8"]),
+        (ConfigError, "kind must be auto or one of", ["--faiss", "best"]),
+        (ConfigError, "workers is 0", ["--workers", "0"]),
+        (ConfigError, "backend is 'tensorflow'", ["--backend", "tensorflow"]),
+    ],
+)
+def test_options_that_cannot_be_used(model, texts, tmp_path, error, message, options):
+    arguments = ["index", "--model", model, "--candidates", texts, "--out", tmp_path / "index", *options]
+    fail(error, message, *arguments)
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_cross_encoder_makes_no_index(make_ranker, texts, tmp_path):
+    make_ranker("cross").save_pretrained(tmp_path / "cross")
+    arguments = ["index", "--model", tmp_path / "cross", "--candidates", texts, "--out", tmp_path / "index"]
+    fail(InputError, "a cross-encoder has no vectors of candidates", *arguments)
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(make_ranker, make_backbone_config, tmp_path):
+    """A limit to the size of files stands for the disk."""
+    ranker = make_ranker("bi", backbone=make_backbone_config(dim=128))
+    ranker.save_pretrained(model := tmp_path / "model")
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(f"candidate {i}" for i in range(1000)) + "\n")
+    command = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index", "--shard-size", 1000]
+
+    def fail_with(limit: int) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            fail(InputError, "cannot be written.*run the same command again", *command)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    fail_with(50_000)  # less than the catalogue
+    assert not (tmp_path / "index").exists()
+    fail_with(400_000)  # more than the catalogue, less than the vectors
+    assert {entry.name for entry in (tmp_path / "index").iterdir()} == {"catalogue.sqlite", "unfinished.json"}
+    CliRunner().invoke(app, list(map(str, command)), catch_exceptions=False)
+    assert len(FolderIndex.open(tmp_path / "index", ranker)) == 1000

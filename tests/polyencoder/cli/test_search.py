@@ -1,0 +1,181 @@
+"""`polyencoder search`: what it reads, finds and prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import Candidate, FolderIndex
+from polyencoder.index.vectors import vectors_file
+
+CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."]]
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def folder(ranker, tmp_path, sentences) -> Path:
+    """An index beside the model that made it: eight texts with their number, which is text if it is even."""
+    ranker.save_pretrained(tmp_path / "model")
+    records = [Candidate(f"id{i}", text, {"n": i if i % 2 else str(i)}) for i, text in enumerate(sentences)]
+    ranker.index(records, tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    """(*arguments, input=None) -> the result of `polyencoder search` with the model and the index."""
+
+    def call(*arguments: object, input: str | None = None):
+        given = ["search", "--model", tmp_path / "model", "--index", folder, *arguments]
+        result = CliRunner().invoke(app, list(map(str, given)), input=input, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return call
+
+
+@pytest.fixture
+def ask(run):
+    """(*arguments, input=None) -> the JSON object that is printed for each context."""
+
+    def call(*arguments: object, input: str | None = None) -> list[dict]:
+        return [json.loads(line) for line in run("--json", *arguments, input=input).stdout.splitlines()]
+
+    return call
+
+
+def expected(ranker, context, folder, **settings) -> list[str]:
+    return [hit.id for hit in ranker.search(context, folder, **settings)]
+
+
+def answers(records: list[dict]) -> list[list[str]]:
+    return [[hit["id"] for hit in record["hits"]] for record in records]
+
+
+def test_the_command(ranker, folder, tmp_path):
+    """The real one, in a process of its own: text for people, one context of several turns."""
+    command = [sys.executable, "-m", "polyencoder.cli.main", "search", "--model", tmp_path / "model"]
+    command += ["--index", folder, "--top-k", "3", "--timing"]
+    command += [part for turn in CONTEXTS[1] for part in ("--context", turn)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    heading, *rows = done.stdout.splitlines()
+    assert heading == "> do you ski ? / no , i have two dogs ."
+    hits = ranker.search(CONTEXTS[1], folder, top_k=3)
+    assert [row.split(maxsplit=4) for row in rows] == [
+        [str(place), f"{hit.score:.4f}", "exact", hit.id, hit.text] for place, hit in enumerate(hits, start=1)
+    ]
+    assert done.stderr.startswith("1 contexts, ")
+    assert re.search(r"encode \d+\.\d+, search \d+\.\d+", done.stderr)
+
+
+def test_contexts_of_lines_and_records(ask, ranker, folder, tmp_path):
+    lines = f"{CONTEXTS[0][0]}\n\n{json.dumps({'context': CONTEXTS[1], 'id': 5})}\n"
+    (tmp_path / "contexts.txt").write_text(lines)
+    (tmp_path / "contexts.jsonl").write_text(
+        json.dumps({"text": CONTEXTS[0][0]}) + "\n" + json.dumps({"context": CONTEXTS[1], "id": 5}) + "\n"
+    )
+    by_standard_input = ask(input=lines)
+    assert [record["context"] for record in by_standard_input] == CONTEXTS
+    assert [record.get("id") for record in by_standard_input] == [None, 5]
+    assert answers(by_standard_input) == [expected(ranker, context, folder) for context in CONTEXTS]
+    assert ask("--contexts", tmp_path / "contexts.txt") == by_standard_input
+    assert ask("--contexts", tmp_path / "contexts.jsonl") == by_standard_input
+    assert answers(ask("--batch-size", 1, input=lines)) == answers(by_standard_input)
+
+
+@pytest.mark.parametrize(
+    ("flags", "filter"),
+    [(["n=3"], {"n": 3}), (["n=4"], {"n": "4"}), (["n=3", "n=4"], {"n": [3, "4"]}), (["n=3", "m=4"], {"n": 99})],
+)
+def test_filters(ask, ranker, folder, flags, filter):
+    given = [part for flag in flags for part in ("--filter", flag)]
+    assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
+
+
+def test_nothing_passes_the_filter(run):
+    shown = run("--context", "hello", "--filter", "n=none").stdout
+    assert shown == "> hello\n  no candidate passes the filter\n"
+
+
+@pytest.mark.parametrize(("exactness", "found"), [("exact", {"exact"}), ("certified", {"certified", "exact"})])
+def test_exactness(ask, folder, ranker, exactness, found):
+    pytest.importorskip("faiss")
+    FolderIndex.open(folder, ranker).build_faiss("flat")
+    (record,) = ask("--context", "hello", "--exactness", exactness, "--top-k", 4)
+    assert {hit["found"] for hit in record["hits"]} <= found
+    assert answers([record]) == [expected(ranker, "hello", folder, exactness="exact", top_k=4)]
+
+
+def test_re_ranking(ask, run, ranker, folder, make_ranker, tmp_path):
+    cross = make_ranker("cross")
+    cross.save_pretrained(tmp_path / "cross")
+    options = ["--context", "hello", "--rerank", tmp_path / "cross", "--rerank-k", 3, "--top-k", 5]
+    (record,) = ask(*options)
+    hits = ranker.search("hello", folder, top_k=5, rerank=cross, rerank_k=3)
+    assert record["hits"] == [{key: value for key, value in hit._asdict().items() if value is not None} for hit in hits]
+    assert ["rerank_score" in hit for hit in record["hits"]] == [True, True, True, False, False]
+    result = run(*options, "--timing")
+    assert "rerank" in result.stderr
+    assert result.stdout.count("(of ") == 3
+
+
+def fails(error: type[Exception], match: str, *arguments: object, input: str | None = None) -> None:
+    with pytest.raises(error, match=match) as raised:
+        CliRunner().invoke(app, ["search", *map(str, arguments)], input=input, catch_exceptions=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (InputError, "top_k is 9; the index has 8 candidates", ["--top-k", 9]),
+        (InputError, "top_k is 0", ["--top-k", 0]),
+        (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
+        (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
+        (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
+        (InputError, "a poly-encoder cannot re-rank", ["--rerank", "MODEL"]),
+    ],
+)
+def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):
+    given = [tmp_path / "model" if option == "MODEL" else option for option in options]
+    fails(error, message, "--model", tmp_path / "model", "--index", folder, "--context", "hello", *given)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "no context on standard input"),
+        ("hello\n{no json\n", "standard input, line 2: begins with { but is not a JSON object"),
+        ('{"context": []}\n', "line 1: `context` is \\[\\]; it must be a text or a list of turns"),
+        ('{"context": [1]}\n', "line 1: `context` is \\[1\\]"),
+        ('{"question": "hello"}\n', "line 1: `context` is None"),
+    ],
+)
+def test_contexts_that_cannot_be_used(folder, tmp_path, lines, message):
+    fails(InputError, message, "--model", tmp_path / "model", "--index", folder, input=lines)
+
+
+def test_another_model(make_ranker, folder, tmp_path):
+    make_ranker("poly", seed=1).save_pretrained(tmp_path / "other")
+    arguments = ["--model", tmp_path / "other", "--index", folder, "--context", "hello"]
+    fails(CheckpointError, "made by another model", *arguments)
+
+
+def test_vectors_that_are_cut_short(folder, tmp_path):
+    path = vectors_file(folder, 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    arguments = ["--model", tmp_path / "model", "--index", folder, "--context", "hello"]
+    fails(CheckpointError, f"{path.name}: cut short, damaged or missing", *arguments)

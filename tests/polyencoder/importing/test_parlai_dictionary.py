@@ -1,0 +1,224 @@
+"""Our tokenizers against ParlAI's own dictionaries: the same ids for any text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import islice
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from parlai.core.dict import DictionaryAgent
+from parlai.core.opt import Opt
+from subword_nmt.learn_bpe import learn_bpe
+
+from polyencoder.config import TextConfig
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing import read_parlai_dictionary
+from polyencoder.importing.parlai_dictionary import count_parlai_tokens
+from polyencoder.text import TextEncoder
+
+UNKNOWN = 3
+WORDS = "the cat sat on the mat and the other cats did not ; hahaha , naïve _words_ of 2² letters . οδος ΟΔΟΣ ὀδυσσεύς"
+# where libraries differ on words and lower case: sigmas, marks, digits of all kinds, spaces that are none elsewhere
+CHARACTERS = "aabcehst\u03a3\u03a3\u0391\u03c3\u03c2'\u2019."
+CHARACTERS += "·_-\u0301\u0903\u200d\u00ad²½\u3007٣ⅷ漢İßǅ😀 \n\r\t\x1c\x85\xa0\u2028\u3000@<>/w\\"
+TEXTS = st.one_of(
+    st.text(),
+    st.text(alphabet=CHARACTERS, max_size=30),
+    st.lists(st.sampled_from([*WORDS.split(), *CHARACTERS, "__newln__", "__start__", "at@@", "t</w>", "hah"])).map(
+        "".join
+    ),
+)
+
+
+class Both:
+    """A dictionary as ParlAI reads it and as we do."""
+
+    def __init__(self, path, **options):
+        self.opt = Opt({"dict_file": str(path), "datapath": str(path.parent), **options})
+        self.path = path
+        self.theirs = DictionaryAgent(Opt(self.opt))
+        self.tokenizer, self.fields = read_parlai_dictionary(path, self.opt)
+        self.encoder = TextEncoder(self.tokenizer, TextConfig(text_truncate=1000, **self.fields))
+
+    def known(self, ids):
+        """Ids with the unknown token at pieces that ParlAI's dictionary has not."""
+        return [i if i < len(self.theirs) else UNKNOWN for i in ids]
+
+    def ours(self, text):
+        return self.known(self.encoder.ids([text])[0])
+
+    def agree(self, text):
+        return self.ours(text) == self.theirs.txt2vec(text)
+
+
+def write_dictionary(path, tokens):
+    lines = (token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") for token in tokens)
+    path.write_text("".join(f"{line}\t{i}\n" for i, line in enumerate(lines)), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(kind, **options) -> a small dictionary of this kind, with codes learnt by subword-nmt."""
+    folder = tmp_path_factory.mktemp("dictionaries")
+
+    def make(kind, **options):
+        path = folder / f"{kind}.dict"
+        if not path.exists():
+            tokens = [*dict.fromkeys(WORDS.lower().split()), "\n", "a", "b", "__start__", "at@@", "h", "e", "__newln__"]
+            if kind == "bpe":
+                with open(f"{path}.codecs", "w", encoding="utf-8") as codecs:
+                    learn_bpe([f"{w} {n}" for n, w in enumerate(WORDS.lower().split(), 2)], codecs, 60, 2, is_dict=True)
+                empty = DictionaryAgent(Opt({"dict_file": str(path), "dict_tokenizer": "bpe", "datapath": str(folder)}))
+                tokens += empty.tokenize(WORDS.lower())
+            write_dictionary(path, tokens)
+        return Both(path, **{"dict_tokenizer": kind, "dict_lower": True, **options})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def real(data_path, tmp_path_factory):
+    """A dictionary of the size of the published poly-encoders'."""
+    path = tmp_path_factory.mktemp("real") / "model.dict"
+    vocabulary = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
+    write_dictionary(path, sorted(vocabulary, key=vocabulary.get))
+    merges = (data_path / "bpe_54940" / "merges.txt").read_bytes()
+    path.with_suffix(".dict.codecs").write_bytes(merges)
+    return Both(path, dict_tokenizer="bpe", dict_lower=True)
+
+
+# ---- the same ids
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "re", "split"])
+def test_any_text(kind, lower, made):
+    both = made(kind, dict_lower=lower)
+
+    @settings(max_examples=300, deadline=None)
+    @given(TEXTS)
+    @example("ΟΔΟΣ \u0391.Σ Σ \u0391Σ'\u0391")
+    @example("hahahahahahah")
+    @example("a\n\n b\r\nc")
+    def check(text):
+        assert both.agree(text)
+
+    check()
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=TEXTS)
+def test_any_text_of_a_dictionary_of_the_real_size(real, text):
+    assert real.agree(text)
+
+
+def test_real_lines(real, data_path):
+    """10,000 lines of persona chat, #ubuntu and Wikipedia."""
+    files = ["ConvAI2/valid_self_original.txt", "ConvAI2/train_self_original_no_cands.txt"]
+    files += ["dstc7/ubuntu_responses_subtask_1.tsv", "wiki_article_search/wikipedia_valid.txt.gz"]
+    counts = [4500, 4000, 1000, 500]
+    lines = []
+    for file, count in zip(files, counts, strict=True):
+        opened = gzip.open if file.endswith(".gz") else open
+        with opened(data_path / file, "rt", encoding="utf-8") as text:
+            lines += islice(text, count)
+    assert len(lines) == 10_000
+    assert len(real.theirs) == 54_944
+    assert [real.known(ids) for ids in real.encoder.ids(lines)] == [real.theirs.txt2vec(line) for line in lines]
+
+
+def test_a_piece_that_the_dictionary_lacks_has_an_id_behind_its_last(made):
+    both = made("bpe")
+    size = len(both.theirs)
+    more = {i for i in both.tokenizer.get_vocab().values() if i >= size}
+    assert more == set(range(size, both.tokenizer.get_vocab_size()))
+    assert count_parlai_tokens(both.path, both.opt) == size
+    used = [i for i in both.encoder.ids(["ha haha others"])[0] if i >= size]
+    assert used, "the test's text has no such piece"
+
+
+def test_contexts_are_joined_as_parlai_joins_them(made):
+    for kind in ("bpe", "re"):
+        both = made(kind)
+        turns = ["the cat\nsat", "", "on the mat ."]
+        expected = both.theirs.txt2vec("\n".join(turns))
+        assert both.known(both.encoder.context_ids(turns)) == [1, *expected, 2]
+        assert both.known(both.encoder.separator_ids) == both.theirs.txt2vec("\n") != []
+
+
+def test_special_tokens_of_texts_are_text(made):
+    for kind in ("bpe", "re", "split"):
+        both = made(kind)
+        assert (both.encoder.pad_id, both.encoder.start_id, both.encoder.end_id) == (0, 1, 2)
+        assert both.agree("__start__ __end__ __null__")
+
+
+def test_a_special_token_that_is_a_word_of_the_merges(tmp_path):
+    """Merges that make the word `__end__`: ParlAI gives it the end token's id."""
+    path = tmp_path / "model.dict"
+    write_dictionary(path, ["__e@@", "__start__"])
+    pairs = ["_ _</w>", "_ _", "__ e", "n d", "nd __</w>", "__e nd__</w>"]
+    path.with_suffix(".dict.codecs").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
+    both = Both(path, dict_tokenizer="bpe")
+    assert both.ours("__end__") == both.theirs.txt2vec("__end__") == [2]
+    assert both.encoder.end_id == 2
+
+
+def test_decoding(made):
+    assert made("bpe").encoder.tokenizer.decode(made("bpe").encoder.ids(["the other cats"])[0]) == "the other cats"
+
+
+@pytest.mark.parametrize("special", ["__PAD__", "<pad>"])
+def test_other_special_tokens(tmp_path, special):
+    path = tmp_path / "model.dict"
+    write_dictionary(path, ["hi", "__NULL__", "__UNK__", "there"])
+    both = Both(path, dict_tokenizer="re", dict_nulltoken=special)
+    assert both.agree("hi there you")
+    assert count_parlai_tokens(path, both.opt) == len(both.theirs)
+
+
+def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(made):
+    both = made("re")
+    known = len(both.theirs)
+    assert count_parlai_tokens(both.path, both.opt | {"person_tokens": True}) == known + 2
+    padded = count_parlai_tokens(both.path, both.opt | {"fp16": True})
+    assert padded % 8 == 0
+    assert known <= padded < known + 8
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bytelevelbpe", "nltk", "space"])
+def test_kinds_that_cannot_be_read(kind, made):
+    with pytest.raises(ConfigError, match=f"--dict-tokenizer {kind}; those of bpe, re, split can be read"):
+        read_parlai_dictionary(made("re").path, {"dict_tokenizer": kind})
+
+
+def test_options_that_cannot_be_followed(made):
+    with pytest.raises(ConfigError, match="--dict-max-ngram-size 2"):
+        read_parlai_dictionary(made("re").path, {"dict_tokenizer": "re", "dict_max_ngram_size": 2})
+
+
+def test_missing_files(tmp_path):
+    path = tmp_path / "model.dict"
+    with pytest.raises(CheckpointError, match=r"model\.dict: cannot be read"):
+        read_parlai_dictionary(path, {"dict_tokenizer": "re"})
+    write_dictionary(path, ["hi"])
+    with pytest.raises(CheckpointError, match=r"model\.dict\.codecs: cannot be read"):
+        read_parlai_dictionary(path, {"dict_tokenizer": "bpe"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a b\n", "subword-nmt's first line"), ("#version: 0.2\na b\na b c\n", "line 3: 'a b c' is not two pieces")],
+)
+def test_damaged_codecs(tmp_path, text, message):
+    path = tmp_path / "model.dict"
+    write_dictionary(path, ["hi"])
+    path.with_suffix(".dict.codecs").write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        read_parlai_dictionary(path, {"dict_tokenizer": "bpe"})

@@ -1,0 +1,115 @@
+"""An embedded database for all tests of a file, candidates, and what the best of them are."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import count
+
+import pytest
+import torch
+
+from polyencoder.index.base import Candidate
+from polyencoder.index.milvus import MilvusIndex
+from polyencoder.ranker import Ranker
+from polyencoder.scoring import ContextEncoding
+from polyencoder.text import TextEncoder
+
+CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."], ["what do you do ?"]]
+WORDS = [*"abcdefghijklmnop", "hello", "how", "are", "you", "dogs", "cat", "math", "ski", "mountains"]
+names = (f"test_{i}" for i in count())
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> str:
+    return f"milvus:{tmp_path_factory.mktemp('milvus')}/test.db"
+
+
+@pytest.fixture
+def where(database) -> str:
+    """A collection of its own for each test: a database takes a second to start."""
+    return f"{database}#{next(names)}"
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Candidate]:
+    """Three hundred candidates; some texts are there twice."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(290)]
+    return [
+        Candidate(f"id {i}", text, {"n": i % 7, "even": i % 2 == 0, "name": f'"{i % 3}\\'} if i % 5 else None)
+        for i, text in enumerate([*texts, *texts[:10]])
+    ]
+
+
+@pytest.fixture
+def few(many) -> list[Candidate]:
+    return many[:8]
+
+
+@pytest.fixture
+def index(where, ranker, few) -> MilvusIndex:
+    index = MilvusIndex.create(where, ranker, model_name="models/mine")
+    index.add(few)
+    return index
+
+
+@pytest.fixture
+def dialogues() -> list[list[str]]:
+    return CONTEXTS
+
+
+@pytest.fixture
+def contexts(ranker, dialogues) -> ContextEncoding:
+    return ranker.encode_contexts(dialogues)
+
+
+def naive(contexts: ContextEncoding, vectors: torch.Tensor, attention: str) -> torch.Tensor:
+    """The paper's formula, as it stands: attend over the codes with each candidate, multiply with it. Scores [b, n]."""
+    rows = []
+    for i in range(contexts.batch_size):
+        codes = contexts.vectors[i] if contexts.mask is None else contexts.vectors[i][contexts.mask[i]]
+        logits = vectors @ codes.t()
+        weights = torch.softmax(logits / (math.sqrt(contexts.dim) if attention == "sqrt" else 1), dim=1)
+        rows.append(((weights @ codes) * vectors).sum(1))
+    return torch.stack(rows)
+
+
+@pytest.fixture
+def assert_best():
+    """(hits, ranker, contexts, candidates, *, k, found): the hits are the k best, of equal scores any."""
+
+    def check(hits, ranker, contexts, candidates, *, k, found) -> None:
+        scores = naive(
+            contexts, ranker.encode_candidates([c.text for c in candidates]), ranker.model.config.poly_attention
+        )
+        by_id = {c.id: (c, score) for c, score in zip(candidates, scores.t(), strict=True)}
+        assert len(hits) == contexts.batch_size
+        for i, some in enumerate(hits):
+            assert len({hit.id for hit in some}) == len(some) == min(k, len(candidates))
+            for hit in some:
+                candidate, score = by_id[hit.id]
+                assert (hit.text, hit.metadata) == (candidate.text, candidate.metadata)
+                assert hit.score == pytest.approx(score[i].item(), rel=1e-4, abs=1e-3)
+            assert [hit.score for hit in some] == sorted((hit.score for hit in some), reverse=True)
+            torch.testing.assert_close(
+                torch.tensor([hit.score for hit in some]), scores[i].topk(len(some)).values, rtol=1e-4, atol=1e-3
+            )
+        assert {hit.found for some in hits for hit in some} <= found
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def shared(database, make_model, tokenizer, many) -> MilvusIndex:
+    """An index of all candidates that tests do not change, with the model of `ranker`."""
+    model = make_model("poly")
+    ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
+    index = MilvusIndex.create(f"{database}#shared", ranker, kind="flat")
+    index.add(many)
+    return index

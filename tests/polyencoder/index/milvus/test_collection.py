@@ -1,0 +1,185 @@
+"""Filters, opening, and servers: Milvus Lite embedded, and behind a port."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyencoder.index.milvus.collection as collection_module
+import polyencoder.index.milvus.index as index_module
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
+from polyencoder.index.base import Candidate
+from polyencoder.index.build import build_index
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.collection import key_of
+from polyencoder.index.open import open_index
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
+
+
+def test_any_name_and_value_can_be_filtered_by(where, ranker, contexts):
+    index = MilvusIndex.create(where, ranker)
+    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+    @settings(max_examples=40, deadline=None)
+    @given(key=texts.filter(bool), value=texts | st.integers(-(2**53), 2**53) | st.booleans())
+    def check(key, value):
+        id_ = json.dumps([key, value])
+        index.collection.write(
+            [
+                {
+                    "key": key_of(id_),
+                    "id": id_,
+                    "text": "",
+                    "metadata": {key: value},
+                    "norm": 0,
+                    "vector": [0.0] * index.dim,
+                }
+            ]
+        )
+        hits, *_ = index.search(contexts, top_k=len(index), filter={key: value}, exactness="exact")
+        assert id_ in {hit.id for hit in hits}
+        assert all(hit.metadata[key] == value for hit in hits)
+
+    check()
+
+
+class TestOpening:
+    def test_after_everything_was_closed(self, tmp_path, ranker, contexts, many, assert_best):
+        where = f"milvus:{tmp_path}/a.db"
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        index.add(many)
+        index.remove(["id 3"])
+        index.close()
+        server_manager.server_manager_instance.release_server(f"{tmp_path}/a.db")  # as the end of the process does
+        again = open_index(where, ranker)
+        assert isinstance(again, MilvusIndex)
+        hits = again.search(contexts, top_k=9, exactness="certified")
+        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
+
+    def test_a_folder_is_opened_as_one(self, tmp_path, ranker, few):
+        build_index(tmp_path / "folder", few, ranker)
+        assert isinstance(open_index(tmp_path / "folder", ranker), FolderIndex)
+        with pytest.raises(CheckpointError, match="nowhere: no index"):
+            open_index(tmp_path / "nowhere", ranker)
+
+    def test_fingerprints_are_enough_to_search(self, index, where, ranker, contexts):
+        searched = open_index(where, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
+        assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
+        with pytest.raises(InputError, match="opened without its model, which new texts need"):
+            searched.add([Candidate("new", "a text that is new")])
+
+    def test_another_model(self, index, where, make_ranker):
+        other = make_ranker("poly", seed=1)
+        for way in (MilvusIndex.open, MilvusIndex.create):
+            with pytest.raises(CheckpointError, match="made by another model, models/mine .*weights"):
+                way(where, other)
+
+    def test_another_tokenizer(self, index, where, make_ranker, text_config):
+        other = make_ranker("poly", text=replace(text_config, label_truncate=9))
+        with pytest.raises(CheckpointError, match="made by another model, models/mine .*another tokenizer"):
+            MilvusIndex.open(where, other)
+
+    def test_a_cross_encoder(self, where, make_ranker):
+        with pytest.raises(InputError, match="an index needs a bi- or poly-encoder"):
+            MilvusIndex.create(where, make_ranker("cross"))
+
+    def test_no_collection(self, database, ranker):
+        with pytest.raises(CheckpointError, match=r"#nobody: no index .*polyencoder index .*--out milvus:.*#nobody"):
+            MilvusIndex.open(f"{database}#nobody", ranker)
+
+    def test_a_collection_of_someone_else(self, index, where, database, ranker):
+        index.collection._client.create_collection("others", dimension=16)
+        with pytest.raises(CheckpointError, match="the collection others is there, but was not made by polyencoder"):
+            MilvusIndex.create(f"{database}#others", ranker)
+
+    def test_a_newer_format(self, index, where, ranker, monkeypatch):
+        monkeypatch.setattr(index_module, "FORMAT_VERSION", 2)
+        with pytest.raises(CheckpointError, match="format version 1, but this version of polyencoder reads 2"):
+            MilvusIndex.open(where, ranker)
+
+    def test_no_file(self, tmp_path, ranker):
+        with pytest.raises(CheckpointError, match=r"nowhere\.db: no index"):
+            MilvusIndex.open(f"milvus:{tmp_path}/nowhere.db", ranker)
+        assert not (tmp_path / "nowhere.db").exists()
+
+    def test_a_bad_file(self, tmp_path, ranker, capfd):
+        (tmp_path / "bad.db").write_text("something else")
+        with pytest.raises(PolyencoderError, match=r"bad\.db: cannot be opened; it is no database of this milvus-lite"):
+            MilvusIndex.open(f"milvus:{tmp_path}/bad.db", ranker)
+        assert capfd.readouterr().err == ""
+
+    @pytest.mark.parametrize(
+        ("where", "error", "message"),
+        [
+            ("milvus:{}/file", ConfigError, "neither a server, as in .* nor a file of Milvus Lite"),
+            ("milvus:{}/no/folder/file.db", InputError, "there is no folder"),
+            ("milvus:{}/file.db#bad name", ConfigError, "'bad name' cannot name a collection"),
+            ("milvus:http://127.0.0.1:port", PolyencoderError, "no connection"),
+        ],
+    )
+    def test_a_bad_address(self, tmp_path, ranker, where, error, message):
+        with pytest.raises(error, match=message):
+            MilvusIndex.create(where.format(tmp_path), ranker)
+
+    def test_a_bad_kind(self, where, ranker):
+        with pytest.raises(ConfigError, match="kind must be one of auto, flat; got 'hnsw'"):
+            MilvusIndex.create(where, ranker, kind="hnsw")
+
+
+class TestAServer:
+    @pytest.fixture
+    def server(self, tmp_path):
+        """Milvus Lite behind a port."""
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+        server, data, port = start_server_in_thread(str(tmp_path / "data"))
+        yield server, f"milvus:http://user:secret@127.0.0.1:{port}"
+        server.stop(grace=0)
+        data.close()
+
+    def test_the_same_code(self, server, ranker, contexts, many, assert_best):
+        _, where = server
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        assert not index.collection.embedded
+        index.add(many)
+        index.remove(["id 3"])
+        again = open_index(where, ranker)
+        hits = again.search(contexts, top_k=9, exactness="certified")
+        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
+
+    def test_that_goes_away(self, server, ranker, contexts, few, monkeypatch, capfd):
+        running, where = server
+        monkeypatch.setattr(collection_module, "_ANSWER_SECONDS", 1)
+        index = MilvusIndex.create(where, ranker)
+        index.add(few)
+        running.stop(grace=0).wait()
+        for request in (
+            lambda: index.search(contexts, top_k=1),
+            lambda: index.add([Candidate("x", "y")]),
+            lambda: index.remove(["id 1"]),
+        ):
+            with pytest.raises(PolyencoderError, match="Milvus does not answer; is the server still running") as caught:
+                request()
+            assert "secret" not in str(caught.value)
+            assert "\n" not in str(caught.value)
+        assert capfd.readouterr().err == ""
+
+    def test_where_nobody_listens(self, ranker, capfd):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            where = f"milvus:http://user:secret@127.0.0.1:{free.getsockname()[1]}"
+        start = time.perf_counter()
+        with pytest.raises(PolyencoderError, match=r"^milvus:http://127.*: no connection .*; is the server running"):
+            open_index(where, ranker)
+        assert time.perf_counter() - start < 15
+        assert capfd.readouterr().err == ""

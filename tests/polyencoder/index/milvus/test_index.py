@@ -1,0 +1,185 @@
+"""Changing an index in Milvus Lite: what it holds is what a dict would."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import polyencoder.index.milvus.collection as collection_module
+import polyencoder.index.milvus.index as index_module
+from polyencoder.errors import InputError, PolyencoderError
+from polyencoder.index.base import Candidate
+from polyencoder.index.milvus import MilvusIndex
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
+
+
+names = (f"any_{i}" for i in count())
+
+
+class TestChanging:
+    def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
+        encoded = []
+        original = index_module.encode_candidates
+        monkeypatch.setattr(
+            index_module, "encode_candidates", lambda m, t, texts: encoded.extend(texts) or original(m, t, texts)
+        )
+        index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})])
+        index.add(few)
+        index.update([Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "new")])
+        assert encoded == ["new", "newer"]
+        assert len(index) == len(few) + 3
+
+    def test_records_without_id_are_one_entry_if_equal(self, index):
+        index.add([Candidate(None, "same", {"a": 1}), Candidate(None, "same", {"a": 1}), Candidate(None, "same")])
+        assert len(index) == 10
+
+    def test_killed_while_adding(self, monkeypatch, where, ranker, contexts, many, assert_best):
+        """What was written stays and is not encoded again; the same call goes on."""
+        monkeypatch.setattr(index_module, "_RECORDS_AT_ONCE", 100)
+        index = MilvusIndex.create(where, ranker)
+
+        def dying():
+            yield from many[:250]
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            index.add(dying())
+        assert len(index) == 200
+        again = MilvusIndex.create(where, ranker)
+        again.add(many)
+        assert len(again) == 300
+        hits = again.search(contexts, top_k=9, exactness="exact")
+        assert_best(hits, ranker, contexts, many, k=9, found={"exact"})
+
+    @pytest.mark.parametrize(
+        ("change", "argument", "message"),
+        [
+            ("add", Candidate("id 0", "other", where="f, line 3"), "f, line 3: the id 'id 0' .* has other text: give"),
+            ("add", Candidate("id 0", "{text}"), "the id 'id 0' is that of another candidate .* has other metadata"),
+            ("add", Candidate("x", "  "), "its text is empty"),
+            ("add", Candidate("x", "\ud800"), "not a candidate that Milvus can hold"),
+            ("add", Candidate("x", "\u00e9" * 40_000, where="f, line 3"), "f, line 3: .*its text has 80,000 bytes"),
+            ("add", Candidate("x" * 70_000, "text"), "its id has 70,000 bytes; Milvus holds at most 65,535"),
+            ("add", Candidate("x", "text", {"long": "x" * 70_000}), "its metadata has 70,011 bytes"),
+            ("add", Candidate("x", "text", {"n": math.nan}), "not a candidate that Milvus can hold"),
+            ("remove", "nobody", "no candidate has the id 'nobody'"),
+            ("remove", '"] or id != "', "no candidate has the id"),
+            ("update", Candidate("nobody", "text"), "no candidate has the id 'nobody'"),
+            ("update", Candidate(None, "text", where="f, line 3"), "f, line 3: has no id"),
+            ("update", Candidate("id 0", ""), "its text is empty"),
+        ],
+    )
+    def test_what_cannot_be_changed(self, index, ranker, contexts, few, change, argument, message, assert_best):
+        if isinstance(argument, Candidate) and argument.text == "{text}":
+            argument = argument._replace(text=few[0].text, metadata={"other": 1})
+        fine = "id 1" if change == "remove" else few[1]
+        with pytest.raises(InputError, match=message):
+            getattr(index, change)([fine, argument])
+        assert_best(index.search(contexts, top_k=8), ranker, contexts, few, k=8, found={"exact"})
+
+    def test_one_id_twice_in_one_step(self, index):
+        index.add([Candidate("x", "text"), Candidate("x", "text")])
+        with pytest.raises(InputError, match="line 2: the id 'y' .* has other text"):
+            index.add([Candidate("y", "text", where="line 1"), Candidate("y", "other", where="line 2")])
+        assert len(index) == 9
+
+    def test_the_longest_that_fits(self, index, contexts):
+        index.add([Candidate("x" * 65_535, "y" * 65_535)])
+        assert len(index.search(contexts, top_k=9)[0]) == 9
+
+    def test_a_write_is_tried_again(self, monkeypatch, index):
+        milvus = pytest.importorskip("pymilvus")
+        monkeypatch.setattr(collection_module, "_WRITE_PAUSES", (0.0, 0.0))
+        upsert, failures = index.collection._client.upsert, iter([True, True, False])
+
+        def busy(*args, **kwargs):
+            if next(failures):
+                raise milvus.MilvusException(message="channel not available\nmore", retriable=True)
+            return upsert(*args, **kwargs)
+
+        monkeypatch.setattr(index.collection._client, "upsert", busy)
+        index.add([Candidate("new", "new")])
+        assert len(index) == 9
+        failures = iter([True] * 3)
+        with pytest.raises(PolyencoderError, match=r"Milvus refused the request \(channel not available\)$"):
+            index.add([Candidate("newer", "newer")])
+
+    def test_a_bad_request_is_not_tried_again(self, index):
+        start = time.perf_counter()
+        with pytest.raises(PolyencoderError, match="Milvus refused the request"):
+            index.collection.write([{"key": "x", "id": "x", "text": "no vector"}])
+        assert time.perf_counter() - start < 0.4
+
+
+IDS = st.sampled_from(
+    ["a", "b", 'quote " and \\', "it's", "new\nline", "tab\t \x01 \u00e9 \U0001f642", "d'] or id in ['a"]
+)
+TEXTS = st.sampled_from(["hello", "hi there", "bye", "do you ski ?"])
+METADATA = st.sampled_from([None, {"k": 1}, {"k": 2, "nested": {"a": [1, None]}}, {"k": 'x" or "'}])
+
+
+class AgainstADict(RuleBasedStateMachine):
+    """Any sequence of changes leaves what a dict would hold."""
+
+    ranker = None
+    database = None
+
+    @initialize(kind=st.sampled_from(["auto", "flat"]))
+    def create(self, kind):
+        self.where = f"{self.database}#{next(names)}"
+        self.index = MilvusIndex.create(self.where, self.ranker, kind=kind)
+        self.oracle = {}
+
+    @rule(records=st.lists(st.tuples(IDS, TEXTS, METADATA), max_size=5))
+    def add(self, records):
+        new = {id_: (text, metadata) for id_, text, metadata in records if id_ not in self.oracle}
+        self.index.add(Candidate(id_, *value) for id_, value in new.items())
+        self.oracle |= new
+
+    @rule(ids=st.sets(IDS))
+    def remove(self, ids):
+        gone = sorted(ids & self.oracle.keys())
+        self.index.remove(gone)
+        for id_ in gone:
+            del self.oracle[id_]
+
+    @rule(records=st.lists(st.tuples(IDS, TEXTS, METADATA), max_size=4))
+    def update(self, records):
+        there = [record for record in records if record[0] in self.oracle]
+        self.index.update(Candidate(*record) for record in there)
+        self.oracle |= {id_: (text, metadata) for id_, text, metadata in there}
+
+    @rule()
+    def open_again(self):
+        self.index = MilvusIndex.open(self.where, self.ranker)
+
+    @invariant()
+    def same_as_the_dict(self):
+        if not hasattr(self, "index"):
+            return
+        assert len(self.index) == len(self.oracle)
+        contexts = self.ranker.encode_contexts([["hello , how are you ?"]][:1])
+        for filter in (None, {"k": 1}, {"k": 'x" or "'}, {"k": [None, 2]}):
+            expected = {
+                id_: value
+                for id_, value in self.oracle.items()
+                if filter is None
+                or (value[1] or {}).get("k") in (filter["k"] if isinstance(filter["k"], list) else [filter["k"]])
+            }
+            if self.oracle:
+                (hits,) = self.index.search(contexts, top_k=len(self.oracle), filter=filter)
+                assert {hit.id: (hit.text, hit.metadata) for hit in hits} == expected
+                assert len(hits) == len(expected)
+
+
+def test_any_sequence_of_changes(database, ranker):
+    AgainstADict.ranker, AgainstADict.database = ranker, database
+    run_state_machine_as_test(AgainstADict, settings=settings(max_examples=6, stateful_step_count=8, deadline=None))

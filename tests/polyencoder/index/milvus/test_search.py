@@ -1,0 +1,175 @@
+"""Searching in Milvus Lite, beside the paper's formula on all candidates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import polyencoder.index.milvus.collection as collection_module
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.build import build_index
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.expressions import condition
+from polyencoder.scoring import ContextEncoding
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
+
+
+class TestSearching:
+    @pytest.mark.parametrize("kind", ["auto", "flat"])
+    @pytest.mark.parametrize(
+        ("architecture", "fields"), [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "sqrt"})]
+    )
+    def test_as_scoring_all(self, where, make_ranker, many, kind, architecture, fields, assert_best, dialogues):
+        ranker = make_ranker(architecture, **fields)
+        index = MilvusIndex.create(where, ranker, kind=kind)
+        index.add(many)
+        contexts = ranker.encode_contexts(dialogues)
+        for exactness in ("exact", "certified"):
+            found = {"exact", "certified"} if (kind, exactness) == ("flat", "certified") else {"exact"}
+            hits = index.search(contexts, top_k=9, exactness=exactness)
+            assert_best(hits, ranker, contexts, many, k=9, found=found)
+        # At this size a graph finds all that a list of 64 names.
+        hits = index.search(contexts, top_k=9, list_length=64)
+        found = {"approximate"} if kind == "auto" else {"approximate", "certified"}
+        assert_best(hits, ranker, contexts, many, k=9, found=found)
+
+    def test_a_bi_encoder_on_a_flat_collection_is_certified_at_once(
+        self, where, make_ranker, many, monkeypatch, assert_best, dialogues
+    ):
+        ranker = make_ranker("bi")
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        index.add(many)
+        monkeypatch.setattr(index.collection, "pages", None)
+        contexts = ranker.encode_contexts(dialogues)
+        assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, found={"certified"})
+
+    def test_a_longer_vector_may_break_the_proof(self, where, make_ranker, many, dialogues):
+        """Of a vector long enough rounding alone can hide that it is better."""
+        ranker = make_ranker("bi")
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        index.add(many)
+        index.collection.write(
+            [
+                {
+                    "key": "long",
+                    "id": "long",
+                    "text": "long",
+                    "metadata": {},
+                    "norm": 1e20,
+                    "vector": [0.0] * ranker.model.dim,
+                }
+            ]
+        )
+        contexts = ranker.encode_contexts(dialogues)
+        assert {hit.found for hits in index.search(contexts, top_k=5) for hit in hits} == {"approximate"}
+        assert {hit.found for hits in index.search(contexts, top_k=5, exactness="certified") for hit in hits} == {
+            "exact"
+        }
+
+    def test_what_lists_miss_is_not_certified(self, where, ranker):
+        """The best candidate is second in both codes' lists."""
+        logits = {"first": (1.0, -1.0), "second": (-1.0, 1.0), "best": (0.9, 0.9)}
+        logits |= {f"low {i}": (-float(i), -float(i)) for i in range(9)}
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        index.collection.write(
+            {"key": name, "id": name, "text": name, "metadata": {}, "norm": 9.0, "vector": [*pair, *[0.0] * 14]}
+            for name, pair in logits.items()
+        )
+        codes = ContextEncoding(torch.eye(2, 16).unsqueeze(0))
+        ((hit,),) = index.search(codes, top_k=1, list_length=1)
+        assert (hit.id, hit.found) == ("first", "approximate")
+        ((hit,),) = index.search(codes, top_k=1, list_length=1, exactness="certified")
+        assert (hit.id, hit.found) == ("best", "certified")
+
+    def test_few_are_all_fetched(self, index, ranker, contexts, few, assert_best):
+        assert_best(index.search(contexts, top_k=3), ranker, contexts, few, k=3, found={"exact"})
+
+    def test_lists_grow_until_they_name_k(self, where, ranker, contexts, many):
+        index = MilvusIndex.create(where, ranker)
+        index.add(many)
+        lengths = []
+        nearest = index.collection.nearest
+        index.collection.nearest = lambda vectors, length, c: lengths.append(length) or nearest(vectors, length, c)
+        hits = index.search(contexts, top_k=60, list_length=5)
+        assert {len(some) for some in hits} == {60}
+        assert lengths[0] == 5
+        assert len(lengths) > 1
+
+    def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):
+        expected = shared.search(contexts, top_k=7, exactness="certified")
+        monkeypatch.setattr(collection_module, "_BYTES_A_PAGE", 4 * ranker.model.dim * 23)
+        monkeypatch.setattr("polyencoder.index.milvus.search._NAMED_AT_ONCE", 1)
+        for exactness in ("certified", "exact"):
+            hits = shared.search(contexts, top_k=7, exactness=exactness)
+            assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
+
+    def test_masked_codes_do_not_matter(self, shared, ranker, contexts, many, assert_best):
+        junk = torch.full((contexts.batch_size, 2, contexts.dim), 1e4)
+        mask = torch.ones(contexts.batch_size, contexts.n_codes + 2, dtype=torch.bool)
+        mask[:, -2:] = False
+        padded = ContextEncoding(torch.cat([contexts.vectors, junk], 1), mask)
+        assert_best(
+            shared.search(padded, top_k=9, exactness="certified"),
+            ranker,
+            padded,
+            many,
+            k=9,
+            found={"exact", "certified"},
+        )
+
+    def test_as_in_a_folder(self, shared, ranker, contexts, many, tmp_path):
+        build_index(tmp_path / "folder", many, ranker)
+        for filter in (None, {"n": [1, 4], "even": True}, {"n": None}, {"name": '"1\\'}, {"n": 99}):
+            folder = FolderIndex.open(tmp_path / "folder", ranker).search(contexts, top_k=300, filter=filter)
+            milvus = shared.search(contexts, top_k=300, filter=filter)
+            for one, other in zip(folder, milvus, strict=True):
+                assert {hit.id: (hit.text, hit.metadata) for hit in one} == {
+                    hit.id: (hit.text, hit.metadata) for hit in other
+                }
+
+    @pytest.mark.parametrize(
+        ("filter", "passes"),
+        [
+            ({"n": 3}, lambda m: m.get("n") == 3),
+            ({"n": [3, 5], "even": False}, lambda m: m.get("n") in (3, 5) and m["even"] is False),
+            ({"even": True}, lambda m: m.get("even") is True),
+            ({"name": '"2\\'}, lambda m: m.get("name") == '"2\\'),
+            ({"name": '" or 1 == 1 or "'}, lambda m: False),
+            ({'name"] == "" or metadata["n': 3}, lambda m: False),
+            ({"n": None}, lambda m: not m),
+            ({"n": [None, 0]}, lambda m: m.get("n", 0) == 0),
+            ({"n": []}, lambda m: False),
+            ({"n": -1e20}, lambda m: False),
+        ],
+    )
+    @pytest.mark.parametrize("exactness", ["exact", "certified", None])
+    def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
+        kept = [c for c in many if passes(c.metadata or {})]
+        hits = shared.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
+        assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
+
+    @pytest.mark.parametrize("value", [{"a": 1}, math.nan, b"x"])
+    def test_what_cannot_be_filtered_by(self, value):
+        with pytest.raises(InputError, match="cannot filter by 'key'"):
+            condition({"key": value})
+
+    @pytest.mark.parametrize("k", [0, -1, 9])
+    def test_more_than_there_are(self, index, contexts, k):
+        with pytest.raises(InputError, match=f"top_k is {k}; the index has 8 candidates"):
+            index.search(contexts, top_k=k)
+
+    def test_what_does_not_fit(self, index, contexts):
+        with pytest.raises(InputError, match="do not fit an index of dimension 16"):
+            index.search(ContextEncoding(torch.zeros(1, 2, 3)), top_k=1)
+        with pytest.raises(ConfigError, match="exactness must be one of"):
+            index.search(contexts, top_k=1, exactness="sure")
+        with pytest.raises(InputError, match="list_length must be at least 1"):
+            index.search(contexts, top_k=1, list_length=0)
+
+    def test_no_context(self, index, contexts):
+        assert index.search(contexts.select(slice(0, 0)), top_k=1) == []

@@ -1,0 +1,273 @@
+"""FAISS search against the scan: what is said to be certified is the truth, and full lists give everything."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import approximate
+from polyencoder.index.approximate import FaissSearch
+from polyencoder.index.exact import scan
+from polyencoder.index.faiss_file import KINDS, build_faiss
+from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.scoring import ContextEncoding
+
+pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+
+SMALL = {
+    "flat": {},
+    "hnsw": {"m": 8},
+    "ivf-flat": {"nlist": 4, "nprobe": 2},
+    "ivf-pq": {"nlist": 4, "nprobe": 2, "pq_m": 4, "pq_bits": 3},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def filters_reach_faiss():
+    """Else the few rows of a test that are allowed would all be scanned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "_SCAN_ROWS", 0)
+        patch.setattr(approximate, "_SCAN_SHARE", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def make_search(tmp_path_factory):
+    def make(values, *, kind="flat", dtype="float32", newer=None, **overrides):
+        """Index `values` [n, dim], then add the `newer` rows, which FAISS does not cover."""
+        folder = tmp_path_factory.mktemp("index")
+        write_vectors(folder, 0, *quantize(values, dtype))
+        build_faiss(folder, Vectors.open(folder, dim=values.size(1), dtype=dtype), kind=kind, **overrides)
+        if newer is not None and len(newer):
+            write_vectors(folder, len(values), *quantize(newer, dtype))
+        vectors = Vectors.open(folder, dim=values.size(1), dtype=dtype)
+        return FaissSearch.open(folder, vectors)
+
+    return make
+
+
+def check_against_scan(found, searcher, contexts, **query):
+    """The same scores as the scan's, and each row has the score that is said of it."""
+    expected = scan(contexts, searcher.vectors, **query)
+    assert found.rows.shape == expected.indices.shape
+    torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
+    for rows, wanted in zip(found.rows.tolist(), expected.indices.tolist(), strict=True):
+        assert len(set(rows)) == len(wanted)
+
+
+def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
+    """Contexts and rows with many ties (`whole`), and some rows that are best by no code but good by all of them."""
+    torch.manual_seed(seed)
+    contexts = stretch * torch.randn(batch, codes, dim)
+    values = torch.randn(n, dim)
+    mean = contexts[0].mean(dim=0)
+    values[: n // 3] = mean / mean.norm().clamp(min=1e-3) * torch.rand(n // 3, 1) * 2
+    values[0] = 30 * values[-1]  # a long one
+    if whole:
+        contexts, values = contexts.round(), values.round()
+    return contexts, values
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(0, 10**6),
+    st.integers(5, 90),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.sampled_from(["flat", "ivf-flat"]),
+    st.sampled_from(["basic", "sqrt"]),
+    st.sampled_from([0.1, 1.0, 5.0]),
+    st.sampled_from([None, 0.3, 0.9]),
+    st.integers(0, 10),
+    st.booleans(),
+    st.integers(1, 6),
+)
+def test_certified_results_are_the_truth(
+    make_search, seed, n, batch, codes, kind, attention, stretch, share, newer, whole, length
+):
+    contexts, values = adversarial(n + newer, batch, codes, 4, seed=seed, stretch=stretch, whole=whole)
+    overrides = {"nlist": 4} if kind == "ivf-flat" else {}
+    searcher = make_search(values[:n], kind=kind, newer=values[n:], **overrides)
+    mask = torch.rand(batch, codes) < 0.7
+    context = ContextEncoding(contexts, mask)
+    allowed = None if share is None else torch.rand(n + newer) < share
+    query = {"top_k": int(torch.randint(1, n, ())), "allowed": allowed, "attention": attention}
+    found = searcher.search(context, exactness="certified", list_length=length, **query)
+    assert set(found.found) <= {"certified", "exact"}
+    check_against_scan(found, searcher, context, **query)
+
+
+@pytest.mark.parametrize("exactness", ["approximate", "certified"])
+def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypatch):
+    """A bi-encoder's score is the inner product, so the lists themselves are the answer."""
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(300, 8))
+    monkeypatch.setattr(approximate, "scan", None)  # neither is anything scanned
+    found = searcher.search(ContextEncoding(torch.randn(4, 1, 8)), top_k=5, exactness=exactness)
+    assert found.found == ["certified"] * 4
+
+
+def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(200, 8))
+    monkeypatch.setattr(approximate, "_LONGEST_LIST", 4)
+    contexts = ContextEncoding(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
+    found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
+    assert found.found == ["exact"] * 2
+    check_against_scan(found, searcher, contexts, top_k=1)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
+def test_what_cannot_be_certified_is_scanned(make_search, kind):
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(200, 8), kind=kind, **SMALL[kind])
+    contexts = ContextEncoding(torch.randn(2, 3, 8))
+    found = searcher.search(contexts, top_k=7, exactness="certified")
+    assert found.found == ["exact"] * 2
+    check_against_scan(found, searcher, contexts, top_k=7)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(KINDS),
+    st.sampled_from(["float32", "float16", "bfloat16", "int8"]),
+    st.sampled_from(["basic", "sqrt"]),
+    st.sampled_from([None, 0.5]),
+    st.integers(0, 20),
+)
+def test_full_lists_give_everything(make_search, seed, kind, dtype, attention, share, newer):
+    torch.manual_seed(seed)
+    values = torch.randn(60 + newer, 8)
+    searcher = make_search(values[:60], kind=kind, dtype=dtype, newer=values[60:], **SMALL[kind])
+    contexts = ContextEncoding(torch.randn(3, 4, 8))
+    query = {"top_k": 9, "attention": attention, "allowed": None if share is None else torch.rand(len(values)) < share}
+    found = searcher.search(contexts, list_length=60, effort=1000, **query)
+    if kind == "hnsw" and share is not None:
+        return  # its graph may not reach every allowed row
+    check_against_scan(found, searcher, contexts, **query)
+    proven = searcher.meta.has_exact_lists
+    assert set(found.found) == ({"certified"} if proven else {"approximate"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_allowed_rows_are_found(make_search, kind):
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(400, 8), kind=kind, newer=torch.randn(30, 8), **SMALL[kind])
+    allowed = torch.rand(430) < 0.2
+    found = searcher.search(ContextEncoding(torch.randn(5, 3, 8)), top_k=20, allowed=allowed)
+    assert found.rows.shape == (5, 20)
+    assert allowed[found.rows].all()
+    few = torch.zeros(430, dtype=torch.bool)
+    few[[3, 77, 410]] = True
+    found = searcher.search(ContextEncoding(torch.randn(2, 3, 8)), top_k=20, allowed=few)
+    assert found.rows.sort().values.tolist() == [[3, 77, 410]] * 2
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-flat", "ivf-pq"])
+def test_lists_of_one_probe_are_called_approximate(make_search, kind):
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(400, 8), kind=kind, **SMALL[kind])
+    contexts = ContextEncoding(torch.randn(6, 3, 8))
+    found = searcher.search(contexts, top_k=5, effort=1)
+    assert found.found == ["approximate"] * 6
+    best = scan(contexts, searcher.vectors, top_k=400)
+    for scores, rows, all_scores, all_rows in zip(*found[:2], *best, strict=True):
+        place = {row: i for i, row in enumerate(all_rows.tolist())}
+        torch.testing.assert_close(scores, all_scores[[place[row] for row in rows.tolist()]])
+
+
+def test_newer_rows_are_found(make_search):
+    torch.manual_seed(0)
+    contexts = ContextEncoding(torch.randn(1, 3, 8))
+    newer = 9 * contexts.vectors[0, :1]
+    searcher = make_search(torch.randn(100, 8), kind="hnsw", newer=newer, m=8)
+    assert searcher.search(contexts, top_k=2).rows[0, 0] == 100
+
+
+def test_a_context_without_codes_is_scanned(make_search):
+    contexts = ContextEncoding(torch.randn(2, 2, 8), torch.tensor([[True, False], [False, False]]))
+    found = make_search(torch.randn(50, 8)).search(contexts, top_k=2)
+    assert found.found == ["certified", "exact"]
+    assert found.rows[1].tolist() == [0, 1]
+
+
+def test_an_empty_batch(make_search):
+    found = make_search(torch.randn(50, 8)).search(ContextEncoding(torch.empty(0, 2, 8)), top_k=2)
+    assert found.rows.shape == (0, 2)
+    assert found.found == []
+
+
+def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
+    monkeypatch.setattr(approximate, "_SCAN_ROWS", 10)
+    searcher = make_search(torch.randn(50, 8), kind="hnsw")
+    allowed = torch.arange(50) < 10
+    assert searcher.search(ContextEncoding(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).found == ["exact"]
+
+
+def test_bad_searches_are_refused(make_search):
+    searcher, contexts = make_search(torch.randn(50, 8)), ContextEncoding(torch.randn(1, 2, 8))
+    with pytest.raises(ConfigError, match="exactness must be one of approximate, certified, exact; got 'sure'"):
+        searcher.search(contexts, top_k=1, exactness="sure")
+    with pytest.raises(InputError, match="list_length must be at least 1, got 0"):
+        searcher.search(contexts, top_k=1, list_length=0)
+    with pytest.raises(InputError, match="got 'dot'"):
+        searcher.search(contexts, top_k=1, attention="dot")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "annoy"}, "kind must be auto or one of flat, hnsw, ivf-flat, ivf-pq; got 'annoy'"),
+        ({"kind": "flat", "nlist": 3}, "a flat index has no parameter 'nlist'; it has storage"),
+        ({"kind": "hnsw", "m": 0}, "m must be a whole number of at least 1, got 0"),
+        ({"kind": "hnsw", "storage": "int4"}, "storage must be one of float32, float16; got 'int4'"),
+        ({"kind": "ivf-flat", "nlist": 51}, "nlist is 51, more than the rows"),
+        ({"kind": "ivf-pq", "pq_m": 3}, "pq_m must divide the vectors' dimension, 8; got 3"),
+    ],
+)
+def test_bad_builds_are_refused(make_search, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_search(torch.randn(50, 8), **settings)
+
+
+def test_a_build_replaces_the_one_before(make_search):
+    searcher = make_search(torch.randn(50, 8), kind="hnsw")
+    folder = searcher.vectors.folder
+    assert build_faiss(folder, searcher.vectors).kind == "flat"  # so few
+    assert [path.name for path in folder.glob("faiss*")] != []
+    assert sorted(path.name for path in folder.glob("faiss*")) == ["faiss-flat.index", "faiss.json"]
+
+
+def test_an_index_of_other_vectors_is_refused(make_search):
+    searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(50, 8))
+    with pytest.raises(CheckpointError, match="was made of other vectors"):
+        FaissSearch.open(searcher.vectors.folder, other.vectors)
+
+
+def test_damaged_files_are_refused(make_search):
+    searcher = make_search(torch.randn(50, 8))
+    folder, vectors = searcher.vectors.folder, searcher.vectors
+    meta, file = folder / "faiss.json", folder / "faiss-flat.index"
+    good = meta.read_text()
+    meta.write_text(json.dumps({**json.loads(good), "format_version": 99}))
+    with pytest.raises(CheckpointError, match="format version 99"):
+        FaissSearch.open(folder, vectors)
+    meta.write_text("{")
+    with pytest.raises(CheckpointError, match=r"faiss.json cannot be read"):
+        FaissSearch.open(folder, vectors)
+    meta.write_text(good)
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(CheckpointError, match=r"faiss-flat.index cannot be read"):
+        FaissSearch.open(folder, vectors)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"faiss-flat.index cannot be read"):
+        FaissSearch.open(folder, vectors)
+    meta.unlink()
+    with pytest.raises(CheckpointError, match="there is no FAISS index; build one"):
+        FaissSearch.open(folder, vectors)

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import polyencoder.index.build as build_module
+import polyencoder.index.shards as shards_module
+import polyencoder.index.vectors as vectors_module
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.build import build_index
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.meta import META, UNFINISHED, IndexMeta
+from polyencoder.index.vectors import Vectors, quantize
+
+SHARD = 4
+N_TEXTS = 18  # different ones: shards of 4, 4, 4, 4 and 2
+
+
+@pytest.fixture
+def candidates(sentences) -> list[Candidate]:
+    """Texts of very different lengths, every third of them twice under two ids."""
+    texts = [*sentences, *(sentence[: 3 + i] for i, sentence in enumerate(sentences)), " ".join(sentences), "hi"]
+    assert len(set(texts)) == N_TEXTS
+    twice = [Candidate(f"again {i}", text, {"i": i}) for i, text in enumerate(texts[::3])]
+    return [*(Candidate(None, text) for text in texts), *twice]
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def make_index(tmp_path, ranker, candidates):
+    """(name="index", **build_index's arguments) -> the folder of an index of `candidates`."""
+
+    def make(name: str = "index", **settings) -> Path:
+        build_index(
+            tmp_path / name, settings.pop("candidates", candidates), ranker, **({"shard_size": SHARD} | settings)
+        )
+        return tmp_path / name
+
+    return make
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_each_text_has_its_vector(make_index, ranker, dtype):
+    folder = make_index(dtype=dtype)
+    meta = IndexMeta.read(folder)
+    assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
+    vectors = Vectors.open(folder, dim=meta.dim, dtype=meta.dtype, rows=meta.rows)
+    texts = Catalogue.open(folder).texts(0, N_TEXTS)
+    one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts])
+    stored, scales = quantize(one_by_one, dtype)
+    expected = stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
+    largest = one_by_one.abs().max()
+    step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one place of rounding
+    torch.testing.assert_close(
+        vectors.take(torch.arange(N_TEXTS)), expected, rtol=1e-4, atol=float(largest * step) + 1e-5
+    )
+
+
+def test_the_files_are_shards(make_index):
+    folder = make_index(dtype="int8")
+    vectors = [f"vectors-{first:012d}" for first in range(0, N_TEXTS, SHARD)]
+    expected = {META, "catalogue.sqlite", *(f"{v}.npy" for v in vectors), *(f"{v}.scales.npy" for v in vectors)}
+    assert set(contents(folder)) == expected
+
+
+def test_equal_texts_are_encoded_once(monkeypatch, make_index):
+    encoded = []
+    original = shards_module.encode_candidates
+
+    def encode(model, text, texts, **others):
+        encoded.extend(texts)
+        return original(model, text, texts, **others)
+
+    monkeypatch.setattr(shards_module, "encode_candidates", encode)
+    folder = make_index()
+    assert len(encoded) == len(set(encoded)) == N_TEXTS
+    assert len(Catalogue.open(folder)) == N_TEXTS + 6
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(monkeypatch, module, name: str, call: int, *, after: bool) -> None:
+    """The call of this number dies, before or after its work."""
+    calls, original = count(1), getattr(module, name)
+
+    def die(*args, **kwargs):
+        if (this := next(calls)) == call and not after:
+            raise Killed
+        result = original(*args, **kwargs)
+        if this == call:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(module, name, die)
+
+
+MOMENTS = [
+    (build_module, "_remove_parts", 1),
+    (Catalogue, "put", 1),
+    (Catalogue, "put", 15),
+    (IndexMeta, "write", 1),
+    (shards_module, "encode_candidates", 1),
+    (shards_module, "encode_candidates", 4),
+    (shards_module, "write_vectors", 1),
+    (shards_module, "write_vectors", 5),
+    (vectors_module, "_save", 2),
+    (vectors_module, "_save", 3),
+    (np, "save", 6),
+    (build_module, "_finish", 1),
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("module", "name", "call"), MOMENTS)
+def test_killed_and_started_again(make_index, module, name, call, after):
+    undisturbed = contents(make_index("undisturbed", dtype="int8"))
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(patch, module, name, call, after=after)
+        with pytest.raises(Killed):
+            make_index(dtype="int8")
+    assert contents(make_index(dtype="int8")) == undisturbed
+
+
+def test_whole_shards_are_not_encoded_again(monkeypatch, make_index, tmp_path):
+    with monkeypatch.context() as patch:
+        killed_at(patch, shards_module, "write_vectors", 3, after=True)
+        with pytest.raises(Killed):
+            make_index()
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
+    assert len(kept) == 3
+    make_index()
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+SCRIPT = """
+import os, signal, sys
+from polyencoder import Ranker
+import polyencoder.index.build as build, polyencoder.index.shards as shards
+from polyencoder.index.base import Candidate
+
+def kill(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+model, folder, moment = sys.argv[1:]
+candidates = [Candidate(None, f"text {i}") for i in range(10)]
+calls = []
+
+def kill_in_second_shard(texts, *args, **kwargs):
+    calls.append(1)
+    if len(calls) == 2:
+        kill()
+    return quantize(texts, *args, **kwargs)
+
+def kill_while_reading():
+    yield from candidates[:5]
+    kill()
+
+source = candidates
+if moment == "reading":
+    source = kill_while_reading()
+elif moment == "encoding":
+    quantize = shards.quantize
+    shards.quantize = kill_in_second_shard
+elif moment == "writing":
+    import numpy
+    numpy.save = lambda file, *args, **kwargs: (file.write(b"half"), file.flush(), kill())
+build.build_index(folder, source, Ranker.from_pretrained(model), shard_size=3)
+"""
+
+
+@pytest.mark.parametrize("moment", ["reading", "writing", "encoding"])
+def test_a_real_kill(tmp_path, ranker, moment):
+    candidates = [Candidate(None, f"text {i}") for i in range(10)]
+    ranker.save_pretrained(tmp_path / "model")
+    build_index(tmp_path / "undisturbed", candidates, ranker, shard_size=3)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "model"), str(tmp_path / "index"), moment]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "index" / META).exists()
+    assert any(name.endswith(".part") for name in contents(tmp_path / "index")) == (moment != "encoding")
+    build_index(tmp_path / "index", candidates, ranker, shard_size=3)
+    assert contents(tmp_path / "index") == contents(tmp_path / "undisturbed")
+
+
+def test_two_processes_write_the_same_bytes(make_index):
+    assert contents(make_index("two", workers=2)) == contents(make_index("one", workers=1))
+
+
+def test_under_torchrun(monkeypatch, make_index, candidates):
+    """Two ranks, here as threads: each encodes its share, and both return when all is there."""
+    undisturbed = contents(make_index("undisturbed"))
+    encoded: dict[int, list[int]] = {}
+    original, waits = build_module._awaited, threading.Event()
+
+    def awaited(folder, plan):
+        waits.set()
+        return original(folder, plan)
+
+    def encode_here(folder, model, text, plan, shards, **others):
+        encoded[threading.get_ident()] = list(shards)
+        return shards_module.encode_here(folder, model, text, plan, shards, **others)
+
+    monkeypatch.setattr(build_module, "_awaited", awaited)
+    monkeypatch.setattr(build_module, "encode_here", encode_here)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    other = threading.Thread(target=make_index, args=("index",), kwargs={"candidates": []})  # reads none of them
+    other.start()
+    assert waits.wait(60)
+    monkeypatch.setenv("RANK", "0")
+    folder = make_index()
+    other.join(60)
+    assert not other.is_alive()
+    assert contents(folder) == undisturbed
+    assert encoded == {threading.get_ident(): [0, 8, 16], other.ident: [4, 12]}
+
+
+def test_torchrun_and_workers(monkeypatch, make_index):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="workers is 2 under torchrun"):
+        make_index(workers=2)
+
+
+def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
+    folder = make_index()
+    before = contents(folder)
+    monkeypatch.setattr(shards_module, "encode_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
+    make_index()
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_index_is_there(make_index, make_ranker, tmp_path, candidates, finished):
+    folder = make_index()
+    if not finished:
+        (folder / META).rename(folder / UNFINISHED)
+    before = contents(folder)
+    with pytest.raises(InputError, match="an index of other candidates is there"):
+        make_index(candidates=candidates[1:])
+    with pytest.raises(InputError, match="an index with dtype float32 is there, int8 is asked for now"):
+        make_index(dtype="int8")
+    with pytest.raises(InputError, match="an index with shard_size 4 is there, 5 is asked for now"):
+        make_index(shard_size=5)
+    with pytest.raises(CheckpointError, match="made by another model"):
+        build_index(folder, candidates, make_ranker("poly", seed=1), shard_size=SHARD)
+    assert contents(folder) == before
+
+
+def test_vectors_of_unknown_origin(make_index):
+    folder = make_index()
+    (folder / META).unlink()
+    with pytest.raises(InputError, match="has files of vectors, but no meta.json"):
+        make_index()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([], "there is no candidate to put into it: the input is empty"),
+        ([Candidate(None, "a"), Candidate(None, " ", where="c.txt, line 2")], "c.txt, line 2: .*its text is empty"),
+        ([Candidate("1", "a"), Candidate("1", "b", where="c.jsonl, line 2")], "c.jsonl, line 2: the id '1' is that of"),
+    ],
+)
+def test_candidates_that_cannot_be_used(make_index, tmp_path, bad, message):
+    with pytest.raises(InputError, match=message):
+        make_index(candidates=bad)
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"workers": 0}, "workers is 0"), ({"shard_size": 0}, "shard_size is 0"), ({"dtype": "int4"}, "dtype is 'int4'")],
+)
+def test_settings_that_make_no_sense(make_index, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_index(**settings)
+
+
+def test_a_cross_encoder(make_ranker, tmp_path, candidates):
+    with pytest.raises(InputError, match="a cross-encoder has no vectors of candidates"):
+        build_index(tmp_path / "index", candidates, make_ranker("cross"))
+
+
+def test_a_full_disk(monkeypatch, make_index, tmp_path):
+    undisturbed = contents(make_index("undisturbed"))
+    with monkeypatch.context() as patch:
+
+        def full(*args, **kwargs):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(np, "save", full)
+        with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*goes on from there"):
+            make_index()
+    assert set(contents(tmp_path / "index")) == {"catalogue.sqlite", UNFINISHED}
+    assert contents(make_index()) == undisturbed
+
+
+def test_a_shard_that_was_cut_short(make_index, tmp_path):
+    folder = make_index()
+    (folder / META).rename(folder / UNFINISHED)
+    shard = folder / "vectors-000000000004.npy"
+    shard.write_bytes(shard.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: cut short"):
+        make_index()
+    assert not (folder / META).exists()
+
+
+def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch):
+    """Ten times the candidates, the same peak of what Python and numpy allocate."""
+    monkeypatch.setattr("polyencoder.text.encoder.MEMORY", 1000)
+
+    def encode(model, text, texts, progress):  # as cheap as can be: many thousands are encoded
+        progress(len(texts))
+        return torch.tensor([[float(len(t))] * model.dim for t in texts])
+
+    monkeypatch.setattr(shards_module, "encode_candidates", encode)
+    peaks = []
+    for n in (2_000, 20_000):
+        tracemalloc.start()
+        build_index(tmp_path / str(n), (Candidate(None, f"text {i}") for i in range(n)), ranker, shard_size=500)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_progress_goes_to_stderr(make_index, capsys):
+    make_index(progress=True)
+    out, err = capsys.readouterr()
+    assert not out
+    assert "reading: 24.0 candidates" in err
+    assert "encoding: 100%" in err

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.candidates import candidates_from
+from polyencoder.reading import BadExamples
+
+
+def without_place(candidates) -> list[tuple]:
+    return [candidate[:3] for candidate in candidates]
+
+
+def test_text_lines(tmp_path):
+    path = tmp_path / "candidates.txt"
+    path.write_text("hello\n\n  \nhow are you ?\n", encoding="utf-8")
+    assert list(candidates_from(path)) == [
+        Candidate(None, "hello", None, f"{path}, line 1"),
+        Candidate(None, "how are you ?", None, f"{path}, line 4"),
+    ]
+
+
+RECORDS = [
+    {"id": "a", "text": "hello", "lang": "en"},
+    {"text": "hallo", "lang": "de"},
+    {"id": 7, "text": "bye", "lang": "en"},
+]
+EXPECTED = [("a", "hello", {"lang": "en"}), (None, "hallo", {"lang": "de"}), ("7", "bye", {"lang": "en"})]
+
+
+def test_json_lines(tmp_path):
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, RECORDS)))
+    with gzip.open(tmp_path / "c.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, RECORDS)))
+    assert without_place(candidates_from(tmp_path / "c.jsonl")) == EXPECTED
+    assert without_place(candidates_from(f"{tmp_path}/c.js*")) == EXPECTED * 2
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    full = [{"id": None, **record} | {"id": str(record["id"]) if "id" in record else None} for record in RECORDS]
+    parquet.write_table(pyarrow.Table.from_pylist(full), tmp_path / "c.parquet")
+    assert without_place(candidates_from(tmp_path / "c.parquet")) == EXPECTED
+
+
+def test_csv(tmp_path):
+    (tmp_path / "c.csv").write_text('text,id,lang\nhello,a,en\n"hi, you",b,en\n')
+    expected = [("a", "hello", {"lang": "en"}), ("b", "hi, you", {"lang": "en"})]
+    assert without_place(candidates_from(tmp_path / "c.csv")) == expected
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    found = list(candidates_from("-"))
+    assert [candidate.text for candidate in found] == ["one", "two"]
+    assert found[1].where == "standard input, line 2"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"id": "a"}, "line 2: no text in the field `text`"),
+        ({"id": "a", "text": " "}, "line 2: no text in the field `text`"),
+        ({"text": 5}, "line 2: no text in the field `text`"),
+        ({"text": "x" * 100_000}, "line 2: a text of 100,000 characters, more than 20,000"),
+        ({"text": "x", "id": 1.5}, "line 2: the id 1.5 is neither"),
+        ({"text": "x", "id": True}, "line 2: the id True is neither"),
+        ({"text": "x", "id": ""}, "line 2: the id '' is neither"),
+    ],
+)
+def test_records_that_cannot_be_used(tmp_path, record, message):
+    path = tmp_path / "c.jsonl"
+    path.write_text("\n".join([json.dumps({"text": "fine"}), json.dumps(record), json.dumps({"text": "fine too"})]))
+    with pytest.raises(InputError, match=message):
+        list(candidates_from(path))
+    bad = BadExamples(skip=True)
+    assert [candidate.text for candidate in candidates_from(path, bad=bad)] == ["fine", "fine too"]
+    assert bad.count == 1
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "c.txt").write_bytes(b"fine\n\xff\xfe\n")
+    with pytest.raises(InputError, match="c.txt, line 2"):
+        list(candidates_from(tmp_path / "c.txt"))

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.vectors import Vectors, quantize, remove_vectors, vectors_file, write_vectors
+
+DTYPES = ["float32", "float16", "bfloat16", "int8"]
+DIM = 5
+SIZES = [4, 1, 7]  # rows of the files
+
+
+def random_rows(n: int, *, seed: int = 0) -> torch.Tensor:
+    """Rows of very different lengths; one is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, DIM, generator=generator) * 10 ** torch.randint(-3, 4, (n, 1), generator=generator)
+    rows[n // 2] = 0
+    return rows
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    return random_rows(sum(SIZES))
+
+
+def write(folder, rows, dtype) -> None:
+    first = 0
+    for part in rows.split(SIZES):
+        write_vectors(folder, first, *quantize(part, dtype))
+        first += len(part)
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def vectors(tmp_path, rows, dtype) -> Vectors:
+    write(tmp_path, rows, dtype)
+    return Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+
+
+def allowed_error(rows, dtype) -> torch.Tensor:
+    """The most that rounding may move each number, from the formats' definitions."""
+    if dtype == "int8":
+        return (rows.abs().amax(1, keepdim=True) / 127 / 2 * 1.0001).expand_as(rows) + 1e-38
+    relative = {"float32": 0, "float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    return rows.abs() * relative + {"float16": 2**-25}.get(dtype, 0)  # below: subnormal numbers
+
+
+def test_what_was_written_is_read(vectors, rows, dtype):
+    assert len(vectors) == sum(SIZES)
+    read = vectors.take(torch.arange(len(rows)))
+    assert read.dtype == torch.float32
+    assert ((read - rows).abs() <= allowed_error(rows, dtype)).all()
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_chunks_are_the_rows_in_order(vectors, dtype, size):
+    first_row = 0
+    for first, chunk in vectors.chunks(size):
+        assert first == first_row
+        assert 1 <= len(chunk) <= size
+        assert chunk.dtype == vectors.dtype == getattr(torch, dtype)
+        full = chunk.float()
+        scales = vectors.scales(first, first + len(chunk))
+        assert (scales is None) == (dtype != "int8")
+        if scales is not None:
+            full *= scales.unsqueeze(1)
+        assert full.equal(vectors.take(torch.arange(first, first + len(chunk))))
+        first_row += len(chunk)
+    assert first_row == len(vectors)
+
+
+def test_chunks_are_views_of_the_files(vectors):
+    places = [[chunk.data_ptr() for _, chunk in vectors.chunks(2)] for _ in range(2)]
+    assert places[0] == places[1]
+    for _, chunk in vectors.chunks(100):
+        before = chunk.clone()
+        chunk.zero_()  # reaches this process's memory alone
+        on_disk = Vectors.open(vectors.folder, dim=DIM, dtype="int8" if chunk.dtype == torch.int8 else _name(chunk))
+        assert any(before.equal(other) for _, other in on_disk.chunks(100))
+
+
+def _name(tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@given(asked=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30), dtype=st.sampled_from(DTYPES))
+@settings(max_examples=40, deadline=None)
+def test_rows_in_any_order(tmp_path_factory, asked, dtype):
+    folder = tmp_path_factory.mktemp("vectors")
+    write(folder, random_rows(sum(SIZES)), dtype)
+    vectors = Vectors.open(folder, dim=DIM, dtype=dtype)
+    everything = vectors.take(torch.arange(len(vectors)))
+    assert vectors.take(torch.tensor(asked, dtype=torch.int64)).equal(everything[asked])
+
+
+@pytest.mark.parametrize("bounds", [(0, 12), (2, 9), (4, 5), (11, 12), (3, 3)])
+def test_scales_of_a_range(tmp_path, rows, bounds):
+    write(tmp_path, rows, "int8")
+    scales = Vectors.open(tmp_path, dim=DIM, dtype="int8").scales(*bounds)
+    expected = (rows.abs().amax(1) / 127)[slice(*bounds)]
+    torch.testing.assert_close(scales, expected)
+
+
+def test_no_rows(tmp_path):
+    vectors = Vectors.open(tmp_path, dim=DIM, dtype="int8")
+    assert len(vectors) == 0
+    assert list(vectors.chunks(3)) == []
+    assert vectors.take(torch.empty(0, dtype=torch.int64)).shape == (0, DIM)
+
+
+@pytest.mark.parametrize("row", [-1, sum(SIZES)])
+def test_a_row_that_is_not_there(vectors, row):
+    with pytest.raises(InputError, match="the index has rows 0 to 11"):
+        vectors.take(torch.tensor([0, row]))
+
+
+def test_files_behind_the_last_row_are_passed_over(vectors, tmp_path, dtype):
+    assert len(Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=5)) == 5
+    remove_vectors(tmp_path, from_row=5)
+    assert len(Vectors.open(tmp_path, dim=DIM, dtype=dtype)) == 5
+    assert len(list(tmp_path.iterdir())) == (4 if dtype == "int8" else 2)
+
+
+@pytest.mark.parametrize("keep", [0, 60, -1])
+def test_a_file_cut_short(vectors, tmp_path, dtype, keep):
+    path = vectors_file(tmp_path, 4)
+    data = path.read_bytes()
+    path.write_bytes(data[:keep])
+    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: cut short"):
+        Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+
+
+def test_a_file_that_is_missing(vectors, tmp_path, dtype):
+    vectors_file(tmp_path, 4).unlink()
+    with pytest.raises(CheckpointError, match="vectors-000000000004.npy is missing"):
+        Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+
+
+def test_the_last_file_is_missing(vectors, tmp_path, dtype):
+    vectors_file(tmp_path, 5).unlink()
+    with pytest.raises(CheckpointError, match="hold 5 vectors, but it has 12 texts"):
+        Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=12)
+
+
+def test_the_scales_are_missing(tmp_path, rows):
+    write(tmp_path, rows, "int8")
+    (tmp_path / "vectors-000000000005.scales.npy").unlink()
+    with pytest.raises(CheckpointError, match="vectors-000000000005.scales.npy: .*missing"):
+        Vectors.open(tmp_path, dim=DIM, dtype="int8")
+
+
+def test_files_of_another_shape_or_dtype(tmp_path, rows):
+    write(tmp_path, rows, "float16")
+    with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; meta.json says float16 \['rows', 6\]"):
+        Vectors.open(tmp_path, dim=6, dtype="float16")
+    with pytest.raises(CheckpointError, match="has float16 .* meta.json says float32"):
+        Vectors.open(tmp_path, dim=5, dtype="float32")
+    with pytest.raises(ConfigError, match="dtype is 'float8'; it must be one of float32, float16, bfloat16, int8"):
+        Vectors.open(tmp_path, dim=5, dtype="float8")
+
+
+def test_a_pickle_is_not_run(tmp_path, malicious_pickle):
+    data, witness = malicious_pickle(4)
+    vectors_file(tmp_path, 0).write_bytes(data)
+    with pytest.raises(CheckpointError, match="damaged"):
+        Vectors.open(tmp_path, dim=DIM, dtype="float32")
+    assert not witness.exists()
+
+
+def test_numbers_that_cannot_be_stored(dtype):
+    with pytest.raises(InputError, match="not finite"):
+        quantize(torch.tensor([[0.0, torch.nan]]), dtype)
+    with pytest.raises(InputError, match="not finite"):
+        quantize(torch.tensor([[0.0, torch.inf]]), dtype)
+    large = torch.tensor([[7e4, 0.0]])
+    if dtype == "float16":
+        with pytest.raises(InputError, match=r"up to 7e\+04, more than float16 can hold; store them as bfloat16"):
+            quantize(large, dtype)
+    else:
+        quantize(large, dtype)
+
+
+def test_the_file_is_numpys(tmp_path, rows):
+    """Anyone can read it; bfloat16 as the upper half of float32."""
+    write(tmp_path, rows, "bfloat16")
+    bits = np.load(vectors_file(tmp_path, 0)).astype(np.uint32) << 16
+    assert (bits.view(np.float32) == rows[:4].bfloat16().float().numpy()).all()

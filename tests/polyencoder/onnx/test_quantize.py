@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.onnx import export_onnx, quantize_int8, recall_change
+
+
+@pytest.fixture(scope="session")
+def quantized(exported, tmp_path_factory):
+    """(kind) -> the torch ranker, the folder of its graphs, and a folder with the int8 ones alone."""
+    pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
+    made = {}
+
+    def make(kind: str):
+        if kind not in made:
+            ranker, folder = exported(kind)
+            out = tmp_path_factory.mktemp("int8") / kind
+            quantize_int8(folder, out=out)
+            made[kind] = ranker, folder, out
+        return made[kind]
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly-codes", "poly-n_last", "cross"])
+def test_scores_are_near_those_of_torch(quantized, dialogues, sentences, kind):
+    ranker, _, folder = quantized(kind)
+    expected = ranker.score(dialogues, sentences)
+    found = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu").score(dialogues, sentences)
+    assert not torch.allclose(found, expected, rtol=1e-4, atol=1e-4)  # they are int8
+    assert torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1] > 0.97
+
+
+def test_the_linear_layers_are_int8_and_the_rest_is_not(quantized):
+    import onnx
+
+    for name in ("context.int8.onnx", "candidates.int8.onnx"):
+        graph = onnx.load(quantized("bi")[2] / name).graph
+        integer = {one.name: len(one.dims) for one in graph.initializer if one.data_type == onnx.TensorProto.INT8}
+        matrices = [name for name, dims in integer.items() if dims == 2]
+        assert len(matrices) == 2 * 6  # two layers: query, key, value, output, two of the feed-forward part
+        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 6
+
+
+def test_out_is_complete_by_itself(quantized):
+    _, source, out = quantized("bi")
+    expected = {"config.json", "tokenizer.json", "onnx.json", "context.int8.onnx", "candidates.int8.onnx"}
+    assert {path.name for path in out.iterdir()} == expected
+    assert not any("int8" in path.name for path in source.iterdir())
+
+
+def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
+    ranker = make_ranker("bi")
+    export_onnx(ranker, tmp_path)
+    quantize_int8(tmp_path)
+    exact = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
+    torch.testing.assert_close(exact.score(["hi"], sentences), ranker.score(["hi"], sentences), rtol=1e-4, atol=1e-4)
+    int8 = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
+    assert int8.model.candidate_fingerprint != exact.model.candidate_fingerprint
+    assert not list(tmp_path.glob(".*"))  # nothing temporary is left
+
+
+def test_it_is_quiet(exported, tmp_path, caplog, capfd):
+    with caplog.at_level(logging.WARNING):
+        quantize_int8(exported("bi")[1], out=tmp_path)
+    assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+def test_nothing_is_left_of_a_quantization_that_fails(make_ranker, tmp_path):
+    export_onnx(make_ranker("bi"), tmp_path)
+    (tmp_path / "candidates.onnx").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="candidates.onnx: not a readable ONNX graph"):
+        quantize_int8(tmp_path)
+    assert not [path.name for path in tmp_path.iterdir() if "int8" in path.name]
+
+
+def test_nothing_to_quantize(make_ranker, tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"no onnx.json in it.*write them with `polyencoder export MODEL FOLDER --onnx`"
+    ):
+        quantize_int8(tmp_path)
+    export_onnx(make_ranker("bi"), tmp_path)
+    (tmp_path / "context.onnx").unlink()
+    with pytest.raises(CheckpointError, match="no context.onnx in it: nothing to quantize; write them with"):
+        quantize_int8(tmp_path)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_the_packages(exported, tmp_path, block_import, package):
+    _, folder = exported("bi")
+    block_import(package)
+    with pytest.raises(ConfigError, match=rf"`{package}` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+        quantize_int8(folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_recall_is_how_often_the_label_is_first(make_ranker, sentences):
+    """Against counting by hand, with two rankers that disagree."""
+    one, other = make_ranker("bi", seed=1), make_ranker("bi", seed=2)
+    examples = [([context], label, sentences) for context in ("hi", "ski ?") for label in sentences]
+    firsts = [[sentences[r.score([c], sentences)[0].argmax()] for c in ("hi", "ski ?")] for r in (one, other)]
+    expected = [sum(label == first for first in found for label in sentences) / 16 for found in firsts]
+    assert recall_change(one, other, iter(examples)) == tuple(expected)
+    hits = [(context, first, sentences) for context, first in zip(("hi", "ski ?"), firsts[0], strict=True)]
+    assert recall_change(one, one, hits) == (1.0, 1.0)
+
+
+def test_recall_of_what_cannot_be_counted(make_ranker):
+    ranker = make_ranker("bi")
+    with pytest.raises(InputError, match="no example to compare the rankers on"):
+        recall_change(ranker, ranker, [])
+    with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
+        recall_change(ranker, ranker, [("hi", "a", ["a", "b"]), ("hi", "c", ["a", "b"])])

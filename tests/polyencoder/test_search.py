@@ -1,0 +1,147 @@
+"""`Ranker.index` and `Ranker.search`: the way from texts to hits."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from polyencoder import CheckpointError, ConfigError, InputError
+from polyencoder.index import Candidate
+from polyencoder.index.searcher import Searcher
+
+CONTEXT = ["do you ski ?", "no , i have two dogs ."]
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_searching_is_ranking(make_ranker, sentences, architecture):
+    ranker = make_ranker(architecture)
+    index = ranker.index(sentences)
+    ranked = ranker.rank(CONTEXT, sentences)
+    for top_k in (1, 3, len(sentences)):
+        hits = ranker.search(CONTEXT, index, top_k=top_k)
+        assert [hit.text for hit in hits] == [one.text for one in ranked[:top_k]]
+        assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked[:top_k]], abs=1e-3)
+        assert {hit.found for hit in hits} == {"exact"}
+    assert len(ranker.search("hello", index)) == len(sentences)  # which are fewer than the default
+    many = ranker.search_many([CONTEXT, "hello"], index, top_k=2)
+    alone = [ranker.search(context, index, top_k=2) for context in (CONTEXT, "hello")]
+    assert [[hit.id for hit in hits] for hits in many] == [[hit.id for hit in hits] for hits in alone]
+
+
+def test_ten_by_default(ranker):
+    assert len(ranker.search("hello", ranker.index(f"candidate {i}" for i in range(20)))) == 10
+
+
+def test_records_and_filters(ranker, sentences):
+    index = ranker.index(Candidate(f"id{i}", text, {"even": i % 2 == 0}) for i, text in enumerate(sentences))
+    hits = ranker.search("hello", index, filter={"even": True})
+    assert {hit.id for hit in hits} == {"id0", "id2", "id4", "id6"}
+
+
+def test_a_temporary_index_goes_with_its_object(ranker, sentences):
+    index = ranker.index(sentences)
+    folder = index.folder
+    assert folder.is_dir()
+    index.compact()
+    assert ranker.search("hello", index, top_k=1)
+    del index
+    gc.collect()
+    assert not folder.parent.exists()
+
+
+def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
+    made = ranker.index(sentences, tmp_path / "index", dtype="int8", shard_size=3)
+    assert made.meta.dtype == "int8"
+    by_path = ranker.search("hello", str(tmp_path / "index"), top_k=3)
+    assert by_path == ranker.search("hello", made, top_k=3) == ranker.search("hello", tmp_path / "index", top_k=3)
+    assert ranker.index(sentences, tmp_path / "index", dtype="int8", shard_size=3).search(
+        ranker.encode_contexts(["hello"]), top_k=3
+    ) == [by_path]
+    with pytest.raises(CheckpointError, match="made by another model"):
+        make_ranker("poly", seed=1).search("hello", tmp_path / "index")
+    with pytest.raises(InputError, match="an index of other candidates is there"):
+        ranker.index(sentences[1:], tmp_path / "index", dtype="int8", shard_size=3)
+
+
+def test_indexed_search(ranker, sentences):
+    pytest.importorskip("faiss")
+    index = ranker.index(sentences, faiss="flat")
+    scanned = ranker.search(CONTEXT, index, top_k=3, exactness="exact")
+    assert {hit.found for hit in scanned} == {"exact"}
+    for exactness in (None, "approximate", "certified"):
+        hits = ranker.search(CONTEXT, index, top_k=3, exactness=exactness)
+        assert [hit.id for hit in hits] == [hit.id for hit in scanned]
+        assert {hit.found for hit in hits} == {"certified"}  # all rows are in the lists
+    index.add([Candidate("new", "a candidate that FAISS does not know")])
+    assert "new" in {hit.id for hit in ranker.search(CONTEXT, index, top_k=9)}
+    index.remove(["new"])
+    assert "new" not in {hit.id for hit in ranker.search(CONTEXT, index, top_k=8)}
+
+
+@pytest.mark.parametrize(("top_k", "rerank_k"), [(2, 4), (4, 2), (8, 8), (3, 100)])
+def test_re_ranking(ranker, make_ranker, sentences, top_k, rerank_k):
+    cross = make_ranker("cross")
+    index = ranker.index(sentences)
+    first = [hit.text for hit in ranker.search(CONTEXT, index, top_k=8)]
+    best = [one.text for one in cross.rank(CONTEXT, first[:rerank_k])]
+    hits = ranker.search(CONTEXT, index, top_k=top_k, rerank=cross, rerank_k=rerank_k)
+    assert [hit.text for hit in hits] == [*best, *first[rerank_k:]][:top_k]
+
+
+def test_the_steps_are_timed(ranker, make_ranker, sentences):
+    searcher = Searcher(ranker, ranker.index(sentences), reranker=make_ranker("cross"))
+    searcher([CONTEXT, "hello"])
+    searcher(["hello"])
+    assert searcher.contexts == 3
+    assert list(searcher.seconds) == ["encode", "search", "rerank"]
+    assert all(seconds > 0 for seconds in searcher.seconds.values())
+
+
+def test_errors(ranker, make_ranker, sentences, tmp_path):
+    index = ranker.index(sentences)
+    cross = make_ranker("cross")
+    with pytest.raises(InputError, match="a cross-encoder has no vectors of candidates"):
+        cross.index(sentences)
+    with pytest.raises(InputError, match="candidates is one text"):
+        ranker.index("hello")
+    with pytest.raises(InputError, match="contexts is one text"):
+        ranker.search_many("hello", index)
+    with pytest.raises(InputError, match="context 0 is empty"):
+        ranker.search([" "], index)
+    with pytest.raises(InputError, match="top_k is 9; the index has 8 candidates, so it must be 1 to 8"):
+        ranker.search("hello", index, top_k=9)
+    with pytest.raises(InputError, match="a poly-encoder cannot re-rank"):
+        ranker.search("hello", index, rerank=ranker)
+    with pytest.raises(InputError, match="rerank_k is 0"):
+        ranker.search("hello", index, rerank=cross, rerank_k=0)
+    with pytest.raises(ConfigError, match="exactness is 'some'; it must be one of exact, certified, approximate"):
+        ranker.search("hello", index, exactness="some")
+    with pytest.raises(CheckpointError, match="no index"):
+        ranker.search("hello", tmp_path / "nowhere")
+    index.remove([hit.id for hit in ranker.search("hello", index)])
+    with pytest.raises(InputError, match="the index is empty"):
+        ranker.search("hello", index)
+
+
+def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
+    pytest.importorskip("milvus_lite")
+    where = f"milvus:{tmp_path}/candidates.db"
+    ranked = ranker.rank(CONTEXT, sentences, top_k=3)
+    for index in (ranker.index(sentences, where), where):
+        hits = ranker.search(CONTEXT, index, top_k=3)
+        assert [hit.text for hit in hits] == [one.text for one in ranked]
+        assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked], abs=1e-3)
+    with pytest.raises(InputError, match="the input is empty"):
+        ranker.index([], f"milvus:{tmp_path}/empty.db")
+    assert not (tmp_path / "empty.db").exists()
+
+
+def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):
+    with pytest.raises(ConfigError, match="dtype, faiss, workers and shard_size are settings of index folders"):
+        ranker.index(sentences, f"milvus:{tmp_path}/file.db", faiss="hnsw")
