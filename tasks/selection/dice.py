@@ -6,7 +6,8 @@ may change again. A generated data set and its published scores must not, so eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from random import Random
 from typing import TypeVar
@@ -20,7 +21,12 @@ class Dice:
     """A seeded source of choices. Equal keys give equal choices; a key is any text, such as `"7:valid:12"`."""
 
     def __init__(self, key: str) -> None:
-        self._random = Random(key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
+        self._key = key
+
+    @cached_property
+    def _random(self) -> Callable[[], float]:
+        """Made when first used: a seed costs more than most choices, and many dice are never thrown."""
+        return Random(self._key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""

@@ -7,12 +7,11 @@ without a download. See `grammar` for what a dialogue is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from parlai.core.opt import Opt
+from parlai.tasks.selection.epochs import Episode, Source
 from parlai.tasks.selection.grammar import Dialogue, write_dialogues
+from parlai.tasks.selection.sources import InMemory
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
-from parlai.utils.data import DatatypeHelper
 
 __all__ = ["DIALOGUES", "SEED", "SampleTeacher", "sample_dialogues"]
 
@@ -28,20 +27,17 @@ def sample_dialogues(split: str, *, seed: int = SEED) -> Iterator[Dialogue]:
 class SampleTeacher(SelectionTeacher):
     """The persona goes before the first utterance, as in ConvAI2."""
 
-    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        opt = opt.copy()
-        opt["datatype"] = DatatypeHelper.strip_stream(opt["datatype"])  # it is in memory anyway
-        opt["datafile"] = DatatypeHelper.fold(opt["datatype"])
-        super().__init__(opt, shared)
+    def open_source(self, split: str) -> Source:
+        return InMemory(_episode(dialogue) for dialogue in sample_dialogues(split))  # also for :stream
 
-    def setup_data(self, datafile: str) -> Iterator[tuple[dict[str, Any], bool]]:
-        for dialogue in sample_dialogues(datafile):
-            before = "".join(f"your persona: {fact}\n" for fact in dialogue.persona)
-            for number, turn in enumerate(dialogue.turns):
-                message = {
-                    "text": before + turn.text,
-                    "labels": [turn.label.text],
-                    CHOICES: [candidate.text for candidate in turn.candidates],
-                }
-                yield message, number == 0
-                before = ""
+
+def _episode(dialogue: Dialogue) -> Episode:
+    before = "".join(f"your persona: {fact}\n" for fact in dialogue.persona)
+    return [
+        {
+            "text": before * (number == 0) + turn.text,
+            "labels": [turn.label.text],
+            CHOICES: [candidate.text for candidate in turn.candidates],
+        }
+        for number, turn in enumerate(dialogue.turns)
+    ]

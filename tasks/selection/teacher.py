@@ -1,65 +1,234 @@
-"""What the teachers of `-t selection:...` share: cheap metrics, and candidates only where an agent looks at them."""
+"""What the teachers of `-t selection:...` share: in memory or as a stream, cheap metrics, candidates on demand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from parlai.core.message import Message
+from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
-from parlai.core.teachers import DialogTeacher
+from parlai.core.params import ParlaiParser
+from parlai.core.teachers import FixedDialogTeacher
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.epochs import Episode, Epochs, Reader, Source
 from parlai.tasks.selection.metrics import RankingMetrics
-from parlai.tasks.selection.negatives import NegativeSampler
+from parlai.tasks.selection.negatives import NegativeSampler, add_negatives_args
+from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts
+from parlai.utils import logging
 from parlai.utils.data import DatatypeHelper
+
+from polyencoder.errors import InputError
+from polyencoder.reading import BadExamples, DataFile, OnBad
 
 __all__ = ["CHOICES", "SelectionTeacher"]
 
-# Where `setup_data` puts an example's own candidates. ParlAI's data class raises on a label that is missing from
-# `label_candidates`; here it is the agent that decides what to do about such an example. A list, or one text joined by
-# "|" as ParlAI's files have it: that takes a fraction of the memory and is split when the example is asked for.
+# Where a message keeps its own candidates until it is sent, if the agent asks for any: a list, or one text joined by
+# "|" as ParlAI's files have it, which takes a fraction of the memory.
 CHOICES = "choices"
 INLINE = ("inline", "batch-all-cands")
+SAMPLED_FROM = 100_000  # labels at the beginning of a stream, from which its negatives are sampled
 
 
-class SelectionTeacher(DialogTeacher):
-    """A `DialogTeacher` whose `setup_data` yields `({"text", "labels"[, CHOICES]}, new_episode)`.
+class SelectionTeacher(FixedDialogTeacher):
+    """A teacher that says which files a split has (`files`) and what is in one (`read`).
 
-    `label_candidates` of the message are the example's own, or sampled ones if there is a `sampler` and the agent's
+    `-dt train` keeps the episodes in memory, `-dt train:stream` reads them as they are needed; both shuffle, another
+    order in each epoch, give every reader its share and go on where a stopped training was. ParlAI draws with
+    replacement instead.
+
+    `label_candidates` of a message are its own, or sampled ones if there is a `sampler` and the agent's
     `--candidates` (training) or `--eval-candidates` asks for inline candidates. An agent that trains with
     `--candidates batch` or `fixed` gets none, and does not pay for them.
     """
 
-    sampler: NegativeSampler | None = None
+    data_loader = None  # ParlAI would start a thread for it
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt)
+        group = parser.add_argument_group("Selection tasks")
+        group.add_argument(
+            "--shuffle-buffer",
+            type=int,
+            default=4096,
+            help="How many episodes a stream (-dt train:stream) holds to shuffle them.",
+        )
+        group.add_argument(
+            "--skip-bad-examples",
+            type="bool",
+            default=False,
+            help="Leave out what cannot be read or used, and say how much it was, instead of stopping at it.",
+        )
+        add_negatives_args(parser)
+        return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         if opt.get("metrics", "default") == "default":  # whoever asks for more with --metrics gets ParlAI's
             self.metrics = RankingMetrics("default", shared=shared and shared["metrics"])
-        training = DatatypeHelper.is_training(opt["datatype"])
-        source = opt.get("candidates" if training else "eval_candidates")
-        self.wants_candidates = source in INLINE
-        self.gives_candidates = not training or source is None or self.wants_candidates
-        if shared:
-            self.sampler = shared["sampler"]
         super().__init__(opt, shared)
+        source = opt.get("candidates" if self.training else "eval_candidates")
+        self.wants_candidates = source in INLINE
+        self.gives_candidates = not self.training or source is None or self.wants_candidates
+        self._queue: deque[Message] = deque()
+        if shared:
+            self.source, self.epochs = shared["source"], shared["epochs"]
+            self.sampler, self.bad = shared["sampler"], shared["bad"]
+        else:
+            self.bad = _CountedOnce(skip=bool(opt.get("skip_bad_examples")))
+            self.source = self.open_source(DatatypeHelper.fold(self.datatype))
+            self.sampler = self._open_sampler(DatatypeHelper.fold(self.datatype))
+            self.epochs = self._open_epochs()
+        self.reset()
 
     def share(self) -> dict[str, Any]:
-        return super().share() | {"sampler": self.sampler}
+        own = {"source": self.source, "epochs": self.epochs, "sampler": self.sampler, "bad": self.bad}
+        return super().share() | own
 
-    def sample_from(self, labels: Iterable[str], *, source: str) -> None:
-        """Sample candidates from these labels, for examples that have none of their own."""
-        self.sampler = NegativeSampler(
-            labels, count=self.opt["num_negatives"], seed=int(self.opt.get("teacher_seed") or 0), source=source
-        )
+    # ---- what a task says
+
+    def files(self, split: str) -> Sequence[str]:
+        """The files of "train", "valid" or "test"; downloaded if need be."""
+        raise NotImplementedError
+
+    def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+        """The episodes of a file. `bad` is told of what cannot be used; it raises, or returns to go on without it."""
+        raise NotImplementedError
+
+    def draw(self, episode: Episode, dice: Dice) -> Episode:
+        """This epoch's episode from a stored one, where a task chooses something anew each time."""
+        return episode
+
+    def estimate(self, files: Sequence[str]) -> Counts:
+        """About how much the files of a stream hold."""
+        return estimated_counts(lambda file: self.read(file, BadExamples(skip=True)), files)
+
+    # ---- what all have
+
+    def open_source(self, split: str) -> Source:
+        """The episodes of a split: found, and read where they stay in memory."""
+        files = self.files(split)
+        if DatatypeHelper.is_streaming(self.datatype):
+            buffer = self.opt.get("shuffle_buffer", 4096)
+            source: Source = Streamed(self._read, files, buffer=buffer, estimate=lambda: self.estimate(files))
+        else:
+            source = InMemory(episode for file in files for episode in self._read(file))
+            if self.bad.count:
+                logging.warning(self.bad.summary())
+        if next(source.episodes(None, share=iter), None) is None:
+            raise InputError(f"{', '.join(files)}: holds no example for -t {self.opt['task']} -dt {self.datatype}")
+        return source
+
+    def _open_sampler(self, split: str) -> NegativeSampler | None:
+        """Samples candidates from the training labels, if the agent wants candidates and the data has none."""
+        if not self.wants_candidates:
+            return None
+        first = next(self.source.episodes(None, share=iter))
+        if CHOICES in self.draw(first, Dice("first"))[0]:
+            return None
+        if split == "train":
+            episodes = self.source.episodes(None, share=iter)
+        else:
+            episodes = (episode for file in self.files("train") for episode in self._read(file))
+        dice = Dice("labels")
+        labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, dice))
+        if DatatypeHelper.is_streaming(self.datatype):
+            labels = islice(labels, SAMPLED_FROM)
+        count = self.opt.get("num_negatives", 19)
+        return NegativeSampler(labels, count=count, seed=self._seed, source=f"the training data of {self.opt['task']}")
+
+    def num_episodes(self) -> int:
+        return self.source.counts()[0]
+
+    def num_examples(self) -> int:
+        """How many examples an epoch has; of a stream, about how many."""
+        return self.source.counts()[1]
+
+    def reset(self) -> None:
+        super().reset()
+        self._queue.clear()
+        self.epochs.restart()
 
     def next_example(self) -> tuple[Message, bool]:
-        message, done = super().next_example()
-        choices = message.pop(CHOICES, None)  # gone when a stream comes by here a second time
+        while not self._queue:
+            episode = self.epochs.take()
+            if episode is None:
+                return Message.padding_example(), True
+            last = episode[-1]
+            messages = [Message(message, episode_done=message is last) for message in episode]
+            for mutator in self.mutators:
+                messages = mutator(messages)
+            self._queue.extend(messages)
+        message = self._queue.popleft()
+        self._give_candidates(message)
+        return message, not self._queue and self.epochs.over
+
+    def report(self) -> dict[str, Metric]:
+        report: dict[str, Metric] = super().report()
+        if self.bad.count:
+            report["bad_examples"] = AverageMetric(self.bad.count)  # each process reads, and counts, all of them
+        return report
+
+    def _read(self, file: str) -> Iterator[Episode]:
+        return self.read(file, self.bad)
+
+    def _give_candidates(self, message: Message) -> None:
+        choices = message.pop(CHOICES, None)
         if isinstance(choices, str):
             choices = choices.split("|")
         if choices is None and self.sampler is not None and message.get("labels"):
             # Fresh negatives each time in training; in evaluation always the same, in whichever order and process.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
             choices = self.sampler.candidates(message["labels"], key=key)
-        if choices and self.gives_candidates and "label_candidates" not in message:
+        if choices and self.gives_candidates:
             message["label_candidates"] = choices
-        return message, done
+
+    @property
+    def _seed(self) -> int:
+        return int(self.opt.get("teacher_seed") or 0)
+
+    def _open_epochs(self) -> Epochs:
+        reader = Reader.of(self.opt)
+        done = _epochs_done(self.opt) if self.cycle else 0.0
+        seen = round(done * self.num_examples() / reader.count) if done else 0  # to count a stream takes reading it
+        if seen:
+            logging.info(f"{self.opt['task']}: going on after {seen} examples that this process has had before")
+        return Epochs(
+            self.source,
+            reader=reader,
+            seed=self._seed if self.cycle else None,
+            endless=self.cycle,
+            seen=seen,
+            draw=self.draw,
+        )
+
+
+class _CountedOnce(BadExamples):
+    """Counts a bad example once, however often its file is read: in every epoch, and for its labels."""
+
+    def __init__(self, *, skip: bool) -> None:
+        super().__init__(skip=skip)
+        self._known: set[int] = set()
+
+    def __call__(self, error: InputError) -> None:
+        place = hash(str(error))
+        if not self.skip or place not in self._known:
+            self._known.add(place)
+            super().__call__(error)
+
+
+def _epochs_done(opt: Opt) -> float:
+    """The epochs of the training run that this one continues, if any: what ParlAI's training loop goes on from."""
+    model = opt.get("model_file")
+    if not model:
+        return 0.0
+    checkpoint = opt.get("load_from_checkpoint") and os.path.isfile(f"{model}.checkpoint")
+    stats = f"{model}.checkpoint.trainstats" if checkpoint else f"{model}.trainstats"
+    if not os.path.isfile(stats):
+        return 0.0
+    with open(stats, encoding="utf-8") as file:
+        return float(json.load(file).get("total_epochs", 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import pytest
 from parlai.core.opt import Opt
@@ -146,43 +147,60 @@ def test_streaming_gives_the_same_messages(write, make, messages):
     assert messages(make(datatype="valid:stream")) == messages(make())
 
 
-def test_label_missing_from_candidates_is_passed_on(write, make):
-    write("valid_self_original.txt", "1 hi !\thello .\t\tno .|yes .\n")
-    message = make().act()
-    assert message["eval_labels"] == ["hello ."]
-    assert message["label_candidates"] == ["no .", "yes ."]
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("1 hi\thello\nsecond line\thello\n", "line 2: not `number text`, but 'second line"),
         ("1 hi\thello\n\n2 hi\thello\n", "line 2: not `number text`, but"),
         ("1 hi\t\t\tyes|no\n", "line 1: has no label behind its first tab"),
-        ("", "has no example in it"),
-        ("1 your persona: i ski.\n", "has no example in it"),
+        ("1 hi\thello\t\tno|yes\n", "line 1: the label 'hello' is not among its candidates"),
+        ("", "holds no example for -t selection:convai2 -dt valid"),
+        ("1 your persona: i ski.\n", "holds no example for -t selection:convai2 -dt valid"),
     ],
 )
-def test_malformed(write, make, text, problem):
+@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
+def test_malformed(write, make, messages, text, problem, datatype):
     path = write("valid_self_original.txt", text)
     with pytest.raises(InputError, match=f"valid_self_original.txt.*{problem}") as raised:
-        make()
+        messages(make(datatype=datatype))
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"not gzip", lambda _: b"\xff"])
-def test_damaged_file(write, make, damage):
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (
+            lambda data: data[: len(data) // 2],
+            r"damaged or cut off after 60 bytes \(.*\); line 2 is the last whole one",
+        ),
+        (lambda data: b"not gzip", r"damaged or cut off after 0 bytes \(Not a gzipped file .*\); line 0 is the last"),
+        (lambda data: b"", "is empty, which no compressed file is"),
+    ],
+)
+def test_damaged_file(write, make, damage, problem):
     path = write("valid_self_original.txt.gz", WITH_CANDIDATES)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match="damaged or not UTF-8"):
+    with pytest.raises(InputError, match=f"valid_self_original.txt.gz: {problem}"):
         make()
 
 
 def test_not_utf8(write, make):
-    write("valid_self_original.txt", "").write_bytes(b"1 caf\xe9\thello\n")
-    with pytest.raises(InputError, match="damaged or not UTF-8"):
+    write("valid_self_original.txt", "").write_bytes(b"1 hi\thello\n2 caf\xe9\thello\n")
+    with pytest.raises(
+        InputError, match=r"valid_self_original.txt, line 2: is not utf-8 text \(byte 0xe9 at column 6\)"
+    ):
         make()
+
+
+@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
+def test_bad_lines_are_left_out_and_counted(write, make, messages, datatype):
+    write("valid_self_original.txt", "").write_bytes(
+        b"not a line\n1 hi\thello\n2 caf\xe9\thello\n3 ho\t\n4 he\tyes\t\tno|nope\n5 bye\tbye\n"
+    )
+    teacher = make(datatype=datatype, skip_bad_examples=True)
+    assert [message["text"] for message in messages(teacher)] == ["hi", "bye"]
+    assert teacher.report()["bad_examples"].value() == 4
 
 
 def test_missing_files_and_no_download(make, tmp_path):
@@ -195,8 +213,13 @@ def test_missing_files_and_no_download(make, tmp_path):
     assert "\n" not in message
 
 
-def test_download_is_used(write, make, monkeypatch):
-    monkeypatch.setattr(convai2, "build", lambda opt: write("valid_self_original.txt", WITH_CANDIDATES))
+def test_download_is_used(make, monkeypatch):
+    def build(opt):
+        folder = Path(opt["datapath"], "ConvAI2")
+        folder.mkdir()
+        (folder / "valid_self_original.txt").write_text(WITH_CANDIDATES, encoding="utf-8")
+
+    monkeypatch.setattr(convai2, "build", build)
     assert make().num_examples() == 3
 
 

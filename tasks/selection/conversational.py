@@ -1,0 +1,102 @@
+"""`-t selection:reddit`, `-t selection:amazonqa`: PolyAI's conversational datasets as JSON lines.
+
+Each line is `{"context": the last message, "context/0": the one before, "context/1": ..., "response": ...}`. The
+project of PolyAI makes them from the raw dumps; there is nothing to download here. Files, under
+`--datapath`/reddit or /amazonqa: `train-*.json`, `test-*.json`, plain or `.gz`, or whatever `--selection-file` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.pairs import add_file_argument
+from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+
+from polyencoder.errors import InputError
+from polyencoder.reading import DataFile, OnBad, expand, records
+
+__all__ = ["AmazonqaTeacher", "RedditTeacher"]
+
+TOGETHER = 100  # of the 1-of-100 evaluation
+
+
+class ConversationalTeacher(SelectionTeacher):
+    """Evaluation is PolyAI's 1-of-100: examples in groups of 100, the responses of a group are the candidates of each
+    of its examples; what is left over at the end is not used."""
+
+    folder: str
+    max_turns: int
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt)
+        add_file_argument(parser)
+        return parser
+
+    def files(self, split: str) -> list[str]:
+        if self.opt.get("selection_file"):
+            return expand(self.opt["selection_file"])
+        root = Path(self.opt["datapath"]) / self.folder
+        names = [split, "test"] if split == "valid" else [split]
+        for name in names:  # PolyAI's data has no validation files
+            if found := sorted(str(path) for path in root.glob(f"{name}-*.json*")):
+                return found
+        raise InputError(
+            f"{root}: has no {' or '.join(f'{name}-*.json' for name in names)}; make them with PolyAI's "
+            f"conversational-datasets (JSON format), or name files with --selection-file 'GLOB'"
+        )
+
+    def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+        messages = self._messages(file, bad)
+        if self.training:
+            yield from ([message] for message in messages)
+            return
+        group: list[dict[str, Any]] = []
+        for message in messages:
+            group.append(message)
+            if len(group) == TOGETHER:
+                responses = [message["labels"][0] for message in group]
+                yield from ([message | {CHOICES: responses}] for message in group)
+                group = []
+
+    def _messages(self, file: str | DataFile, bad: OnBad) -> Iterator[dict[str, Any]]:
+        for where, record in records(file, bad=bad):
+            response = record.get("response")
+            turns = [record.get("context"), *self._earlier(record)]
+            if not isinstance(response, str) or not all(isinstance(turn, str) for turn in turns):
+                bad(InputError(f"{where}: not an example with texts `context` and `response`"))
+                continue
+            lines = [line for turn in reversed(turns) if (line := _line(turn))]
+            if not lines or not _line(response):
+                bad(InputError(f"{where}: its {'response' if lines else 'context'} is empty"))
+                continue
+            yield {"text": "\n".join(lines), "labels": [_line(response)]}
+
+    def _earlier(self, record: dict[str, Any]) -> Iterator[Any]:
+        """The messages before the last one, latest first."""
+        for number in range(self.max_turns - 1):
+            if f"context/{number}" not in record:
+                return
+            yield record[f"context/{number}"]
+
+
+class RedditTeacher(ConversationalTeacher):
+    """Up to ten messages of a thread, and the response."""
+
+    folder, max_turns = "reddit", 10
+
+
+class AmazonqaTeacher(ConversationalTeacher):
+    """A question about a product, and its answer."""
+
+    folder, max_turns = "amazonqa", 1
+
+
+def _line(text: str) -> str:
+    """One message in one line: line breaks are what separates messages."""
+    return " ".join(text.split())

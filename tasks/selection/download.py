@@ -1,0 +1,55 @@
+"""Official files: found under `--datapath`, plain or compressed, or downloaded with ParlAI's own `build`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from parlai.core.opt import Opt
+
+from polyencoder.errors import InputError
+
+__all__ = ["find"]
+
+
+def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
+    """The first of these files that is in `folder` under `--datapath`, as it is or with `.gz` behind its name.
+
+    When there is none, `build` downloads them to a place of its own beside the folder, and only what has come whole is
+    moved there: ParlAI leaves a file with a wrong checksum, or half an archive, where it would be taken for the data.
+
+    Raises:
+        InputError: there is none, and they could not be downloaded.
+    """
+    root = Path(opt["datapath"]) / folder
+    wanted = [root / f"{name}{end}" for name in names for end in ("", ".gz")]
+    if found := next((path for path in wanted if path.is_file()), None):
+        return found
+    missing = f"{root}: has none of {', '.join(names)} (plain or .gz)"
+    if build is None:
+        raise InputError(f"{missing}; give --datapath a folder with {folder}/ in it")
+    try:
+        _download(opt, folder, build)
+    except Exception as error:  # no network, a full disk, a damaged download: whatever it was, the file is missing
+        cause = " ".join(str(error).split())
+        raise InputError(
+            f"{missing}, and ParlAI's download failed ({cause}); give --datapath a folder with {folder}/ in it"
+        ) from error
+    if found := next((path for path in wanted if path.is_file()), None):
+        return found
+    raise InputError(f"{missing}, also after ParlAI's download")
+
+
+def _download(opt: Opt, folder: str, build: Callable[[Opt], Any]) -> None:
+    root = Path(opt["datapath"])
+    root.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root, prefix=f".{folder}-") as place:
+        build(Opt(opt, datapath=place))
+        files = [path for path in Path(place, folder).rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: path.name == ".built"):  # ParlAI's mark that all is there comes last
+            target = root / path.relative_to(place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)

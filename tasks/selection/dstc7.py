@@ -1,0 +1,98 @@
+"""`-t selection:dstc7`: the sentence selection track of DSTC7 on Ubuntu dialogues, 100 options for the next utterance.
+
+Official files, under `--datapath`/dstc7: `ubuntu_{train,dev,test}_subtask_1.json`, each a JSON array of dialogues, and
+`ubuntu_responses_subtask_1.tsv` (`example-id<tab>candidate-id<tab>utterance`) with the answers of the test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from parlai.tasks.dstc7.build import build
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.download import find
+from parlai.tasks.selection.epochs import Episode, Source
+from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.reading import DataFile, OnBad, json_array, lines
+
+__all__ = ["Dstc7Teacher"]
+
+FOLDER = "dstc7"
+ANSWERS = "ubuntu_responses_subtask_1.tsv"
+
+
+class Dialogue(NamedTuple):
+    turns: list[str]  # `participant 1: utterance`
+    replies: list[str]  # the utterances alone, and the right answer behind them
+    options: list[str]
+
+
+class Dstc7Teacher(SelectionTeacher):
+    """Training: every utterance of a dialogue is a label, with those before it as its context (the data augmentation of
+    Section 5.1 of the paper's first version). Evaluation: the right answer among the 100 options of the file.
+
+    `-t selection:dstc7:plain` trains on the right answers alone, with their options.
+    """
+
+    def files(self, split: str) -> list[str]:
+        name = {"valid": "dev"}.get(split, split)
+        return [str(find(self.opt, FOLDER, [f"ubuntu_{name}_subtask_1.json"], build=build))]
+
+    def open_source(self, split: str) -> Source:
+        variant = self.opt["task"].split(":")[2:]
+        if variant not in ([], ["plain"]):
+            raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:dstc7 or selection:dstc7:plain")
+        self._augments = split == "train" and not variant
+        self._answers = self._read_answers() if split == "test" else {}
+        return super().open_source(split)
+
+    def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+        for dialogue in self._dialogues(file, bad):
+            last = len(dialogue.turns)
+            for number in range(1 if self._augments else last, last + 1):
+                # the context is written when it is drawn: contexts of one dialogue repeat each other
+                yield [{"dialogue": dialogue, "labels": [dialogue.replies[number]], "place": number}]
+
+    def draw(self, episode: Episode, dice: Dice) -> Episode:
+        ((dialogue, labels, place),) = (message.values() for message in episode)
+        message: dict[str, Any] = {"text": "\n".join(dialogue.turns[:place]), "labels": labels}
+        if not self._augments:
+            message[CHOICES] = dialogue.options
+        return [message]
+
+    def _dialogues(self, file: str | DataFile, bad: OnBad) -> Iterator[Dialogue]:
+        for where, record in json_array(file, bad=bad):
+            try:
+                said = [(m["speaker"].replace("_", " "), m["utterance"]) for m in record["messages-so-far"]]
+                answer = self._answer(record)
+                options = [] if self._augments else [option["utterance"] for option in record["options-for-next"]]
+            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                bad(InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})"))
+                continue
+            if not said:
+                bad(InputError(f"{where}: has no message before the answer"))
+            elif not self._augments and answer not in options:
+                bad(InputError(f"{where}: the right answer {answer[:60]!r} is not among its {len(options)} options"))
+            else:
+                turns = [f"{speaker}: {utterance}" for speaker, utterance in said]
+                yield Dialogue(turns, [*(utterance for _, utterance in said), answer], options)
+
+    def _answer(self, record: dict[str, Any]) -> str:
+        if self._answers and "options-for-correct-answers" not in record:
+            return self._answers[str(record["example-id"])]
+        return str(record["options-for-correct-answers"][0]["utterance"])
+
+    def _read_answers(self) -> dict[str, str]:
+        """The test set's answers, by the id of their example."""
+        path = find(self.opt, FOLDER, [ANSWERS], build=build)
+        answers = {}
+        for number, line in lines(path, bad=self.bad):
+            fields = line.split("\t")
+            if len(fields) == 3:
+                answers[fields[0]] = fields[2]
+            elif line.strip():
+                self.bad(InputError(f"{path}, line {number}: not `example-id<tab>candidate-id<tab>utterance`"))
+        return answers

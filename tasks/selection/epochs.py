@@ -1,0 +1,132 @@
+"""Episodes, epoch after epoch: shuffled, shared among several readers, and continued where a stopped run was.
+
+What an epoch holds depends on its number and the seed alone, so every reader, in whichever process, sees the same
+order, takes every n-th episode of it, and together they see each one exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from parlai.core.opt import Opt
+from parlai.tasks.selection.dice import Dice
+from parlai.utils.data import DatatypeHelper
+from parlai.utils.distributed import get_rank, num_workers
+
+__all__ = ["Episode", "Epochs", "Reader", "Source"]
+
+Episode = list[dict[str, Any]]
+"""The messages of one conversation, in order: `{"text", "labels"[, CHOICES]}` each."""
+
+
+class Source(Protocol):
+    """Where episodes come from: memory, or files that are read anew in each epoch."""
+
+    def episodes(
+        self, dice: Dice | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
+    ) -> Iterator[Episode]:
+        """One epoch's episodes: in order without dice, else shuffled. Of those, what `share` lets through."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """How many episodes and examples there are, or about how many."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One of `count` readers of the same data: processes of distributed training, ParlAI's `--num-workers`."""
+
+    number: int = 0
+    count: int = 1
+
+    @classmethod
+    def of(cls, opt: Opt) -> Reader:
+        """The reader that this process is. Each process of a distributed run has background workers of its own."""
+        background = opt.get("num_workers", 0) if DatatypeHelper.is_training(opt["datatype"]) else 0
+        inner, number = max(1, background), opt.get("background_index") or 0
+        return cls(get_rank() * inner + number, num_workers() * inner)
+
+    def share(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
+        """Every `count`-th of the episodes."""
+        return islice(episodes, self.number, None, self.count)
+
+
+class Epochs:
+    """One reader's episodes, one at a time. A batch's teachers share one object and take their episodes in turn.
+
+    Args:
+        source: what is read.
+        reader: which part of it is ours.
+        seed: of the shuffling, None for the order of the source.
+        endless: begin the next epoch when one is over, instead of stopping.
+        seen: examples that an earlier, stopped run has had from this reader. They are passed over.
+        draw: makes an epoch's episode from a stored one, for tasks that choose something anew each time.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        reader: Reader,
+        seed: int | None,
+        endless: bool,
+        seen: int = 0,
+        draw: Callable[[Episode, Dice], Episode],
+    ) -> None:
+        self._source, self._reader, self._seed, self._endless, self._draw = source, reader, seed, endless, draw
+        self._seen = seen
+        self.epoch = 0
+        self._stream = self._read()
+        self._next: Episode | None = None
+        self._looked = False
+
+    def restart(self) -> None:
+        """Begin the epoch again; endless reading just goes on."""
+        if not self._endless:
+            self._stream, self._next, self._looked = self._read(), None, False
+
+    def take(self) -> Episode | None:
+        """The next episode; None at the end of the epoch."""
+        self._look()
+        episode, self._next, self._looked = self._next, None, False
+        return episode
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no further episode in this epoch."""
+        if self._endless:
+            return False
+        self._look()
+        return self._next is None
+
+    def _look(self) -> None:
+        if not self._looked:
+            self._next, self._looked = next(self._stream, None), True
+
+    def _read(self) -> Iterator[Episode]:
+        skip = self._seen
+        while True:
+            length = 0
+            for episode in self._one_epoch():
+                length += len(episode)
+                if skip >= len(episode):
+                    skip -= len(episode)
+                elif skip:  # in the middle of a conversation: from its beginning, it makes no sense without
+                    skip = 0
+                    yield episode
+                else:
+                    yield episode
+            if not self._endless or length == 0:
+                return
+            self.epoch += 1 + skip // length  # all epochs are equally long, so whole ones need not be read
+            skip %= length
+
+    def _one_epoch(self) -> Iterator[Episode]:
+        dice = None if self._seed is None else Dice(f"{self._seed}:epoch {self.epoch}")
+        for number, episode in enumerate(self._source.episodes(dice, share=self._reader.share)):
+            place = number * self._reader.count + self._reader.number
+            yield self._draw(episode, Dice(f"{self._seed}:epoch {self.epoch}:draw {place}"))

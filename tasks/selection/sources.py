@@ -1,0 +1,90 @@
+"""The two places that episodes come from: memory, and files that are read as they are needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.epochs import Episode
+
+from polyencoder.reading import DataFile, open_bytes
+
+__all__ = ["Counts", "InMemory", "Streamed", "estimated_counts", "shuffled"]
+
+Read = Callable[[str], Iterator[Episode]]
+Share = Callable[[Iterator[Episode]], Iterator[Episode]]
+SAMPLE = 2000  # episodes from which the number of all of them is estimated
+
+
+class Counts(NamedTuple):
+    episodes: int
+    examples: int
+
+
+class InMemory:
+    """All episodes, read once. An epoch is a true permutation of them."""
+
+    def __init__(self, episodes: Iterator[Episode]) -> None:
+        self._episodes = list(episodes)
+        self.counts = cache(lambda: _count(self._episodes))
+
+    def episodes(self, dice: Dice | None, *, share: Share) -> Iterator[Episode]:
+        if dice is None:
+            return share(iter(self._episodes))
+        return share(self._episodes[place] for place in dice.order(len(self._episodes)))
+
+
+class Streamed:
+    """Files that are read anew in each epoch, at most `buffer` episodes in memory.
+
+    An epoch takes the files in random order, and from a buffer that is filled from them one episode at random. Every
+    reader reads all files, and keeps its share. How much there is in them is estimated, when it is asked for.
+    """
+
+    def __init__(self, read: Read, files: Sequence[str], *, buffer: int, estimate: Callable[[], Counts]) -> None:
+        self._read, self._files, self._buffer = read, files, buffer
+        self.counts = cache(estimate)
+
+    def episodes(self, dice: Dice | None, *, share: Share) -> Iterator[Episode]:
+        files = self._files if dice is None else dice.shuffled(self._files)
+        episodes = share(episode for file in files for episode in self._read(file))
+        return episodes if dice is None else shuffled(episodes, size=self._buffer, dice=dice)
+
+
+def shuffled(episodes: Iterator[Episode], *, size: int, dice: Dice) -> Iterator[Episode]:
+    """The episodes in random order, as far as a buffer of `size` allows.
+
+    The buffer grows while it is used, two in and one out, so that the first episode does not wait for a full one.
+    """
+    buffer: list[Episode] = []
+    for number, episode in enumerate(episodes):
+        buffer.append(episode)
+        if len(buffer) >= size or number % 2:
+            place = dice.below(len(buffer))
+            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+            yield buffer.pop()
+    yield from dice.shuffled(buffer)
+
+
+def estimated_counts(read: Callable[[DataFile], Iterator[Episode]], files: Sequence[str]) -> Counts:
+    """About how much the files hold, from the beginning of the first ones: exact when that is all."""
+    sizes = [os.path.getsize(file) for file in files]
+    episodes = examples = done = 0
+    for path, size in zip(files, sizes, strict=True):
+        with open_bytes(path) as file:
+            for episode in read(file):
+                episodes += 1
+                examples += len(episode)
+                if episodes >= SAMPLE and file.fraction:
+                    scale = sum(sizes) / (done + size * file.fraction)
+                    return Counts(round(episodes * scale), round(examples * scale))
+        done += size
+    return Counts(episodes, examples)
+
+
+def _count(episodes: Iterable[Episode]) -> Counts:
+    lengths = [len(episode) for episode in episodes]
+    return Counts(len(lengths), sum(lengths))

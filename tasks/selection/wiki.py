@@ -1,0 +1,123 @@
+"""`-t selection:wiki`: Wikipedia article search. The query is a sentence, the answer its article without it.
+
+Files, under `--datapath`/wiki_article_search: one article a line, its sentences separated by tabs, as in StarSpace's
+`wikipedia_train250k.txt` or `wikipedia_shuf_train5M.txt`, `wikipedia_test10k.txt` and `wikipedia_test_basedocs.txt`;
+or `wikipedia_{train,valid,test}.txt`, which `wiki_dump` makes from a dump. Plain or `.gz`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from parlai.core import build_data
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.download import find
+from parlai.tasks.selection.epochs import Episode, Source
+from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.utils import logging
+
+from polyencoder.errors import InputError
+from polyencoder.reading import DataFile, OnBad, lines
+
+__all__ = ["WikiTeacher"]
+
+FOLDER = "wiki_article_search"
+NAMES = {
+    "train": ["wikipedia_train.txt", "wikipedia_shuf_train5M.txt", "wikipedia_train250k.txt"],
+    "valid": ["wikipedia_valid.txt", "wikipedia_dev10k.txt"],
+    "test": ["wikipedia_test.txt", "wikipedia_test10k.txt"],
+}
+BASE = {"valid": "wikipedia_dev_basedocs.txt", "test": "wikipedia_test_basedocs.txt"}  # StarSpace's other articles
+ARCHIVES = ("wikipedia_train250k.tgz", "wikipedia_devtst.tgz")
+
+
+class WikiTeacher(SelectionTeacher):
+    """Training: a random sentence of an article, another one in each epoch.
+
+    Evaluation: always the same one, against the same `--wiki-candidates` other articles for every query, so that an
+    agent that remembers vectors encodes them once.
+    """
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt)
+        parser.add_argument_group("Wikipedia article search").add_argument(
+            "--wiki-candidates",
+            type=int,
+            default=10_000,
+            help="In evaluation: how many other articles stand beside the right one.",
+        )
+        return parser
+
+    def files(self, split: str) -> list[str]:
+        return [str(self._find(NAMES[split]))]
+
+    def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+        for number, line in lines(file, bad=bad):
+            sentences = [sentence for part in line.split("\t") if (sentence := part.strip())]
+            if len(sentences) < 2:
+                bad(
+                    InputError(
+                        f"{file}, line {number}: an article needs two sentences, separated by a tab; one is asked"
+                    )
+                )
+                continue
+            yield [{"article": sentences}]
+
+    def open_source(self, split: str) -> Source:
+        self._others: list[str] = []
+        source = super().open_source(split)
+        if not self.training and self.opt.get("wiki_candidates", 10_000):
+            self._others = self._other_articles(split)
+        return source
+
+    def draw(self, episode: Episode, dice: Dice) -> Episode:
+        sentences: list[str] = episode[0]["article"]
+        asked = dice.below(len(sentences))
+        rest = " ".join(sentences[:asked] + sentences[asked + 1 :])
+        message = {"text": sentences[asked], "labels": [rest]}
+        if self._others:
+            own = " ".join(sentences)
+            wanted = self.opt.get("wiki_candidates", 10_000)
+            others = [text for text in self._others if text not in (own, rest)][:wanted]
+            others.insert(dice.below(len(others) + 1), rest)
+            message[CHOICES] = others
+        return [message]
+
+    def _other_articles(self, split: str) -> list[str]:
+        """The articles that stand beside every right one, and two to spare, for queries whose own is among them.
+
+        Those of StarSpace's file for it, else of the split itself and, where it is too small, of the training data.
+        """
+        wanted = self.opt["wiki_candidates"] + 2
+        base = [BASE[split]] if split in BASE else []
+        pools = [[*base, *NAMES[split]], NAMES["train"]]
+        found: dict[str, None] = {}
+        for names in pools:
+            path = self._find(names)
+            articles = [" ".join(episode[0]["article"]) for episode in self.read(str(path), self.bad)]
+            found.update(dict.fromkeys(Dice(f"other articles of {path.name}").sample(articles, len(articles))))
+            if len(found) >= wanted:
+                break
+        else:
+            logging.warning(
+                f"{self.opt['task']}: only {len(found)} articles to choose from, {wanted - 2} were asked for"
+            )
+        return list(found)[:wanted]
+
+    def _find(self, names: list[str]) -> Path:
+        return find(self.opt, FOLDER, names, build=_build)
+
+
+def _build(opt: Opt) -> None:
+    folder = str(Path(opt["datapath"]) / FOLDER)
+    if build_data.built(folder):
+        return
+    build_data.make_dir(folder)
+    for archive in ARCHIVES:
+        build_data.download(f"https://dl.fbaipublicfiles.com/starspace/{archive}", folder, archive)
+        build_data.untar(folder, archive)
+    build_data.mark_done(folder)

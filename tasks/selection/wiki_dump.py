@@ -1,0 +1,96 @@
+"""Article search's files from a Wikipedia dump: `python -m parlai.tasks.selection.wiki_dump EXTRACTED OUT`.
+
+EXTRACTED is what WikiExtractor writes: a folder of files with `<doc id=... title=...> ... </doc>` in them, plain or
+compressed. OUT gets `wikipedia_{train,valid,test}.txt`: one article a line, lower-cased, sentences separated by tabs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from parlai.tasks.selection.dice import Dice
+
+from polyencoder.errors import InputError, PolyencoderError
+from polyencoder.files import replacing
+from polyencoder.reading import lines
+
+__all__ = ["articles", "main", "write_splits"]
+
+# Behind `.`, `!` or `?`, and what closes a quotation, before what can begin a sentence.
+SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]]))\s+(?=["'(\[]?[A-Z0-9])""")
+
+
+def articles(folder: str) -> Iterator[list[str]]:
+    """The sentences of each article in the files below a folder; titles and articles of one sentence are left out."""
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    if not files:
+        raise InputError(f"{folder}: has no files; give the folder that WikiExtractor wrote")
+    for path in files:
+        text: list[str] | None = None
+        opened = 0
+        for number, line in lines(str(path)):
+            if line.startswith("<doc "):
+                if text is not None:
+                    raise InputError(f"{path}, line {opened}: this <doc> has no </doc>")
+                text, opened = [], number
+            elif line.startswith("</doc>"):
+                if text is None:
+                    raise InputError(f"{path}, line {number}: </doc> without <doc>; is this WikiExtractor's output?")
+                sentences = [s for paragraph in text[1:] for s in SENTENCE_END.split(paragraph.strip()) if s]
+                if len(sentences) > 1:
+                    yield [" ".join(sentence.lower().split()) for sentence in sentences]
+                text = None
+            elif text is not None:
+                text.append(line)
+        if text is not None:
+            raise InputError(f"{path}, line {opened}: this <doc> has no </doc>; the file is cut short")
+
+
+def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0) -> dict[str, int]:
+    """Write the three files and say how many articles went into each.
+
+    About `held_out` articles each are for validation and test, chosen by chance, article by article, so that nothing
+    needs to fit into memory: the articles are read twice.
+    """
+    total = sum(1 for _ in articles(folder))
+    if not total:
+        raise InputError(f"{folder}: has no article of two sentences or more")
+    chance = min(0.1, held_out / total)
+    counts = dict.fromkeys(("train", "valid", "test"), 0)
+    dice = Dice(f"{seed}:wikipedia")
+    with ExitStack() as stack:
+        files = {
+            split: stack.enter_context(
+                open(stack.enter_context(replacing(Path(out) / f"wikipedia_{split}.txt")), "w", encoding="utf-8")
+            )
+            for split in counts
+        }
+        for sentences in articles(folder):
+            split = "valid" if dice.chance(chance) else "test" if dice.chance(chance) else "train"
+            files[split].write("\t".join(sentences) + "\n")
+            counts[split] += 1
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("extracted", help="the folder that WikiExtractor wrote")
+    parser.add_argument("out", help="where the files go, such as DATAPATH/wiki_article_search")
+    parser.add_argument("--held-out", type=int, default=10_000, help="articles for validation and for test each")
+    given = parser.parse_args(arguments)
+    try:
+        counts = write_splits(given.extracted, given.out, held_out=given.held_out)
+    except PolyencoderError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(", ".join(f"{split}: {count} articles" for split, count in counts.items()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Epochs: every episode once among all readers, another order each time, and going on where a stopped run was."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.tasks.selection import epochs as epochs_module
+from parlai.tasks.selection.epochs import Epochs, Reader
+from parlai.tasks.selection.sources import Counts, InMemory, Streamed
+
+READERS = [1, 2, 3]
+ALONE = Reader()
+KINDS = st.sampled_from(["memory", "streamed"])
+
+
+def episodes_of(lengths):
+    """Episodes with so many messages each, `episode.message` as their texts."""
+    return [[{"text": f"{e}.{m}"} for m in range(length)] for e, length in enumerate(lengths)]
+
+
+def make_source(kind: str, episodes, *, buffer: int = 4):
+    if kind == "memory":
+        return InMemory(iter(episodes))
+    third = len(episodes) // 3
+    files = {"a": episodes[:third], "b": episodes[third : 2 * third], "c": episodes[2 * third :]}
+    return Streamed(lambda name: iter(files[name]), list(files), buffer=buffer, estimate=lambda: Counts(0, 0))
+
+
+def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, draw=lambda episode, dice: episode):
+    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, draw=draw)
+
+
+def with_dice(episode, dice):
+    """What a task does that chooses something anew each time."""
+    return [{"text": f"{message['text']} drawn {dice.below(1000)}"} for message in episode]
+
+
+def texts(epochs: Epochs, count: int | None = None) -> list[str]:
+    """The first messages of the next episodes: `count` of them, or those until the end."""
+    taken = iter(epochs.take, None)
+    return [episode[0]["text"] for episode in islice(taken, count)]
+
+
+@given(KINDS, st.integers(0, 40), st.sampled_from(READERS), st.integers(1, 50), st.sampled_from([None, 3]))
+def test_readers_see_each_episode_once(kind, number, readers, buffer, seed):
+    source = make_source(kind, episodes_of([1] * number), buffer=buffer)
+    shares = [texts(make_epochs(source, reader=Reader(n, readers), seed=seed)) for n in range(readers)]
+    assert sorted(chain(*shares)) == sorted(f"{e}.0" for e in range(number))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(KINDS, st.integers(3, 20), st.sampled_from(READERS))
+def test_endless_readers_see_each_episode_once_in_every_epoch(kind, number, readers):
+    source = make_source(kind, episodes_of([1] * number))
+    shares = [make_epochs(source, reader=Reader(n, readers), endless=True) for n in range(readers)]
+    sizes = [len(range(n, number, readers)) for n in range(readers)]
+    for _ in range(3):
+        seen = [texts(share, size) for share, size in zip(shares, sizes, strict=True)]
+        assert sorted(chain(*seen)) == sorted(f"{e}.0" for e in range(number))
+
+
+@pytest.mark.parametrize("kind", ["memory", "streamed"])
+def test_order_is_of_the_seed_and_the_epoch(kind):
+    source = make_source(kind, episodes_of([1] * 30))
+
+    def two_epochs(seed):
+        epochs = make_epochs(source, seed=seed, endless=True)
+        return texts(epochs, 30), texts(epochs, 30)
+
+    first, second = two_epochs(7)
+    assert first != second
+    assert two_epochs(7) == (first, second)
+    assert two_epochs(8)[0] != first
+    in_order = texts(make_epochs(source, seed=None))
+    assert in_order == [f"{e}.0" for e in range(30)]
+    assert in_order not in (first, second)
+
+
+@pytest.mark.parametrize("kind", ["memory", "streamed"])
+def test_end_of_an_epoch(kind):
+    epochs = make_epochs(make_source(kind, episodes_of([1] * 5)))
+    assert not epochs.over
+    first = texts(epochs)
+    assert len(first) == 5
+    assert epochs.over
+    assert epochs.take() is None
+    epochs.restart()
+    assert not epochs.over
+    assert texts(epochs) == first  # evaluation: the same again
+
+
+def test_over_is_known_with_the_last_episode():
+    epochs = make_epochs(make_source("memory", episodes_of([2, 1])), seed=None)
+    assert (epochs.take()[0]["text"], epochs.over) == ("0.0", False)
+    assert (epochs.take()[0]["text"], epochs.over) == ("1.0", True)
+
+
+def test_restart_in_the_middle():
+    epochs = make_epochs(make_source("memory", episodes_of([1] * 5)), seed=None)
+    assert texts(epochs, 2) == ["0.0", "1.0"]
+    assert not epochs.over  # has looked at the next one
+    epochs.restart()
+    assert texts(epochs) == ["0.0", "1.0", "2.0", "3.0", "4.0"]
+
+
+def test_endless_goes_on_through_a_restart():
+    source = make_source("memory", episodes_of([1] * 5))
+    undisturbed = texts(make_epochs(source, endless=True), 13)
+    epochs = make_epochs(source, endless=True)
+    seen = texts(epochs, 4)
+    epochs.restart()
+    seen += texts(epochs, 9)
+    assert seen == undisturbed
+    assert not epochs.over
+    assert epochs.epoch == 2
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_nothing_to_read(endless):
+    assert make_epochs(make_source("memory", []), endless=endless).take() is None
+    alone = make_epochs(make_source("memory", episodes_of([1])), reader=Reader(1, 2), endless=endless)
+    assert alone.take() is None  # the other reader has the only one
+
+
+@given(KINDS, st.integers(1, 12), st.integers(0, 50), st.sampled_from(READERS), st.integers(1, 5))
+def test_going_on_is_dropping_what_was_seen(kind, number, seen, readers, buffer):
+    source = make_source(kind, episodes_of([1] * number), buffer=buffer)
+    for n in range(min(readers, number)):
+        reader = Reader(n, readers)
+        undisturbed = make_epochs(source, reader=reader, endless=True, draw=with_dice)
+        resumed = make_epochs(source, reader=reader, endless=True, draw=with_dice, seen=seen)
+        assert texts(resumed, 20) == texts(undisturbed, seen + 20)[seen:]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 40))
+def test_conversations_go_on_at_a_beginning(lengths, seen):
+    """Whole episodes that were seen are passed over; one that was begun is given from its beginning."""
+    source = make_source("memory", episodes_of(lengths))
+    undisturbed = list(islice(iter(make_epochs(source, endless=True).take, None), 60))
+    place = 0
+    left = seen
+    while left >= len(undisturbed[place]):
+        left -= len(undisturbed[place])
+        place += 1
+    resumed = make_epochs(source, endless=True, seen=seen)
+    assert [resumed.take() for _ in range(5)] == undisturbed[place : place + 5]
+
+
+@pytest.mark.parametrize("readers", READERS)
+def test_what_is_drawn_does_not_depend_on_the_number_of_readers(readers):
+    """Evaluation gives the same numbers in however many processes it runs."""
+    source = make_source("memory", episodes_of([1] * 10))
+    alone = texts(make_epochs(source, seed=None, draw=with_dice))
+    assert len({text.split()[-1] for text in alone}) > 5
+    shares = [texts(make_epochs(source, seed=None, reader=Reader(n, readers), draw=with_dice)) for n in range(readers)]
+    assert sorted(chain(*shares)) == sorted(alone)
+
+
+def test_another_draw_each_epoch():
+    epochs = make_epochs(make_source("memory", episodes_of([1] * 8)), endless=True, draw=with_dice)
+    assert len(set(texts(epochs, 24))) > 20  # of 8 texts, with 1,000 draws each
+
+
+@pytest.mark.parametrize(
+    ("opt", "expected"),
+    [
+        ({"datatype": "train"}, Reader(1, 3)),
+        ({"datatype": "train:stream", "num_workers": 2, "background_index": 0}, Reader(2, 6)),
+        ({"datatype": "train", "num_workers": 2, "background_index": 1}, Reader(3, 6)),
+        ({"datatype": "train", "num_workers": 2}, Reader(2, 6)),  # the process that drives the workers
+        ({"datatype": "valid", "num_workers": 2}, Reader(1, 3)),  # which evaluation has none of
+    ],
+)
+def test_reader_of_a_process(monkeypatch, opt, expected):
+    monkeypatch.setattr(epochs_module, "get_rank", lambda: 1)
+    monkeypatch.setattr(epochs_module, "num_workers", lambda: 3)
+    assert Reader.of(opt) == expected
+
+
+def test_a_process_alone_reads_everything():
+    assert Reader.of({"datatype": "train"}) == Reader(0, 1)

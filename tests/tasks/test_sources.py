@@ -1,0 +1,138 @@
+"""Episodes in memory and from files: a bounded shuffle, nothing read before it is needed, honest estimates."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts, shuffled
+
+from polyencoder.reading import lines
+
+
+def numbered(count: int):
+    return ([{"text": str(n)}] for n in range(count))
+
+
+def texts(episodes) -> list[str]:
+    return [episode[0]["text"] for episode in episodes]
+
+
+@given(st.integers(0, 60), st.integers(1, 70), st.text(max_size=3))
+def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
+    held = most = 0
+
+    def counting():
+        nonlocal held, most
+        for episode in numbered(count):
+            held += 1
+            most = max(most, held)
+            yield episode
+
+    seen = []
+    for episode in shuffled(counting(), size=size, dice=Dice(key)):
+        held -= 1
+        seen += texts([episode])
+    assert sorted(seen) == sorted(map(str, range(count)))
+    assert most <= size
+
+
+def test_shuffling_does_not_wait_for_a_full_buffer():
+    read = []
+    episodes = shuffled((read.append(episode) or episode for episode in numbered(1000)), size=500, dice=Dice("k"))
+    next(episodes)
+    assert len(read) == 2
+    next(episodes)
+    assert len(read) == 4  # two in, one out: the buffer grows while it is used
+
+
+def test_shuffling_carries_far():
+    order = [int(text) for text in texts(shuffled(numbered(2000), size=400, dice=Dice("k")))]
+    moved = [abs(place - number) for place, number in enumerate(order)]
+    assert sum(moved) / len(moved) > 200  # half the buffer
+    late = order[1000:]
+    assert min(late) < 1000 - 300  # some wait for long
+
+
+def test_memory():
+    source = InMemory(iter([[{}, {}], [{}]]))
+    assert source.counts() == (2, 3)
+    numbers = InMemory(numbered(20))
+    assert texts(numbers.episodes(None, share=iter)) == [str(n) for n in range(20)]
+    mixed = texts(numbers.episodes(Dice("k"), share=iter))
+    assert sorted(mixed) == sorted(map(str, range(20)))
+    assert mixed == texts(numbers.episodes(Dice("k"), share=iter)) != texts(numbers.episodes(Dice("l"), share=iter))
+
+
+def test_stream_opens_files_one_after_the_other_in_random_order():
+    opened = []
+
+    def read(name):
+        opened.append(name)
+        return ([{"text": f"{name}{n}"}] for n in range(3))
+
+    source = Streamed(read, ["a", "b", "c", "d"], buffer=2, estimate=lambda: Counts(0, 0))
+    assert opened == []
+    episodes = source.episodes(None, share=iter)
+    next(episodes)
+    assert opened == ["a"]
+    assert texts(episodes)[-1] == "d2"
+    orders = set()
+    for key in "klmnop":
+        opened.clear()
+        assert len(texts(source.episodes(Dice(key), share=iter))) == 12
+        orders.add(tuple(opened))
+    assert len(orders) > 1
+    assert {tuple(sorted(order)) for order in orders} == {("a", "b", "c", "d")}
+
+
+def test_stream_is_counted_once_and_only_when_asked():
+    asked = []
+    source = Streamed(lambda name: iter([]), [], buffer=2, estimate=lambda: asked.append(1) or Counts(4, 5))
+    list(source.episodes(None, share=iter))
+    assert asked == []
+    assert source.counts() == source.counts() == (4, 5)
+    assert asked == [1]
+
+
+def read_lines(file):
+    """An episode a line, a message a word."""
+    for _, line in lines(file):
+        yield [{"text": word} for word in line.split()]
+
+
+def test_few_are_counted_exactly(tmp_path):
+    for name, text in {"a": "one two\nthree\n", "b": "four\n" * 5, "empty": ""}.items():
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("a", "empty", "b")]
+    assert estimated_counts(read_lines, files) == (7, 8)
+    assert estimated_counts(read_lines, []) == (0, 0)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
+    dice = random.Random(0)
+    files = []
+    for number in range(2):
+        rows = [[dice.choice(string.ascii_letters) * dice.randint(2, 40) for _ in range(3)] for _ in range(20_000)]
+        path = tmp_path / f"{number}.txt{suffix}"
+        data = "".join(" ".join(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(data) if suffix else data)
+        files.append(str(path))
+    read = 0
+
+    def counting(file):
+        nonlocal read
+        for episode in read_lines(file):
+            read += 1
+            yield episode
+
+    episodes, examples = estimated_counts(counting, files)
+    assert examples == pytest.approx(3 * episodes, abs=2)
+    assert episodes == pytest.approx(40_000, rel=0.1)
+    assert read < 10_000

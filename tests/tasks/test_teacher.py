@@ -1,0 +1,306 @@
+"""What all tasks share: streams that begin at once, every example once, going on after a stop, candidates, errors."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections import Counter
+
+import pytest
+from parlai.core.message import Message
+from parlai.core.metrics import AverageMetric
+from parlai.scripts.display_data import DisplayData
+from parlai.tasks.selection import epochs as epochs_module
+from parlai.tasks.selection import teacher as teacher_module
+from parlai.tasks.selection.pairs import JsonlTeacher
+
+from polyencoder.errors import InputError
+
+TASKS = ["convai2", "dstc7", "dstc7:plain", "ubuntu", "wiki", "reddit", "amazonqa"]
+TRAINING = ["train", "train:stream"]
+
+
+@pytest.fixture
+def pairs(tmp_path, write):
+    """(count) -> a file of so many pairs `question N`, `answer N`, and the option that names it."""
+
+    def make(count: int, *, name: str = "pairs.jsonl", **fields) -> dict[str, str]:
+        records = ({"context": f"question {n}", "response": f"answer {n}"} | fields for n in range(count))
+        return {"selection_file": str(write(tmp_path / name, records))}
+
+    return make
+
+
+def questions(*numbers: int) -> list[str]:
+    return [f"question {n}" for n in numbers]
+
+
+# ---- streams
+
+
+def test_a_stream_begins_at_once(make_teacher, pairs, monkeypatch):
+    """Two episodes are read before the first message, however large the file: the shuffling buffer fills later."""
+    read: list[int] = []
+    original = JsonlTeacher.read
+
+    def counting(self, file, bad):
+        read.append(0)
+        for episode in original(self, file, bad):
+            read[-1] += 1
+            yield episode
+
+    monkeypatch.setattr(JsonlTeacher, "read", counting)
+    teacher = make_teacher("selection:jsonl", datatype="train:stream", candidates="batch", **pairs(9000))
+    assert teacher.act()["text"] in questions(0, 1)
+    assert max(read) == 2
+
+
+def test_a_stream_holds_a_buffer_and_no_more(make_teacher, write, tmp_path, texts):
+    """30 MB are read twice with less than 3 MB of memory."""
+    filler = "x" * 3000
+    path = write(tmp_path / "long.jsonl", ({"context": f"{n} {filler}", "response": str(n)} for n in range(10_000)))
+    assert path.stat().st_size > 30_000_000
+    options = {"selection_file": str(path), "shuffle_buffer": 200, "candidates": "batch"}
+    tracemalloc.start()
+    try:
+        teacher = make_teacher("selection:jsonl", datatype="train:stream", **options)
+        seen = Counter(int(text.split()[0]) for text in iter_texts(teacher, 10_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert seen == Counter(range(10_000))
+    assert peak < 3_000_000
+
+
+def iter_texts(teacher, count):
+    return (teacher.act()["text"] for _ in range(count))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_streams_give_what_memory_gives(make_teacher, messages, datapath, task, split):
+    in_order = "train:evalmode" if split == "train" else split
+    memory, stream = (
+        make_teacher(f"selection:{task}", datatype=datatype, datapath=str(datapath), wiki_candidates=5)
+        for datatype in (in_order, f"{in_order}:stream")
+    )
+    assert messages(stream) == messages(memory) != []
+    assert (stream.num_episodes(), stream.num_examples()) == (memory.num_episodes(), memory.num_examples())
+
+
+# ---- epochs
+
+
+@pytest.mark.parametrize("datatype", TRAINING)
+def test_every_example_once_an_epoch_in_another_order(make_teacher, pairs, texts, datatype):
+    file = pairs(30)
+
+    def three_epochs(**options):
+        teacher = make_teacher("selection:jsonl", datatype=datatype, **file, **options)
+        return [texts(teacher, 30) for _ in range(3)]
+
+    epochs = three_epochs()
+    assert all(sorted(epoch) == sorted(questions(*range(30))) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 3
+    assert three_epochs() == epochs
+    assert three_epochs(teacher_seed=0.0) == epochs
+    assert three_epochs(teacher_seed=3.0) != epochs
+
+
+@pytest.mark.parametrize(
+    "datatype", ["train:ordered", "train:evalmode", "valid", "valid:stream", "train:ordered:stream"]
+)
+def test_evaluation_keeps_the_order_and_ends(make_teacher, pairs, datatype):
+    teacher = make_teacher("selection:jsonl", datatype=datatype, **pairs(3))
+    for _ in range(2):
+        teacher.reset()
+        seen = []
+        while not teacher.epoch_done():
+            seen.append(teacher.act()["text"])
+        assert seen == questions(0, 1, 2)
+        assert teacher.act().is_padding()
+
+
+@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid"])
+def test_a_batch_shares_the_episodes(make_teacher, datapath, datatype):
+    """Clones take turns, as in a BatchWorld: each conversation goes to one of them whole."""
+    teacher = make_teacher("selection:convai2", datatype=datatype, datapath=str(datapath))
+    clones = [teacher.clone() for _ in range(4)]
+    rounds = [[clone.act() for clone in clones] for _ in range(teacher.num_examples() // len(clones))]
+    for first, second in zip(rounds[::2], rounds[1::2], strict=True):
+        for before, after in zip(first, second, strict=True):
+            assert before["text"].startswith("your persona: ")
+            assert (before["episode_done"], after["episode_done"]) == (False, True)
+    texts = [message["text"] for row in rounds for message in row]
+    assert len(set(texts)) == len(texts) == teacher.num_examples()
+    assert all(clone.epoch_done() for clone in clones) == (datatype == "valid")
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+@pytest.mark.parametrize("datatype", [*TRAINING, "valid", "valid:stream"])
+def test_processes_share_the_examples(make_teacher, pairs, texts, monkeypatch, readers, datatype):
+    file = pairs(20)
+    monkeypatch.setattr(epochs_module, "num_workers", lambda: readers)
+    seen = []
+    for number in range(readers):
+        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        teacher = make_teacher("selection:jsonl", datatype=datatype, shuffle_buffer=5, **file)
+        assert teacher.num_examples() == 20  # ParlAI adds up what the processes did, and divides by this
+        seen += texts(teacher, len(range(number, 20, readers)))
+    assert sorted(seen) == sorted(questions(*range(20)))
+
+
+def test_mutators_apply(make_teacher, datapath):
+    plain = make_teacher("selection:convai2", datapath=str(datapath))
+    flat = make_teacher("selection:convai2", datapath=str(datapath), mutators="flatten")
+    first, second = plain.act(), plain.act()
+    assert flat.act()["text"] == first["text"]
+    assert flat.act()["text"] == "\n".join([first["text"], first["eval_labels"][0], second["text"]])
+
+
+# ---- going on where a stopped run was
+
+
+@pytest.mark.parametrize("datatype", TRAINING)
+@pytest.mark.parametrize("done", [0, 1, 19, 20, 47])
+def test_a_resumed_run_goes_on(make_teacher, pairs, texts, tmp_path, datatype, done):
+    file = pairs(20)
+    undisturbed = texts(make_teacher("selection:jsonl", datatype=datatype, **file), 80)
+    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": done / 20}))
+    model = {"model_file": str(tmp_path / "model")}
+    assert texts(make_teacher("selection:jsonl", datatype=datatype, **file, **model), 30) == undisturbed[done:][:30]
+
+
+def test_a_checkpoint_counts_before_the_model(make_teacher, pairs, texts, tmp_path):
+    file = pairs(20)
+    undisturbed = texts(make_teacher("selection:jsonl", datatype="train", **file), 30)
+    for name, epochs in {"model.trainstats": 0.25, "model.checkpoint.trainstats": 0.5}.items():
+        (tmp_path / name).write_text(json.dumps({"total_epochs": epochs}))
+    options = file | {"model_file": str(tmp_path / "model"), "load_from_checkpoint": True}
+
+    def begins_at():
+        return undisturbed.index(make_teacher("selection:jsonl", datatype="train", **options).act()["text"])
+
+    assert begins_at() == 5
+    (tmp_path / "model.checkpoint").touch()  # ParlAI goes on from it only if it is there
+    assert begins_at() == 10
+    options["load_from_checkpoint"] = False
+    assert begins_at() == 5
+
+
+def test_evaluation_and_new_models_begin_at_the_beginning(make_teacher, pairs, texts, tmp_path):
+    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 0.5}))
+    model = {"model_file": str(tmp_path / "model")}
+    file = pairs(4)
+    for datatype in ("valid", "train:ordered", "train:evalmode"):
+        assert texts(make_teacher("selection:jsonl", datatype=datatype, **file, **model), 1) == questions(0)
+    new = make_teacher("selection:jsonl", datatype="train", **file, model_file=str(tmp_path / "other"))
+    assert texts(new, 4) == texts(make_teacher("selection:jsonl", datatype="train", **file), 4)
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+def test_each_process_goes_on_where_it_was(make_teacher, pairs, texts, tmp_path, monkeypatch, readers):
+    file = pairs(24)
+    monkeypatch.setattr(epochs_module, "num_workers", lambda: readers)
+    for number in range(readers):
+        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        undisturbed = texts(make_teacher("selection:jsonl", datatype="train", **file), 24)
+        (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 4 * readers / 24}))
+        options = file | {"model_file": str(tmp_path / "model")}
+        assert texts(make_teacher("selection:jsonl", datatype="train", **options), 20) == undisturbed[4:]
+
+
+# ---- candidates
+
+
+def test_sampled_candidates_are_of_the_example_and_not_of_the_order(make_teacher, messages, pairs, monkeypatch):
+    """An evaluation in three processes, or as a stream, puts the same candidates beside each label."""
+    options = pairs(30) | {"eval_candidates": "inline", "num_negatives": 5}
+
+    def candidates(datatype="valid"):
+        return {
+            m["text"]: m["label_candidates"]
+            for m in messages(make_teacher("selection:jsonl", datatype=datatype, **options))
+        }
+
+    alone = candidates()
+    assert len(alone) == 30
+    for text, given in alone.items():
+        assert len(set(given)) == 6
+        assert given.count(text.replace("question", "answer")) == 1
+    assert candidates("valid:stream") == alone
+    monkeypatch.setattr(epochs_module, "num_workers", lambda: 3)
+    shared: dict = {}
+    for number in range(3):
+        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        shared |= candidates()
+    assert shared == alone
+
+
+def test_a_stream_samples_from_its_beginning(make_teacher, messages, pairs, monkeypatch):
+    monkeypatch.setattr(teacher_module, "SAMPLED_FROM", 10)
+    options = pairs(40) | {"candidates": "inline", "num_negatives": 6}
+    for datatype, known in {"train:ordered:stream": 10, "train:ordered": 40}.items():
+        seen = messages(make_teacher("selection:jsonl", datatype=datatype, **options))
+        drawn = {text for m in seen for text in m["label_candidates"] if text != m["labels"][0]}
+        assert drawn == {f"answer {n}" for n in range(known)}
+        assert all(len(set(m["label_candidates"])) == 7 for m in seen)
+
+
+def test_own_candidates_are_kept(make_teacher, pairs):
+    options = pairs(3, candidates=["answer 0", "answer 1", "answer 2"]) | {"eval_candidates": "inline"}
+    assert make_teacher("selection:jsonl", **options).act()["label_candidates"] == ["answer 0", "answer 1", "answer 2"]
+
+
+# ---- what cannot be used
+
+
+@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid", "valid:stream"])
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_file_is_an_error(make_teacher, write, tmp_path, datatype, content):
+    path = write(tmp_path / "empty.jsonl", content)
+    with pytest.raises(InputError, match=f"{path}: holds no example for -t selection:jsonl -dt {datatype}$"):
+        make_teacher("selection:jsonl", datatype=datatype, selection_file=str(path))
+
+
+@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid", "valid:stream"])
+def test_bad_examples_are_counted_once(make_teacher, write, tmp_path, texts, datatype):
+    """Though a stream reads them in every epoch, and the candidates' sampler too."""
+    good = [json.dumps({"context": f"question {n}", "response": f"answer {n}"}) for n in range(6)]
+    path = write(tmp_path / "mixed.jsonl", "\n".join(["{", *good[:3], '{"context": "only"}', *good[3:], "[]"]))
+    options = {"selection_file": str(path), "candidates": "inline", "eval_candidates": "inline", "num_negatives": 2}
+    with pytest.raises(InputError, match=f"{path}, line 1: not JSON"):
+        make_teacher("selection:jsonl", datatype=datatype, **options)
+    teacher = make_teacher("selection:jsonl", datatype=datatype, skip_bad_examples=True, **options)
+    for _ in range(3):
+        teacher.reset()
+        assert sorted(texts(teacher, 6)) == questions(*range(6))
+    assert teacher.report()["bad_examples"].value() == 3
+    assert teacher.clone().report()["bad_examples"].value() == 3
+
+
+def test_bad_examples_of_several_processes_are_not_added_up(make_teacher, write, tmp_path):
+    path = write(tmp_path / "mixed.jsonl", '{"context": "a", "response": "b"}\nno\n')
+    report = make_teacher("selection:jsonl", selection_file=str(path), skip_bad_examples=True).report()
+    assert (report["bad_examples"] + AverageMetric(1)).value() == 1
+
+
+def test_good_data_reports_none(make_teacher, pairs):
+    teacher = make_teacher("selection:jsonl", skip_bad_examples=True, **pairs(2))
+    label = teacher.act()["eval_labels"][0]
+    teacher.observe(Message({"text": label}))
+    assert "bad_examples" not in teacher.report()
+    assert teacher.report()["accuracy"].value() == 1
+
+
+# ---- ParlAI's commands
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid"])
+def test_display_data(capsys, datapath, task, datatype):
+    options = {"wiki_candidates": 4} if task == "wiki" else {}
+    DisplayData.main(task=f"selection:{task}", datapath=str(datapath), datatype=datatype, num_examples=3, **options)
+    shown = capsys.readouterr().out
+    assert shown.count(" is number ") >= 6
+    assert f"NEW EPISODE: selection:{task}" in shown

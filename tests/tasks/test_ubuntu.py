@@ -1,0 +1,208 @@
+"""Ubuntu v2: the official CSV files, turns and utterances, ten candidates, errors; ParlAI's own reader."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+
+import pytest
+from parlai.core.opt import Opt
+from parlai.tasks.selection import ubuntu
+from parlai.tasks.ubuntu.agents import UbuntuTeacher
+
+from polyencoder.errors import InputError
+
+TRAIN = ["Context", "Utterance", "Label"]
+EVALUATION = ["Context", "Ground Truth Utterance", *(f"Distractor_{n}" for n in range(9))]
+CONTEXT = (
+    "hi all __eou__ my sound is gone __eou__ __eot__ which card ? __eou__ __eot__ no , __eou__ how ? __eou__ __eot__"
+)
+TURNS = "hi all my sound is gone\nwhich card ?\nno , how ?"
+
+
+@pytest.fixture(autouse=True)
+def offline(no_network, monkeypatch):
+    def build(opt):
+        raise RuntimeError("no connection")
+
+    monkeypatch.setattr(ubuntu, "build", build)
+
+
+@pytest.fixture
+def save(tmp_path, write_csv):
+    """(split, rows, header=that of the split) -> the CSV file below tmp_path."""
+
+    def save(split, rows, header=None):
+        header = header or (TRAIN if split == "train" else EVALUATION)
+        return write_csv(tmp_path / f"Ubuntu/{split}.csv", header, rows)
+
+    return save
+
+
+@pytest.fixture
+def make(make_teacher, tmp_path):
+    def make(datatype="valid", **options):
+        return make_teacher("selection:ubuntu", datatype=datatype, datapath=str(tmp_path), **options)
+
+    return make
+
+
+def row(answer: str = "run lspci __eou__ and look __eou__") -> list[str]:
+    return [CONTEXT, answer, *(f"wrong {n} __eou__" for n in range(9))]
+
+
+def test_turns_and_candidates(save, make, messages):
+    save("valid", [row(), row("none")])
+    first, second = messages(make())
+    assert first["text"] == TURNS
+    assert first["eval_labels"] == ["run lspci and look"]
+    assert sorted(first["label_candidates"]) == sorted(["run lspci and look", *(f"wrong {n}" for n in range(9))])
+    assert second["eval_labels"] == ["none"]
+    assert first["episode_done"]
+    assert messages(make("valid:stream")) == [first, second] == messages(make())
+
+
+def test_right_candidate_stands_anywhere(save, make, messages):
+    save("valid", [[f"context {n}", *row()[1:]] for n in range(200)])
+    places = [m["label_candidates"].index("run lspci and look") for m in messages(make())]
+    assert set(places) == set(range(10))
+    assert max(places.count(place) for place in range(10)) < 40
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0")])
+def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong):
+    save("train", [[CONTEXT, "yes __eou__", right], [CONTEXT, "no __eou__", wrong], ["other", "maybe", right]])
+    teacher = make("train:ordered")
+    assert teacher.num_examples() == 2
+    assert [(m["text"], m["labels"]) for m in messages(teacher)] == [(TURNS, ["yes"]), ("other", ["maybe"])]
+    assert "bad_examples" not in teacher.report()
+
+
+def test_sampled_candidates_in_training(save, make):
+    save("train", [[f"context {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
+    message = make("train", candidates="inline", num_negatives=15).act()
+    assert len(set(message["label_candidates"])) == 16
+
+
+BAD = [
+    (row()[:5], "line 3: has 5 cells, but the header names 11 columns"),
+    (["", *row()[1:]], "line 3: its context is empty"),
+    ([CONTEXT, " __eou__ ", *row()[2:]], "line 3: its response is empty"),
+]
+
+
+@pytest.mark.parametrize(("spoilt", "problem"), BAD)
+@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
+def test_bad_row(save, make, messages, datatype, spoilt, problem):
+    path = save("valid", [row(), spoilt, row("last")])
+    with pytest.raises(InputError, match=f"{path}, {problem}$"):
+        messages(make(datatype))
+    teacher = make(datatype, skip_bad_examples=True)
+    assert [m["eval_labels"] for m in messages(teacher)] == [["run lspci and look"], ["last"]]
+    assert teacher.report()["bad_examples"].value() == 1
+
+
+def test_bad_label_and_columns(save, make):
+    path = save("train", [[CONTEXT, "yes", "1.0"], [CONTEXT, "no", "perhaps"]])
+    with pytest.raises(InputError, match=f"{path}, line 3: the label is 'perhaps', neither 0 nor 1"):
+        make("train")
+    path = save("valid", [["a", "b"]], header=["Question", "Ground Truth Utterance"])
+    with pytest.raises(InputError, match=f"{path}, line 2: has no column 'Context'; it has 'Question', 'Ground"):
+        make()
+
+
+def test_wrong_encoding(save, make, messages):
+    path = save("valid", [row(), row("last")])
+    path.write_bytes(path.read_bytes() + "caf\xe9\n".encode("latin-1"))
+    with pytest.raises(InputError, match=f"{path}, line 4: is not utf-8 text .byte 0xe9 at column 4"):
+        make()
+    teacher = make(skip_bad_examples=True)
+    assert len(messages(teacher)) == 2
+    assert teacher.report()["bad_examples"].value() == 1
+
+
+def test_truncated_gz(make, messages, tmp_path, write):
+    text = "Context,Utterance,Label\n" + "".join(f"context {n * n},answer {n * 7},1.0\n" for n in range(20_000))
+    path = write(tmp_path / "Ubuntu/train.csv.gz", text)
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(
+        InputError, match=rf"{path}: damaged or cut off after .* bytes .*; line \d+ is the last whole one"
+    ):
+        make("train")
+    teacher = make("train:ordered", skip_bad_examples=True)
+    assert 10_000 < teacher.num_examples() < 20_000
+    assert teacher.report()["bad_examples"].value() == 1
+
+
+def test_empty_and_missing(make, tmp_path, write):
+    path = write(tmp_path / "Ubuntu/valid.csv", "")
+    with pytest.raises(InputError, match=f"{path}: has no header row"):
+        make()
+    with pytest.raises(InputError, match=f"{tmp_path}/Ubuntu: has none of test.csv .*no connection"):
+        make("test")
+
+
+def without_marks(text: str) -> list[str]:
+    """Lines without the full stop that ParlAI puts for `__eou__`, and without spaces."""
+    lines = ("".join(line.split()).replace(".", "") for line in text.split("\n"))
+    return [line for line in lines if line]
+
+
+def as_sets(message) -> tuple:
+    candidates = sorted(without_marks(text) for text in message["label_candidates"])
+    return without_marks(message["text"]), without_marks(message["eval_labels"][0]), candidates
+
+
+def test_equal_to_parlais_own(make_teacher, messages, datapath):
+    for datatype in ("valid", "test"):
+        ours = make_teacher("selection:ubuntu", datatype=datatype, datapath=str(datapath))
+        theirs = UbuntuTeacher(Opt(ours.opt, task="ubuntu"))
+        assert list(map(as_sets, messages(ours))) == list(map(as_sets, messages(theirs)))
+
+
+# Real data.
+
+
+@pytest.mark.parametrize(("datatype", "count"), [("train:ordered", 30_368), ("valid", 1000), ("test", 1000)])
+def test_real_counts(make_teacher, messages, real_path, datatype, count):
+    teacher = make_teacher("selection:ubuntu", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
+    assert (teacher.num_episodes(), teacher.num_examples()) == (count, count)
+    seen = messages(teacher)
+    assert not any("__eo" in m["text"] for m in seen)
+    if datatype == "train:ordered":
+        assert seen[0]["text"].startswith("Ontza: gonna try reseting, ill bb in a sec\nOntzA: I cant connect, i need ")
+        assert seen[0]["labels"][0].startswith("no idea, you must have the connection parameters, but I think it ")
+        return
+    assert {len(m["label_candidates"]) for m in seen} == {10}
+    if datatype == "valid":
+        assert seen[0]["text"].startswith("hey guys... my comp just decided to start using oss instead of alsa... ")
+        assert seen[0]["eval_labels"] == ["flucksbawks, you lost me at HTPC"]
+
+
+@pytest.fixture
+def real_copy(real_path, tmp_path):
+    """(name) -> a data path whose Ubuntu/test.csv is that real file."""
+
+    def copy(name: str) -> str:
+        (tmp_path / "Ubuntu").mkdir()
+        shutil.copy(real_path(f"Ubuntu/{name}"), tmp_path / "Ubuntu" / "test.csv")
+        (tmp_path / "Ubuntu" / ".built").touch()
+        return str(tmp_path)
+
+    return copy
+
+
+@pytest.mark.parametrize("name", ["test.csv", "official_layout_test_1000.csv"])
+def test_real_is_what_parlai_reads(make_teacher, messages, real_copy, name):
+    ours = make_teacher("selection:ubuntu", datatype="test", datapath=real_copy(name))
+    assert ours.num_examples() == 1000
+    theirs = UbuntuTeacher(Opt(ours.opt, task="ubuntu"))
+    assert list(map(as_sets, messages(ours))) == list(map(as_sets, messages(theirs)))
+
+
+def test_real_train_is_the_positive_rows(make_teacher, real_path):
+    path = real_path("Ubuntu/train.csv.gz")
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        positive = sum(line.rstrip().endswith(",1.0") for line in file)
+    teacher = make_teacher("selection:ubuntu", datatype="train:stream", datapath=str(path.parents[1]))
+    assert teacher.num_examples() == pytest.approx(positive, rel=0.05)
