@@ -14,7 +14,7 @@ from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
 from parlai.core.message import Message
-from parlai.core.metrics import AverageMetric, SumMetric
+from parlai.core.metrics import AverageMetric, Metric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.misc import warn_once
@@ -108,7 +108,8 @@ class RankerAgent(RankerModelAgent):
         pool = self._pool(batch, self.candidates)
         candidates = self.dict.text.candidates(pool.texts).to(batch.text_vec.device)
         with self._autocast():
-            scores = pool.masked(self.model(_contexts(batch), candidates, pool.index))
+            self.measure_scaling(contexts_of(batch), candidates)
+            scores = pool.masked(self.model(contexts_of(batch), candidates, pool.index))
         losses = F.cross_entropy(scores, pool.labels, reduction="none")
         self.backward(losses.mean())
         self.update_params()
@@ -129,7 +130,7 @@ class RankerAgent(RankerModelAgent):
         self.model.eval()
         pool = self._pool(batch, self.eval_candidates)
         with self._autocast():
-            scores = pool.masked(self.eval_scores(_contexts(batch), pool))
+            scores = pool.masked(self.eval_scores(contexts_of(batch), pool))
         metrics = None
         if pool.labels is not None:
             losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
@@ -137,14 +138,7 @@ class RankerAgent(RankerModelAgent):
             # how many candidates a batch gives depends on the batch: no N for R@k/N
             counts = pool.counts(len(rank)) if self.eval_candidates in ("inline", "fixed") else [None] * len(rank)
             metrics = ranking_metrics(rank, losses, counts, hits_at=self._hits_at)
-        texts, sorted_scores = self._ordered(scores, pool, batch.said)
-        choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
-        return Output(
-            [self.random.choice(names[:choices]) for names in texts],
-            texts,
-            metrics=metrics,
-            sorted_scores=sorted_scores if self.opt["return_cand_scores"] else None,
-        )
+        return self._answer(self._ordered(scores, pool, batch.said), batch.said, metrics)
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
         """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""
@@ -152,37 +146,51 @@ class RankerAgent(RankerModelAgent):
         index = None
         if cand_vecs.dim() == 3:
             index = torch.arange(len(ids), device=ids.device).view(cand_vecs.shape[:2])
-        scores: Tensor = self.model(_contexts(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
+        scores: Tensor = self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
         return scores
 
-    def _ordered(
-        self, scores: Tensor, pool: CandidatePool, said: list[set[str]]
-    ) -> tuple[list[list[str]], list[list[float]]]:
-        """Each example's best candidates, best first, and their scores, less those that repeat what was said.
+    def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[list[tuple[str, float]]]:
+        """Each example's best candidates with their scores, best first: as many as an answer may need."""
+        spare = max(map(len, said)) if self._blocks_repeats() else 0
+        best, columns = scores.topk(min(self._wanted() + spare, scores.size(1)))
+        found = []
+        for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
+            names = pool.candidates(i)
+            found.append([(names[j], s) for j, s in zip(row, row_scores, strict=True) if s != float("-inf")])
+        return found
+
+    def _answer(
+        self, found: list[list[tuple[str, float]]], said: list[set[str]], metrics: list[dict[str, Metric]] | None
+    ) -> Output:
+        """The reply to each example from its best candidates, less those that repeat what was said.
 
         Repeats are blocked among fixed candidates only, and never all of them.
         """
-        wanted = self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"]
-        block = self._blocks_repeats()
-        spare = max(map(len, said)) if block else 0
-        best, columns = scores.topk(min(wanted + spare, scores.size(1)))
-        texts: list[list[str]] = []
-        values: list[list[float]] = []
-        for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
-            names = pool.candidates(i)
-            pairs = [(names[j], s) for j, s in zip(row, row_scores, strict=True) if s != float("-inf")]
-            if block:
-                pairs = [pair for pair in pairs if pair[0] not in said[i]] or pairs
-            texts.append([text for text, _ in pairs[:wanted]])
-            values.append([score for _, score in pairs[:wanted]])
-        return texts, values
+        if self._blocks_repeats():
+            found = [
+                [pair for pair in pairs if pair[0] not in lines] or pairs
+                for pairs, lines in zip(found, said, strict=True)
+            ]
+        found = [pairs[: self._wanted()] for pairs in found]
+        texts = [[text for text, _ in pairs] for pairs in found]
+        choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
+        return Output(
+            [self.random.choice(names[:choices]) for names in texts],
+            texts,
+            metrics=metrics,
+            sorted_scores=[[s for _, s in pairs] for pairs in found] if self.opt["return_cand_scores"] else None,
+        )
+
+    def _wanted(self) -> int:
+        """How many candidates an answer lists."""
+        return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])
 
     def _autocast(self) -> torch.autocast:
         device = "cuda" if self.use_cuda else "cpu"
         return torch.autocast(device, torch.bfloat16, enabled=bool(self.opt.get("bf16")))
 
     def _blocks_repeats(self) -> bool:
-        return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates == "fixed"
+        return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates in ("fixed", "index")
 
     def _pool(self, batch: Batch, source: str) -> CandidatePool:
         pool = batch_pool(
@@ -226,5 +234,6 @@ class RankerAgent(RankerModelAgent):
         return {**super().share(), "fixed": self.fixed}
 
 
-def _contexts(batch: Batch) -> TokenBatch:
+def contexts_of(batch: Batch) -> TokenBatch:
+    """The contexts of a batch, as the models take them."""
     return TokenBatch(batch.text_vec, batch.text_mask)

@@ -9,6 +9,7 @@ from parlai.core.opt import Opt
 from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing import parlai_text
 
 # Options that ParlAI's transformer has and a BERT has not: option -> the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -40,6 +41,15 @@ _FLAGS = {
     "poly_attention": "poly_attention_type",
 }
 
+# What of these a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
+_CARRIED_OVER = {
+    "embeddings_scale": False,
+    "learn_positional_embeddings": True,
+    "n_segments": 2,
+    "relu_dropout": 0.0,
+    "data_parallel": False,
+}
+
 # Keys of a BERT configuration and the flags that set them for an encoder from scratch
 _DIMENSIONS = {
     "hidden_size": "embedding_size",
@@ -62,7 +72,7 @@ def check_supported(opt: Opt) -> None:
             )
 
 
-def text_config(opt: Opt, special: dict[str, str]) -> TextConfig:
+def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
     """How the options and the tokenizer's special tokens say that text becomes tokens."""
 
     given = opt.get("override") or {}
@@ -99,8 +109,10 @@ def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str
 
 
 def ranker_config(opt: Opt, architecture: Architecture, *, backbone: dict[str, Any], text: TextConfig) -> RankerConfig:
-    """The configuration of a new model."""
+    """The configuration of a new model. A scaling that is to be measured is 1 until then."""
     fields = {name: opt[flag] for name, flag in _FLAGS.items() if flag in opt}
+    if fields.get("output_scaling") == "auto":
+        fields["output_scaling"] = 1.0
     return RankerConfig(architecture=architecture, backbone=backbone, text=text, **fields)
 
 
@@ -112,6 +124,8 @@ def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: Ranke
             f"-m {MODEL_NAMES[stored.architecture]}, or start a new model from its weights with --init-model {path}"
         )
     values = {flag: getattr(stored, name) for name, flag in _FLAGS.items()}
+    if (opt.get("override") or {}).get("output_scaling") == "auto":
+        del values["output_scaling"]  # it was measured when the training of this file began
     _check_given(opt, values | _dimensions(opt, stored), f"--model-file {path}")
 
 
@@ -151,3 +165,11 @@ def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     for key, flag in _DIMENSIONS.items():
         if flag in opt and key in config.backbone:
             opt[flag] = config.backbone[key]
+
+
+def describe_parlai_model(opt: Opt) -> None:
+    """Write into the options of a model that ParlAI trained, `--model-file`, what it is as one of ours."""
+    _, text = parlai_text(opt["model_file"])
+    given = opt.get("override") or {}
+    lengths = {"text_truncate": text.text_truncate, "label_truncate": text.label_truncate}
+    opt.update(_CARRIED_OVER | {name: given.get(name) or given.get("truncate") or n for name, n in lengths.items()})

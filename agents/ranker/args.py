@@ -38,6 +38,11 @@ PAPER_DEFAULTS = {
 }
 
 
+def output_scaling(value: str) -> float | str:
+    """The value of `--output-scaling`; argparse names this function in its error."""
+    return value if value == "auto" else float(value)
+
+
 def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     """Add what the bi-, poly- and cross-encoder share."""
     TransformerRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
@@ -70,6 +75,14 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "--reduction-outputs", type=int, default=64, help="M of --reduction-type mean_first: Table 7 of the paper."
     )
     group.add_argument(
+        "--output-scaling",
+        type=output_scaling,
+        default=1.0,
+        help="Multiplies the outputs of the transformer. auto: measured on the first batch of training, so that their "
+        "standard deviation is BERT's; for weights pre-trained without weight decay (Section 5.3 of the paper), whose "
+        "large outputs saturate the attention of a poly-encoder.",
+    )
+    group.add_argument(
         "--add-label-to-fixed-cands",
         type="bool",
         default=False,
@@ -90,6 +103,33 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         help="The k of the metrics R@k/N and hits@k, separated by commas.",
     )
     parser.set_defaults(**PAPER_DEFAULTS)
+
+
+def add_index_args(parser: ParlaiParser) -> None:
+    """Add what the models have whose candidates can be put into an index."""
+    group = parser.add_argument_group("Search arguments")
+    group.add_argument(
+        "--index",
+        type=str,
+        default=None,
+        help="Search this index, which `polyencoder index` made of the same model, instead of scoring all of the fixed "
+        "candidates: a folder, or milvus: and the address of a server or file. Evaluation and conversation then take "
+        "their candidates from it, as with --eval-candidates fixed.",
+    )
+    group.add_argument(
+        "--index-top-k",
+        type=int,
+        default=100,
+        help="How many candidates a search gives. Metrics count a label that is not among them as not found: mrr@K and "
+        "R@K/N say so by their names, and hits@k of a larger k is a lower bound.",
+    )
+    group.add_argument(
+        "--rerank",
+        type=str,
+        default=None,
+        help="A cross-encoder (model file, folder or hub id), which orders the first --rerank-k of what --index finds.",
+    )
+    group.add_argument("--rerank-k", type=int, default=50, help="How many candidates --rerank reads.")
 
 
 def add_poly_args(parser: ParlaiParser) -> None:

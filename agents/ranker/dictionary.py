@@ -9,13 +9,17 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.architecture import text_config
+from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
 from polyencoder.backbone import load_tokenizer
 from polyencoder.checkpoint import read_model_file
+from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
+from polyencoder.importing import is_parlai_model, parlai_text
+from polyencoder.importing.parlai_dictionary import END_OF_WORD
 from polyencoder.text import TextEncoder, read_tokenizer, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
@@ -42,10 +46,13 @@ class RankerDictionary(DictionaryAgent):
         path = self._tokenizer_path(f"{weights}.dict" if weights else opt.get("dict_file"))
         if opt.get("backbone") and not weights:
             tokenizer, special = load_tokenizer(opt["backbone"])
+        elif weights and is_parlai_model(weights):
+            tokenizer, config = parlai_text(weights)
+            special = _text_fields(config)
         elif path and os.path.exists(path):
             logging.info(f"loading tokenizer from {path}")
             tokenizer = read_tokenizer(path)
-            special = _special_tokens_of(weights) if weights else LEARNT_SPECIAL_TOKENS
+            special = _text_fields(read_model_file(weights)[0].text) if weights else LEARNT_SPECIAL_TOKENS
         elif path and (weights or os.path.exists(opt["dict_file"])):
             raise CheckpointError(
                 f"{weights or opt['dict_file']}: there is no {os.path.basename(path)} beside it, so it was made by "
@@ -116,8 +123,12 @@ class RankerDictionary(DictionaryAgent):
         self._use(TextEncoder(text.tokenizer, text.config))
 
     def __setitem__(self, key: str, value: int) -> None:
-        """ParlAI adds tokens this way: person tokens are special ones; padding for fp16 is not needed here."""
-        if not key.startswith("__FP16_PAD_"):
+        """ParlAI adds tokens this way: person tokens are special ones; padding for fp16 is not needed here.
+
+        A model that ParlAI trained with person tokens has them, as words like others.
+        """
+        theirs = self._ready().config.truncation == "tokens" and {key, key + END_OF_WORD} & self.tok2ind.keys()
+        if not key.startswith("__FP16_PAD_") and not theirs:
             self.add_additional_special_tokens([*self.additional_special_tokens, key])
 
     def share(self) -> dict[str, Any]:
@@ -133,7 +144,7 @@ class RankerDictionary(DictionaryAgent):
         self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
-    def _text_encoder(self, tokenizer: Any, special: dict[str, str]) -> TextEncoder:
+    def _text_encoder(self, tokenizer: Any, special: dict[str, Any]) -> TextEncoder:
         delimiter = (self.opt.get("override") or {}).get("delimiter")
         if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
@@ -158,14 +169,14 @@ class RankerDictionary(DictionaryAgent):
 
 def _weights_file(opt: Opt) -> str | None:
     """The file that the model is loaded from, if any: its tokenizer goes before the task's and that of `--backbone`."""
-    files = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
+    names = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
+    files = [modelzoo_path(opt.get("datapath"), name) for name in names]  # `zoo:` names too
     return next((file for file in files if os.path.exists(file)), None)
 
 
-def _special_tokens_of(weights: str) -> dict[str, str]:
-    """The special tokens that a model was trained with."""
-    text = read_model_file(weights)[0].text
-    return {name: getattr(text, name) for name in LEARNT_SPECIAL_TOKENS}
+def _text_fields(config: TextConfig) -> dict[str, Any]:
+    """What of a model's `TextConfig` comes from its tokenizer, not from options."""
+    return {name: getattr(config, name) for name in (*LEARNT_SPECIAL_TOKENS, "truncation")}
 
 
 def _escape(token: str) -> str:

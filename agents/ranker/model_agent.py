@@ -11,6 +11,7 @@ from parlai.agents.ranker.architecture import (
     check_against_initial,
     check_supported,
     describe_in_opt,
+    describe_parlai_model,
     fine_tuned_part,
     ranker_config,
     scratch_backbone,
@@ -22,11 +23,16 @@ from parlai.agents.ranker.schedule import build_schedule
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
+from parlai.utils.distributed import sync_object
 
 from polyencoder.backbone import Backbone, backbone_config, load_pretrained
-from polyencoder.checkpoint import CONFIG_KEY, load_weights, read_model_file
+from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
+from polyencoder.errors import CheckpointError
+from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.models import RankerModel, build_model, freeze
+from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
+from polyencoder.text import TokenBatch
 from polyencoder.transfer import transfer_weights
 
 
@@ -45,9 +51,12 @@ class RankerModelAgent(TorchRankerAgent):
         return RankerDictionary
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
+            describe_parlai_model(opt)
         check_supported(opt)
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
+        self._scaling_is_to_be_measured = False
         super().__init__(opt, shared)
 
     @property
@@ -67,7 +76,12 @@ class RankerModelAgent(TorchRankerAgent):
         path, self._is_finetune = self._get_init_model(opt, None)
         pretrained = None
         if path:
-            self._checkpoint = read_model_file(path)
+            if not self._is_finetune and self._should_initialize_optimizer() and is_parlai_model(path):
+                raise CheckpointError(
+                    f"--model-file {path} is ParlAI's own model, which training would overwrite: give a new "
+                    f"--model-file, and start from this one with --init-model {path}"
+                )
+            self._checkpoint = read_ranker_file(path)
             backbone = self._checkpoint[0].backbone
         elif opt.get("backbone"):
             given = opt.get("override") or {}  # an encoder keeps its own dropout unless the command says otherwise
@@ -88,6 +102,7 @@ class RankerModelAgent(TorchRankerAgent):
             if self._checkpoint:
                 check_against_initial(opt, self._checkpoint[0], path=path)
             config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config)
+            self._scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)
         freeze(model, fine_tuned=fine_tuned_part(opt))
@@ -95,7 +110,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     def load(self, path: str) -> dict[str, Any]:
         """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
-        _, states = self._checkpoint or read_model_file(path)
+        _, states = self._checkpoint or read_ranker_file(path)
         self._checkpoint = None
         if self._is_finetune:
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
@@ -114,6 +129,19 @@ class RankerModelAgent(TorchRankerAgent):
             backbone.resize(size)
         model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
+
+    def measure_scaling(self, contexts: TokenBatch, candidates: TokenBatch) -> None:
+        """`--output-scaling auto`: set it by the first batch of training. Every process takes that of the first."""
+        if not self._scaling_is_to_be_measured:
+            return
+        self._scaling_is_to_be_measured = False
+        scaling = sync_object(measured_scaling(self.ranker, contexts, candidates))
+        self.ranker.config = dataclasses.replace(self.ranker.config, output_scaling=scaling)
+        describe_in_opt(self.opt, self.ranker.config)
+        logging.info(
+            f"--output-scaling auto: {scaling:.4g}; the outputs have a standard deviation of "
+            f"{BERT_OUTPUT_STD / scaling:.4g}, BERT's of {BERT_OUTPUT_STD}"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), CONFIG_KEY: self.ranker.config.to_json()}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.candidates import CandidatePool
+from parlai.agents.ranker.indexed import IndexedAgent
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.opt import Opt
 from torch import Tensor
@@ -16,7 +16,7 @@ from polyencoder.encoding import candidate_fingerprint, encode_candidates
 from polyencoder.text import TokenBatch
 
 
-class SeparableAgent(RankerAgent):
+class SeparableAgent(IndexedAgent):
     """Base of the bi- and the poly-encoder agent."""
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
@@ -27,6 +27,7 @@ class SeparableAgent(RankerAgent):
         return {**super().share(), "vectors": self._vectors}
 
     def forget_vectors(self) -> None:
+        super().forget_vectors()
         self._vectors.clear()
         if self.fixed is not None:
             self.fixed.clear()

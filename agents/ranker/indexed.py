@@ -1,0 +1,160 @@
+"""`--index`: replies are searched for in an index of candidates, however many, instead of scoring a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parlai.agents.ranker.agent import RankerAgent, contexts_of
+from parlai.agents.ranker.args import add_index_args
+from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.ranking import TEACHER_HITS
+from parlai.core.message import Message
+from parlai.core.metrics import AverageMetric, Metric
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.core.torch_agent import Batch, Output
+
+from polyencoder.errors import ConfigError
+from polyencoder.index import Hit
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker import Ranker
+
+SOURCE = "index"
+"""What `eval_candidates` is when `--index` stands for the fixed candidates."""
+
+
+class IndexedAgent(RankerAgent):
+    """An agent that scores everything, or searches an index if it is given one."""
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt=partial_opt)
+        add_index_args(parser)
+        return parser
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        check_index_options(opt)
+        self._searcher: Searcher | None = shared["searcher"] if shared else None
+        super().__init__(opt, shared)
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "searcher": self._searcher}
+
+    # ---- the index in the place of fixed candidates
+
+    def _set_candidate_variables(self, opt: Opt) -> None:
+        super()._set_candidate_variables(opt)
+        if not opt.get("index"):
+            return
+        if (opt.get("override") or {}).get("eval_candidates", "fixed") != "fixed":
+            raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {self.eval_candidates}")
+        self.eval_candidates = SOURCE
+
+    def set_interactive_mode(self, mode: bool, shared: Any = False) -> None:
+        super().set_interactive_mode(mode, shared)
+        if self.opt.get("index") and self.eval_candidates == "fixed":
+            self.eval_candidates = SOURCE
+
+    def get_task_candidates_path(self) -> str:
+        """None is needed where there is an index: ParlAI would make a file of the task's."""
+        return "" if self.opt.get("index") else super().get_task_candidates_path()
+
+    def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
+        super().set_fixed_candidates(shared)
+        if not shared and self.eval_candidates == SOURCE:
+            self._searcher = self._opened()
+
+    def forget_vectors(self) -> None:
+        super().forget_vectors()
+        self._searcher = None
+
+    def _opened(self) -> Searcher:
+        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        index = open_index(self.opt["index"], ranker)
+        rerank = self.opt.get("rerank")
+        return Searcher(
+            ranker,
+            index,
+            top_k=min(self.opt["index_top_k"], len(index)) or None,
+            reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
+            rerank_k=self.opt["rerank_k"],
+        )
+
+    # ---- answering
+
+    def vectorize(self, obs: Message, history: RankerHistory, **others: Any) -> Message:
+        obs = super().vectorize(obs, history, **others)
+        if self.opt.get("rerank"):
+            obs.force_set("turns", history.turns())  # the cross-encoder has a tokenizer of its own
+        return obs
+
+    def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
+        batch = super().batchify(obs_batch, sort)
+        if batch.text_vec is not None:
+            batch.turns = [obs_batch[i].get("turns") for i in batch.valid_indices.tolist()]
+        return batch
+
+    def eval_step(self, batch: Batch) -> Output | None:
+        if self.eval_candidates != SOURCE or batch.text_vec is None:
+            return super().eval_step(batch)
+        if (searcher := self._searcher) is None:
+            raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
+        self.model.eval()
+        with self._autocast():
+            contexts = self.ranker.encode_context(contexts_of(batch))
+        before = dict(searcher.seconds)
+        found = [distinct(hits) for hits in searcher.find(contexts, batch.turns)]
+        for step in ("search", "rerank"):
+            if step in before:
+                spent = 1000 * (searcher.seconds[step] - before[step])
+                self.global_metrics.add(f"{step}_ms", AverageMetric(spent, len(found)))
+        metrics = None
+        if batch.labels is not None:
+            n, k = len(searcher.index), searcher.top_k
+            texts = [[text for text, _ in pairs] for pairs in found]
+            metrics = [
+                index_metrics(some, label.strip(), n=n, top_k=k, hits_at=self._hits_at)
+                for some, label in zip(texts, batch.labels, strict=True)
+            ]
+        return self._answer(found, batch.said, metrics)
+
+
+def check_index_options(opt: Opt) -> None:
+    """Raise ConfigError for options that need an index and have none, or cannot be used with one."""
+    if not opt.get("index"):
+        if opt.get("rerank"):
+            raise ConfigError(f"--rerank {opt['rerank']}: orders what a search finds, so it needs --index")
+        return
+    if opt.get("index_top_k", 1) < 1:
+        raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
+    if opt.get("add_label_to_fixed_cands"):
+        raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
+
+
+def distinct(hits: Sequence[Hit]) -> list[tuple[str, float]]:
+    """Each text once, where it is best, and its score: the cross-encoder's if it has one."""
+    pairs: dict[str, float] = {}
+    for hit in hits:
+        pairs.setdefault(hit.text.strip(), hit.score if hit.rerank_score is None else hit.rerank_score)
+    return list(pairs.items())
+
+
+def index_metrics(texts: Sequence[str], label: str, *, n: int, top_k: int, hits_at: Sequence[int]) -> dict[str, Metric]:
+    """What the first `top_k` of `n` candidates say about a label. Of a label behind them, its rank is not known.
+
+    R@k/N, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
+    exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
+    """
+    rank = texts.index(label) + 1 if label in texts else None
+    metrics: dict[str, Metric] = {f"mrr@{top_k}": AverageMetric(1 / rank if rank else 0.0)}
+    if rank:
+        metrics["found_rank"] = AverageMetric(rank)
+    for k in sorted({*(k for k in hits_at if k <= top_k), top_k}):
+        hit = AverageMetric(int(rank is not None and rank <= k))
+        if k < n:
+            metrics[f"R@{k}/{n}"] = hit
+        if k not in TEACHER_HITS:
+            metrics[f"hits@{k}"] = hit
+    return metrics

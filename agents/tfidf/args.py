@@ -1,0 +1,56 @@
+"""The command line of `-m tfidf`."""
+
+from __future__ import annotations
+
+from parlai.core.params import ParlaiParser
+
+
+def add_tfidf_args(parser: ParlaiParser) -> None:
+    """Add the flags: those of our other rankers that have a meaning here, under their names, and three of its own."""
+    group = parser.add_argument_group("TF-IDF arguments")
+    group.add_argument(
+        "--tfidf-context",
+        type=str,
+        default="last",
+        choices=["last", "all"],
+        help="What is compared with the candidates: the last line that was said, or all, persona included.",
+    )
+    group.add_argument("--tfidf-ngrams", type=int, default=1, help="Count sequences of up to so many words, too.")
+    group.add_argument(
+        "--tfidf-max-examples",
+        type=int,
+        default=1_000_000,
+        help="Learn the weights of words from so many labels of the training data, its first ones.",
+    )
+    group.add_argument(
+        "-ecands",
+        "--eval-candidates",
+        type=str,
+        default="inline",
+        choices=["batch", "inline", "fixed", "batch-all-cands"],
+        help="The source of candidates; in interactive mode it is fixed.",
+    )
+    group.add_argument(
+        "-fcp", "--fixed-candidates-path", type=str, default=None, help="A file of fixed candidates, one a line."
+    )
+    group.add_argument(
+        "--add-label-to-fixed-cands",
+        type="bool",
+        default=False,
+        help="With fixed candidates: a label that is not among them is one more candidate of its own example.",
+    )
+    group.add_argument(
+        "--ignore-bad-candidates",
+        type="bool",
+        default=False,
+        help="Skip and count examples without candidates, or whose label is not among them, instead of an error.",
+    )
+    group.add_argument(
+        "--hits-at", type=str, default="1,5,10", help="The k of the metrics R@k/N and hits@k, separated by commas."
+    )
+    group.add_argument(
+        "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."
+    )
+    group.add_argument("--return-cand-scores", type="bool", default=False, help="List their scores, too.")
+    # All is learnt before the first step, and nothing in it. The teacher need not look for candidates.
+    parser.set_defaults(max_train_steps=1, candidates="batch")

@@ -1,0 +1,241 @@
+"""The keyword baseline of the ConveRT paper: candidates by the cosine of their TF-IDF vector with the context's.
+
+`parlai eval_model -m tfidf -t TASK` fits itself on the labels of the task's training data; `parlai train_model -m tfidf
+-t TASK -mf FILE` keeps what was learnt, for the other commands.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import parlai.utils.logging as logging
+import torch
+import torch.nn.functional as F
+from parlai.agents.ranker.candidates import CandidatePool, batch_pool
+from parlai.agents.ranker.examples import example_error, label_of
+from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
+from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.tfidf.args import add_tfidf_args
+from parlai.agents.tfidf.responses import training_responses
+from parlai.agents.tfidf.vectors import TfidfVectors
+from parlai.agents.tfidf.weights import TfidfWeights
+from parlai.core.agents import Agent
+from parlai.core.message import Message
+from parlai.core.metrics import Metric, Metrics, SumMetric
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.utils.misc import warn_once
+from torch import Tensor
+
+from polyencoder.errors import ConfigError, InputError
+
+
+class NoDictionary:
+    """For `train_model`, which would otherwise build a dictionary of all words first: there is nothing to build."""
+
+    def __init__(self, opt: Opt) -> None:
+        pass
+
+    def is_prebuilt(self) -> bool:
+        return True
+
+
+class TfidfAgent(Agent):
+    """Ranks candidates by the words that they share with the context, rare words first."""
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        add_tfidf_args(parser)
+        return parser
+
+    @staticmethod
+    def dictionary_class() -> type[NoDictionary]:
+        return NoDictionary
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        super().__init__(opt, shared)
+        _check_numbers(self.opt)
+        self.id = "Tfidf"
+        self.random = random.Random(42)
+        self.history = RankerHistory(self.opt)
+        self.hits_at = parse_hits_at(self.opt.get("hits_at", "1,5,10"))
+        self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
+        self.global_metrics = Metrics(shared=shared and shared["metrics"])
+        if shared:
+            self.weights, self.vectors, self.fixed = shared["weights"], shared["vectors"], shared["fixed"]
+            return
+        self.fixed = _fixed_candidates(self.opt) if self.source == "fixed" else None
+        self.weights = _weights(self.opt)
+        self.vectors = TfidfVectors(self.weights)
+
+    def share(self) -> dict[str, Any]:
+        metrics = self.global_metrics.share()
+        return super().share() | {
+            "weights": self.weights,
+            "vectors": self.vectors,
+            "fixed": self.fixed,
+            "metrics": metrics,
+        }
+
+    def save(self, path: str | None = None) -> None:
+        path = path or self.opt.get("model_file")
+        if path:
+            self.weights.save(path)
+            # ParlAI warns of a dictionary file that is not there; this one holds the words
+            Opt({**self.opt, "dict_file": path}).save(f"{path}.opt")
+
+    def reset(self) -> None:
+        super().reset()
+        self.history.reset()
+
+    def report(self) -> dict[str, Metric]:
+        return self.global_metrics.report()
+
+    def reset_metrics(self) -> None:
+        self.global_metrics.clear()
+
+    # ---- observing
+
+    def observe(self, observation: Message) -> Message:
+        """Remember the turn; add the dialogue so far and the label to rank."""
+        obs = self.observation = Message(observation)
+        self.history.update_history(obs)
+        if obs.get("text") is not None:
+            obs.force_set("full_text", self.history.get_history_str())
+        label = label_of(obs, self.random, among=self.fixed.place if self.fixed else None)
+        if label is not None:
+            obs.force_set("label_choice", label)
+        return obs
+
+    def self_observe(self, self_message: Message) -> None:
+        """Remember the answer: the label where there is one, as in training, else the agent's own."""
+        obs = self.observation
+        if obs is None or obs.get("episode_done"):
+            self.reset()
+            return
+        said = obs.get("label_choice", self_message.get("text"))
+        if said is not None:
+            self.history.add_reply(said)
+
+    # ---- answering
+
+    def act(self) -> Message:
+        reply = self.batch_act([self.observation])[0]
+        self.self_observe(reply)
+        return reply
+
+    def batch_act(self, observations: Sequence[Message]) -> list[Message]:
+        """Ranked candidates and metrics for each example; nothing in training, where there is nothing to learn."""
+        replies = [Message({"id": self.getID(), "episode_done": False}) for _ in observations]
+        if any("labels" in obs for obs in observations):
+            return replies
+        examples = {place: obs for place, obs in enumerate(observations) if self._is_valid(obs)}
+        if examples:
+            answers = self._answers(list(examples.values()))
+            for place, answer in zip(examples, answers, strict=True):
+                replies[place].update(answer)
+        return replies
+
+    def _is_valid(self, obs: Message) -> bool:
+        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`)."""
+        if obs.is_padding() or obs.get("full_text") is None:
+            return False
+        # `example_error` counts tokens, and a start and an end are always among them
+        obs.force_set("text_vec", ["<start>", *obs["full_text"].split(), "<end>"])
+        fixed = None if self.fixed is None or self.opt["add_label_to_fixed_cands"] else self.fixed.place
+        error = example_error(obs, self.source, fixed=fixed, interactive=bool(self.opt.get("interactive_mode")))
+        if error is None:
+            return True
+        if not self.opt["ignore_bad_candidates"]:
+            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
+        warn_once(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self.global_metrics.add("bad_examples", SumMetric(1))
+        return False
+
+    def _answers(self, examples: list[Message]) -> list[dict[str, Any]]:
+        labels = [obs.get("label_choice") for obs in examples]
+        pool = batch_pool(
+            self.source,
+            labels=None if None in labels else labels,
+            candidates=[obs.get("label_candidates") or () for obs in examples],
+            fixed=self.fixed,
+            add_label=self.opt["add_label_to_fixed_cands"],
+        )
+        scores = self._scores([self._context(obs) for obs in examples], pool)
+        answers = self._ordered(scores, pool)
+        if pool.labels is not None:
+            for answer, metrics in zip(answers, self._metrics(scores, pool), strict=True):
+                answer["metrics"] = metrics
+        return answers
+
+    def _context(self, obs: Message) -> str:
+        """All that was said, or its last line: of a message that begins with a persona, the utterance."""
+        text: str = obs["full_text"]
+        if self.opt["tfidf_context"] == "all":
+            return text
+        return next((line for line in reversed(text.split("\n")) if line.strip()), "")
+
+    def _scores(self, contexts: list[str], pool: CandidatePool) -> Tensor:
+        """Cosines [batch, n] of each example's candidates, -inf at what is none."""
+        scores = torch.from_numpy(self.vectors.cosines(contexts, pool.texts))
+        if pool.index is not None:
+            scores = scores.gather(1, pool.index.clamp(min=0))
+        return pool.masked(scores)
+
+    def _metrics(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Metric]]:
+        assert pool.labels is not None
+        rank = ranks(scores, pool.labels).tolist()
+        losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
+        counts = pool.counts(len(rank)) if self.source in ("inline", "fixed") else [None] * len(rank)
+        return ranking_metrics(rank, losses, counts, hits_at=self.hits_at)
+
+    def _ordered(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Any]]:
+        """Each example's candidates, best first; equal ones in the order in which they came."""
+        values, columns = scores.sort(dim=1, descending=True, stable=True)
+        wanted = self.opt["cap_num_predictions"]
+        answers = []
+        for i, (row, places) in enumerate(zip(values[:, :wanted].tolist(), columns[:, :wanted].tolist(), strict=True)):
+            own = pool.candidates(i)
+            kept = [(own[j], score) for j, score in zip(places, row, strict=True) if score != float("-inf")]
+            answer: dict[str, Any] = {"text": kept[0][0], "text_candidates": [text for text, _ in kept]}
+            if self.opt["return_cand_scores"]:
+                answer["sorted_scores"] = [score for _, score in kept]
+            answers.append(answer)
+        return answers
+
+
+def _check_numbers(opt: Opt) -> None:
+    for name in ("tfidf_ngrams", "tfidf_max_examples", "cap_num_predictions"):
+        if opt[name] < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: give a whole number from 1 up")
+
+
+def _weights(opt: Opt) -> TfidfWeights:
+    """Those in the model file if it is there, else new ones, learnt from the task's training data."""
+    path = opt.get("model_file")
+    if path and os.path.exists(path):
+        weights = TfidfWeights.read(path)
+        wanted = (opt.get("override") or {}).get("tfidf_ngrams", weights.ngrams)
+        if wanted != weights.ngrams:
+            raise ConfigError(f"--tfidf-ngrams {wanted}: {path} was made with {weights.ngrams}; give another -mf")
+        origin = f"read from {path}"
+    else:
+        responses = islice(training_responses(opt), opt["tfidf_max_examples"])
+        weights = TfidfWeights.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt["task"])
+        origin = "just learnt"
+    logging.info(
+        f"tfidf: weights of {len(weights.terms):,} terms in {weights.responses:,} responses of {weights.task}, {origin}"
+    )
+    return weights
+
+
+def _fixed_candidates(opt: Opt) -> FixedCandidates:
+    path = opt.get("fixed_candidates_path")
+    if not path:
+        raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
+    return FixedCandidates(read_candidates(path), cache=None, reuse=False)

@@ -1,0 +1,74 @@
+"""`--output-scaling auto`: measured on the first batch of training, kept with the model."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from polyencoder.checkpoint import read_model_file
+from polyencoder.errors import ConfigError
+from polyencoder.scaling import BERT_OUTPUT_STD, output_std
+
+TURNS = [
+    {"text": f"{word} there ?", "labels": [f"{word} too"], "label_candidates": ["hi too", "bye too"]}
+    for word in ("hi", "bye")
+]
+
+
+@pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
+def test_it_is_measured_before_anything_is_learnt(model, make_agent, respond):
+    agent = make_agent(model, output_scaling="auto", learningrate=1e-2, warmup_updates=-1)
+    assert agent.ranker.config.output_scaling == 1.0
+    text = agent.dict.text
+    contexts = text.contexts([["hi there ?"], ["bye there ?"]])
+    before = output_std(agent.ranker, contexts, text.candidates(["hi too", "bye too"]))
+    respond(agent, *TURNS)
+    scaling = agent.ranker.config.output_scaling
+    assert scaling * before == pytest.approx(BERT_OUTPUT_STD, rel=1e-5)
+    assert agent.opt["output_scaling"] == scaling
+    respond(agent, *TURNS)  # now of other weights
+    assert agent.ranker.config.output_scaling == scaling
+
+
+def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, trained, task, tmp_path):
+    """The number stays with the model file; a new one is measured for a model that starts from it."""
+    path = tmp_path / "model"
+    source, _ = trained("biencoder")
+    options = {"init_model": str(source), "output_scaling": "auto", "max_train_steps": 3}
+    options |= {"load_from_checkpoint": False, "num_epochs": -1, "validation_every_n_epochs": -1}
+    report = train("polyencoder", path, **options, validation_every_n_steps=2)
+    scaling = read_model_file(path)[0].output_scaling
+    assert scaling != 1.0
+    assert json.loads((tmp_path / "model.opt").read_text())["output_scaling"] == scaling
+    assert evaluate(path)["loss"] == pytest.approx(report["loss"], rel=1e-4)
+
+    resumed = make_agent("polyencoder", model_file=path, output_scaling="auto", datatype="train", **task)
+    assert resumed.ranker.config.output_scaling == scaling
+    resumed.measure_scaling(*[resumed.dict.text.candidates(["hello"])] * 2)
+    assert resumed.ranker.config.output_scaling == scaling
+
+
+def test_grown_weights_begin_like_others(make_agent, respond):
+    """Logits grow with the square of the outputs: without the scaling the first loss is as if the model were sure."""
+
+    def first_loss(**options) -> float:
+        agent = make_agent("polyencoder", reduction_type="mean", **options)
+        for tower in (agent.ranker.context_tower, agent.ranker.candidate_tower):
+            torch.nn.init.constant_(tower.layers()[-1].output.LayerNorm.weight, 16.0)
+        respond(agent, *TURNS)
+        return agent.global_metrics.report()["mean_loss"].value()
+
+    assert abs(first_loss(output_scaling="auto") - math.log(2)) < 1
+    assert abs(first_loss() - math.log(2)) > 10
+
+
+def test_other_values(make_agent, respond):
+    assert make_agent("biencoder", output_scaling=0.25).ranker.config.output_scaling == 0.25
+    with pytest.raises(ValueError, match="invalid output_scaling value: 'automatic'"):
+        make_agent("biencoder", output_scaling="automatic")
+    agent = make_agent("biencoder", output_scaling="auto", normalize_sent_emb=True)
+    with pytest.raises(ConfigError, match="--normalize-sent-emb"):
+        respond(agent, *TURNS)

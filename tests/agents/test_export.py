@@ -1,0 +1,65 @@
+"""Out of ParlAI: an exported folder, and ParlAI's own models, score in the library as they did in their agents."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from parlai.scripts.train_model import TrainModel
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.importing import import_parlai
+from polyencoder.ranker import Ranker
+
+TURNS = ["hello there !", "where is the owl ?"]
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
+def test_an_exported_folder_scores_as_the_agent_did(model, trained, make_agent, respond, labels, tmp_path):
+    path, report = trained(model)
+    command("export", path, tmp_path / "out")
+    agent = make_agent(model, model_file=path, datatype="valid", return_cand_scores=True)
+    turns = [{"text": turn, "eval_labels": labels[:1], "label_candidates": labels} for turn in TURNS]
+    reply = respond(agent, turns)[0]
+    expected = dict(zip(reply["text_candidates"], map(float, reply["sorted_scores"]), strict=True))
+    ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    context = [TURNS[0], labels[0], TURNS[1]]  # the agent takes the label for what was answered
+    found = {match.text: match.score for match in ranker.rank(context, labels)}
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| {report['mrr']:.4g} | {report['loss']:.4g} |" in card  # the last validation's
+    assert "| `--task` | `fromfile` |" in card
+    assert os.fspath(path.parent) not in card
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory, task):
+    """The file of a poly-encoder that ParlAI's own agent trained for two steps."""
+    path = tmp_path_factory.mktemp("theirs") / "model"
+    options = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "n_positions": 64, "n_segments": 2}
+    options |= {"variant": "xlm", "activation": "gelu", "learn_positional_embeddings": True, "embeddings_scale": False}
+    options |= {"poly_n_codes": 3, "text_truncate": 14, "label_truncate": 8, "dict_tokenizer": "re"}
+    options |= {"share_encoders": False, "lr_scheduler": "none", "batchsize": 8, "max_train_steps": 2}
+    options |= {"candidates": "inline", "eval_candidates": "inline", "short_final_eval": True, "validation_max_exs": 8}
+    torch.manual_seed(0)
+    TrainModel.main(model="transformer/polyencoder", model_file=str(path), loglevel="error", **options, **task)
+    return path
+
+
+def test_parlais_own_models(theirs, labels, tmp_path):
+    expected = Ranker(*import_parlai(theirs), device="cpu").score([TURNS], labels)
+    assert torch.equal(Ranker.from_pretrained(theirs, device="cpu").score([TURNS], labels), expected)
+    shown = command("import", theirs, tmp_path / "out")
+    assert shown.startswith(f"{tmp_path / 'out'}: ParlAI's poly-encoder, bert, 1 layers, 16 dimensions")
+    assert torch.equal(Ranker.from_pretrained(tmp_path / "out", device="cpu").score([TURNS], labels), expected)
+    command("export", theirs, tmp_path / "exported")
+    assert torch.equal(Ranker.from_pretrained(tmp_path / "exported", device="cpu").score([TURNS], labels), expected)

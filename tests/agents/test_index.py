@@ -1,0 +1,165 @@
+"""`--index` and `--rerank` through ParlAI's scripts: the replies of scoring everything, found by a search."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from parlai.agents.ranker.indexed import distinct, index_metrics
+from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.interactive import Interactive
+
+from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.index import Candidate, Hit
+from polyencoder.index.open import open_index
+
+CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
+MODELS = ["biencoder", "polyencoder"]
+
+
+@pytest.fixture
+def index_of(trained, tmp_path, labels):
+    """(model, faiss=None) -> an index of the task's answers, which the library makes of the trained model's file."""
+
+    def make(model: str, **settings) -> str:
+        path, _ = trained(model)
+        Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / f"{model}.index", **settings)
+        return str(tmp_path / f"{model}.index")
+
+    return make
+
+
+@pytest.fixture
+def chat(monkeypatch, capsys):
+    """(model_file, **options) -> what `interactive` answers in the conversation."""
+
+    def run(model_file: Path, **options) -> list[str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(CONVERSATION))
+        capsys.readouterr()
+        Interactive.main(model_file=str(model_file), loglevel="error", **options)
+        return re.findall(r"\[\w+encoder\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
+
+    return run
+
+
+@pytest.mark.parametrize("repeat_blocking_heuristic", [True, False])
+@pytest.mark.parametrize("model", MODELS)
+def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, repeat_blocking_heuristic):
+    path, _ = trained(model)
+    options = {"repeat_blocking_heuristic": repeat_blocking_heuristic}
+    said = chat(path, index=index_of(model), **options)
+    assert len(said) == 4
+    assert said == chat(copy_of(model), fixed_candidates_path=str(candidates_file), **options)
+    assert said[1] == "my owl is here ."
+    assert (said[2] != said[1]) == repeat_blocking_heuristic
+
+
+@pytest.mark.parametrize("faiss", [None, "flat"])
+@pytest.mark.parametrize("model", MODELS)
+def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidates_file):
+    if faiss:
+        pytest.importorskip("faiss")
+    path, _ = trained(model)
+    found = evaluate(path, index=index_of(model, faiss=faiss), eval_candidates="fixed", hits_at="1,2,5")
+    scored = evaluate(
+        copy_of(model), fixed_candidates_path=str(candidates_file), eval_candidates="fixed", hits_at="1,2,5"
+    )
+    same = ["exs", "accuracy", "f1", "hits@1", "hits@2", "hits@5", "hits@100", "R@1/8", "R@2/8", "R@5/8"]
+    assert {name: found[name] for name in same} == {name: scored[name] for name in same}
+    assert found["mrr@8"] == pytest.approx(scored["mrr"])
+    assert found["found_rank"] == pytest.approx(scored["rank"])
+    assert found["search_ms"] > 0
+    assert not {"loss", "ppl", "mrr", "rank"} & found.keys()  # which a search does not know
+
+
+def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
+    path, _ = trained("polyencoder")
+    report = evaluate(path, index=index_of("polyencoder"), index_top_k=2, hits_at="1,2,5")
+    whole = evaluate(path, index=index_of("polyencoder"), hits_at="1,2,5")
+    assert report["R@1/8"] == report["hits@1"] == whole["R@1/8"]
+    assert report["R@2/8"] == whole["R@2/8"]
+    assert report["hits@2"] == whole["hits@2"]
+    assert "R@5/8" not in report
+    assert report["mrr@2"] <= whole["mrr@8"]
+
+
+def test_metrics_of_one_example():
+    def values(*arguments, **others) -> dict[str, float]:
+        return {name: metric.value() for name, metric in index_metrics(*arguments, **others).items()}
+
+    settings = {"n": 1000, "top_k": 20, "hits_at": [1, 2, 50]}
+    texts = [f"text {i}" for i in range(20)]
+    assert values(texts, "text 1", **settings) == {
+        "mrr@20": 0.5, "found_rank": 2, "R@1/1000": 0, "R@2/1000": 1, "hits@2": 1, "R@20/1000": 1, "hits@20": 1
+    }  # fmt: skip
+    assert values(texts, "another", **settings) == {
+        "mrr@20": 0, "R@1/1000": 0, "R@2/1000": 0, "hits@2": 0, "R@20/1000": 0, "hits@20": 0
+    }  # fmt: skip
+
+
+def test_a_text_of_several_entries_is_one_reply():
+    hits = [Hit(str(i), text, 3.0 - i, None, "exact") for i, text in enumerate(["a", "a ", "b", "a"])]
+    assert distinct(hits) == [("a", 3.0), ("b", 1.0)]
+    assert distinct([hits[2]._replace(rerank_score=9.0), hits[1]]) == [("b", 9.0), ("a", 2.0)]
+
+
+def test_display_model(trained, index_of, task, capsys):
+    path, _ = trained("polyencoder")
+    DisplayModel.main(model_file=str(path), index=index_of("polyencoder"), num_examples=24, loglevel="error", **task)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", shown)
+    assert len(pairs) == 24
+    assert sum(label == said for label, said in pairs) > 12
+
+
+def test_re_ranking(trained, index_of, evaluate, chat, labels):
+    """The cross-encoder, which has learnt to prefer "here" to "gone", brings the answers to the front."""
+    path, _ = trained("polyencoder")
+    cross, _ = trained("crossencoder")
+    folder = index_of("polyencoder")
+    gone = [Candidate(None, label.replace("here", "gone")) for label in labels]
+    ranker = Ranker.from_pretrained(path, device="cpu")
+    open_index(folder, ranker).add(gone)
+    report = evaluate(path, index=folder, rerank=str(cross), rerank_k=16)
+    assert report["rerank_ms"] > 0
+    said = chat(path, index=folder, rerank=str(cross), rerank_k=16, repeat_blocking_heuristic=False)
+    reranker = Ranker.from_pretrained(cross, device="cpu")
+    expected = ranker.search("where is the cat ?", folder, top_k=1, rerank=reranker, rerank_k=16)
+    assert said[-1] == expected[0].text
+    assert set(said) <= set(labels)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rerank": "model"}, "--rerank model: orders what a search finds, so it needs --index"),
+        ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
+        ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),
+        ({"index": "INDEX", "eval_candidates": "inline"}, "--index stands for fixed candidates, not --eval-candidates"),
+    ],
+)
+def test_options_that_contradict_each_other(trained, index_of, evaluate, options, message):
+    path, _ = trained("biencoder")
+    if "index" in options:
+        options = {**options, "index": index_of("biencoder")}
+    with pytest.raises(ConfigError, match=message):
+        evaluate(path, **options)
+
+
+def test_an_index_that_cannot_be_used(trained, index_of, evaluate):
+    path, _ = trained("biencoder")
+    with pytest.raises(CheckpointError, match="nowhere: no index"):
+        evaluate(path, index="nowhere")
+    with pytest.raises(CheckpointError, match="made by another model"):
+        evaluate(path, index=index_of("polyencoder"))
+    with pytest.raises(InputError, match="a bi-encoder cannot re-rank"):
+        evaluate(path, index=index_of("biencoder"), rerank=str(path))
+
+
+def test_an_index_is_not_searched_with_a_model_that_has_learnt_since(copy_of, labels, tmp_path, train):
+    path = copy_of("biencoder")
+    Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "index")
+    with pytest.raises(ConfigError, match="--index was made by the model as it was before it learnt"):
+        train("biencoder", path, index=str(tmp_path / "index"))

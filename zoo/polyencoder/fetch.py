@@ -1,0 +1,130 @@
+"""Downloads that go on where they stopped.
+
+ParlAI's own `download` begins anew after an interruption, and on the next start takes the part that came for the whole
+file. Here the part has another name until all of it came, and says of which version of the file it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+from parlai.core.build_data import get_http_session
+from tqdm import tqdm
+from urllib3.exceptions import HTTPError as BrokenTransfer
+
+from polyencoder.errors import CheckpointError
+from polyencoder.files import write_text
+
+PAUSE = 2.0  # seconds before the second try; twice as many before each further one
+_TIMEOUT = 10.0, 60.0  # seconds for a connection, and for the next bytes
+_BLOCK = 1 << 20
+
+
+def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) -> None:
+    """Download `url` to `path`, or go on with it; until all is there and right, `path` does not exist.
+
+    Raises:
+        CheckpointError: the file is not there, or the connection broke `tries` times, or the checksum is wrong. What
+            came is kept for the next call, save after a wrong checksum.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    for trial in range(tries):
+        if trial:
+            time.sleep(PAUSE * 2 ** (trial - 1))
+        try:
+            _go_on(url, part)
+            break
+        except (requests.RequestException, BrokenTransfer) as error:
+            problem = error
+    else:
+        raise CheckpointError(
+            f"{url}: the download broke off {tries} times ({' '.join(str(problem).split())}); the same command goes on "
+            f"with what came, {part}"
+        ) from problem
+    if sha256 and (digest := _digest(part)) != sha256:
+        part.unlink()
+        _state_file(part).unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{url}: has the checksum {digest}, not {sha256}: it was changed, or damaged on its way; what came is "
+            "deleted, so that the same command begins anew"
+        )
+    os.replace(part, path)
+    _state_file(part).unlink(missing_ok=True)
+
+
+def _go_on(url: str, part: Path) -> None:
+    """Add to `part` what is missing of the file, or begin anew when it is not a part of the file as it is today."""
+    state = _state(part, url)
+    done = part.stat().st_size if state else 0
+    if state and done == state["size"]:
+        return
+    headers = {"Accept-Encoding": "identity"}  # the file itself, of which the bytes can be counted
+    if done:
+        headers |= {"Range": f"bytes={done}-", "If-Range": state["version"]}
+    with get_http_session() as session, session.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        status = response.status_code
+        if status == 200:
+            done, state = 0, _describe(response, url)
+            part.unlink(missing_ok=True)
+            write_text(_state_file(part), json.dumps(state))
+        elif status in (206, 416) and _start(response) != done:
+            part.unlink(missing_ok=True)
+            raise requests.ConnectionError(f"the server has no rest of the file from byte {done} on")
+        elif status in (408, 429) or status >= 500:
+            raise requests.ConnectionError(f"HTTP {status} {response.reason}")
+        elif status != 206:
+            raise CheckpointError(f"{url}: cannot be downloaded (HTTP {status} {response.reason})")
+        _receive(response, part, done=done, size=state["size"])
+
+
+def _receive(response: requests.Response, part: Path, *, done: int, size: int | None) -> None:
+    bar = tqdm(desc=f"Downloading {part.stem}", total=size, initial=done, unit="B", unit_scale=True)
+    with open(part, "ab") as file, bar:
+        for block in response.raw.stream(_BLOCK, decode_content=False):
+            file.write(block)
+            bar.update(len(block))
+    if size is not None and part.stat().st_size < size:
+        raise requests.ConnectionError(f"only {part.stat().st_size} of {size} bytes came")
+
+
+def _describe(response: requests.Response, url: str) -> dict[str, Any]:
+    """What must be the same for another part to belong to this one. Without a version nothing can be continued."""
+    tag = response.headers.get("ETag", "")
+    version = tag if tag.startswith('"') else response.headers.get("Last-Modified")
+    size = response.headers.get("Content-Length")
+    return {"url": url, "version": version, "size": int(size) if size else None}
+
+
+def _state(part: Path, url: str) -> dict[str, Any]:
+    """What is known of a part that can be continued; empty when there is none."""
+    try:
+        state = json.loads(_state_file(part).read_bytes())
+        is_ours = part.is_file() and state["url"] == url and state["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return dict(state) if is_ours else {}
+
+
+def _state_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _start(response: requests.Response) -> int | None:
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match[1]) if match else None
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,94 @@
+"""From a model of the zoo to a folder of ours: fetched, unpacked and converted once, then left alone.
+
+Under `--datapath`, `models/pretrained_transformers/` gets ParlAI's own models, as `zoo:pretrained_transformers/`
+expects them, and `models/polyencoder/NAME/` the converted one: `model` in it for ParlAI's commands, the folder itself
+for `Ranker.from_pretrained`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import parlai.utils.logging as logging
+from parlai.core.agents import create_agent
+from parlai.core.build_data import built, get_model_dir, mark_done
+from parlai.core.params import ParlaiParser
+from parlai.zoo.polyencoder.fetch import fetch
+from parlai.zoo.polyencoder.unpack import unpack
+
+from polyencoder.checkpoint import save_folder
+from polyencoder.errors import CheckpointError
+from polyencoder.zoo import Origin, ZooModel
+
+THEIRS, THEIR_VERSION = "pretrained_transformers", "v3.0"  # ParlAI's folder and mark for the same archive
+MODEL = "model"
+
+
+def prepare(model: ZooModel, datapath: str) -> None:
+    """Make sure that the folder of a model of the zoo is there.
+
+    Raises:
+        CheckpointError: it cannot be fetched, or what came is not what it should be.
+    """
+    folder = Path(get_model_dir(datapath), "polyencoder", model.name)
+    if (folder / MODEL).is_file():
+        return
+    if model.origin.is_hub:
+        source: dict[str, Any] = {"backbone": model.location, "reduction_type": model.reduction}
+    else:
+        file = _archived(model.origin, Path(get_model_dir(datapath))) / model.location
+        if not file.is_file():
+            raise CheckpointError(f"{file}: is missing, although {model.origin.url} was unpacked there")
+        # how its training was spread over GPUs is of no matter now
+        source = {"model_file": str(file), "fp16": False, "data_parallel": False, "model_parallel": False}
+    logging.info(f"converting {model.location} to {folder}")
+    _convert(folder, datapath=datapath, model=f"{model.architecture}encoder", **source)
+
+
+def _archived(origin: Origin, models: Path) -> Path:
+    """The folder of ParlAI's own models, fetched unless ParlAI or an earlier start did."""
+    folder = models / THEIRS
+    if not built(str(folder), THEIR_VERSION):
+        archive = models / "polyencoder" / origin.url.rpartition("/")[2]
+        if not archive.is_file():
+            fetch(origin.url, archive, sha256=origin.sha256)
+        with _beside(folder, last=".built") as place:
+            try:
+                unpack(archive, place)
+            except CheckpointError:
+                archive.unlink()  # or each new start would stop here
+                raise
+            mark_done(str(place), THEIR_VERSION)
+        archive.unlink()
+    return folder
+
+
+def _convert(folder: Path, **options: Any) -> None:
+    """Write the ranker that these options of ParlAI describe, as our agent would after training."""
+    agent = create_agent(ParlaiParser(True, True).parse_kwargs(datatype="valid", **options))
+    with _beside(folder, last=MODEL) as place:
+        agent.opt.update(model_file=str(folder / MODEL), dict_file=str(folder / f"{MODEL}.dict"))
+        agent.save(str(place / MODEL))
+        save_folder(place, agent.ranker, agent.dict.text)
+
+
+@contextmanager
+def _beside(folder: Path, *, last: str) -> Iterator[Path]:
+    """Give an empty place; what is in it when the block ends well moves to `folder`, the file that marks it `last`."""
+    place = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(place, ignore_errors=True)  # of a start that was killed
+    place.mkdir(parents=True)
+    try:
+        yield place
+        paths = [path for path in place.rglob("*") if path.is_file()]
+        for path in sorted(paths, key=lambda path: path.relative_to(place) == Path(last)):
+            target = folder / path.relative_to(place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
