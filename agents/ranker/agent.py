@@ -1,4 +1,4 @@
-"""The half of our agents that has to do with dialogue: observing, batching, learning from a batch, answering it."""
+"""The half of our agents that has to do with dialogue: observing, batching, answering."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from parlai.agents.ranker.candidates import CandidatePool, batch_pool
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_cache_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
-from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.agents.ranker.learning.step import LearningAgent, contexts_of
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
 from parlai.core.message import Message
-from parlai.core.metrics import AverageMetric, Metric, SumMetric
+from parlai.core.metrics import Metric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.misc import warn_once
@@ -24,7 +24,7 @@ from polyencoder.errors import InputError
 from polyencoder.text import TokenBatch
 
 
-class RankerAgent(RankerModelAgent):
+class RankerAgent(LearningAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
     fixed: FixedCandidates | None = None
@@ -40,9 +40,6 @@ class RankerAgent(RankerModelAgent):
     @abstractmethod
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         """Scores [batch, n] of each example's candidates, -inf at what is none."""
-
-    def forget_vectors(self) -> None:
-        """The model has changed: whatever was computed with it is stale."""
 
     # ---- observing
 
@@ -97,39 +94,14 @@ class RankerAgent(RankerModelAgent):
             observations=list(examples) if self.is_debug else None,
         )
 
-    # ---- learning and answering
-
-    def train_step(self, batch: Batch) -> Output | None:
-        if batch.text_vec is None:
-            return None
-        self.forget_vectors()
-        self.model.train()
-        self.zero_grad()
-        pool = self._pool(batch, self.candidates)
-        candidates = self.dict.text.candidates(pool.texts).to(batch.text_vec.device)
-        with self._autocast():
-            self.measure_scaling(contexts_of(batch), candidates)
-            scores = pool.masked(self.model(contexts_of(batch), candidates, pool.index))
-        losses = F.cross_entropy(scores, pool.labels, reduction="none")
-        self.backward(losses.mean())
-        self.update_params()
-
-        rank = ranks(scores.detach(), pool.labels)
-        n = len(rank)
-        self.global_metrics.add("mean_loss", AverageMetric(float(losses.detach().sum()), n))
-        self.global_metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))
-        self.global_metrics.add("rank", AverageMetric(int(rank.sum()), n))
-        self.global_metrics.add("mrr", AverageMetric(float((1 / rank).sum()), n))
-        if not self.opt.get("train_predict"):
-            return Output()
-        return Output([pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])
+    # ---- answering
 
     def eval_step(self, batch: Batch) -> Output | None:
         if batch.text_vec is None:
             return None
         self.model.eval()
         pool = self._pool(batch, self.eval_candidates)
-        with self._autocast():
+        with self.autocast():
             scores = pool.masked(self.eval_scores(contexts_of(batch), pool))
         metrics = None
         if pool.labels is not None:
@@ -185,10 +157,6 @@ class RankerAgent(RankerModelAgent):
         """How many candidates an answer lists."""
         return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])
 
-    def _autocast(self) -> torch.autocast:
-        device = "cuda" if self.use_cuda else "cpu"
-        return torch.autocast(device, torch.bfloat16, enabled=bool(self.opt.get("bf16")))
-
     def _blocks_repeats(self) -> bool:
         return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates in ("fixed", "index")
 
@@ -232,8 +200,3 @@ class RankerAgent(RankerModelAgent):
 
     def share(self) -> dict[str, Any]:
         return {**super().share(), "fixed": self.fixed}
-
-
-def contexts_of(batch: Batch) -> TokenBatch:
-    """The contexts of a batch, as the models take them."""
-    return TokenBatch(batch.text_vec, batch.text_mask)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parlai.agents.ranker.agent import RankerAgent, contexts_of
+from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_index_args
 from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.learning.step import contexts_of
 from parlai.agents.ranker.ranking import TEACHER_HITS
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
@@ -102,7 +103,7 @@ class IndexedAgent(RankerAgent):
         if (searcher := self._searcher) is None:
             raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
         self.model.eval()
-        with self._autocast():
+        with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
         before = dict(searcher.seconds)
         found = [distinct(hits) for hits in searcher.find(contexts, batch.turns)]

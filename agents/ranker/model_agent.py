@@ -18,8 +18,8 @@ from parlai.agents.ranker.architecture import (
 )
 from parlai.agents.ranker.args import add_ranker_args
 from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.optimizer import parameter_groups
-from parlai.agents.ranker.schedule import build_schedule
+from parlai.agents.ranker.learning.optimizer import parameter_groups
+from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.optimizer import parameter_groups
+from parlai.agents.ranker.learning.optimizer import parameter_groups
 from parlai.utils.fp16 import SafeFP16Optimizer
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]

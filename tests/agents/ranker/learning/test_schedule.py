@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.schedule import build_schedule
+from parlai.agents.ranker.learning.schedule import build_schedule
 
 OPTIONS = {
     "lr_scheduler": "reduceonplateau",
