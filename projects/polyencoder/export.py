@@ -21,8 +21,8 @@ from polyencoder.files import replacing
 
 if TYPE_CHECKING:
     from polyencoder.onnx import RecallChange
-    from polyencoder.onnx.quantize import Example
     from polyencoder.ranker import Ranker
+    from polyencoder.reading.examples import Example
 
 __all__ = ["export_folder"]
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
 from polyencoder.card import read_run
 from polyencoder.checkpoint import WeightDtype
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 from polyencoder.export import README, export_folder
 from polyencoder.ranker import Ranker
-from polyencoder.reading import records
-
-if TYPE_CHECKING:
-    from polyencoder.onnx.quantize import Example
+from polyencoder.reading.examples import Example, read_examples
 
 __all__ = ["export"]
 
@@ -60,35 +57,6 @@ def export(
             f"{_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "
             f"{100 * change.after:.2f} in int8 ({100 * (change.after - change.before):+.2f} points)"
         )
-
-
-def read_examples(path: Path) -> list[Example]:
-    """The examples of a file: a context (a text or a list of turns), its response and the candidates.
-
-    The response becomes a candidate where it is none. Raises InputError, with file and line, for a record that has not
-    these, and for a file without a record.
-    """
-    examples = [
-        _example(record, where=where) for where, record in records(path, columns=["context", "response", "candidates"])
-    ]
-    if not examples:
-        raise InputError(f"{path}: no example in it")
-    return examples
-
-
-def _example(record: dict[str, Any], *, where: str) -> Example:
-    context, response, candidates = record["context"], record["response"], record["candidates"]
-    if not isinstance(context, str) and not _are_texts(context):
-        raise InputError(f"{where}: `context` is {context!r:.60}; it must be a text or a list of turns")
-    if not isinstance(response, str):
-        raise InputError(f"{where}: `response` is {response!r:.60}; it must be a text")
-    if not _are_texts(candidates):
-        raise InputError(f"{where}: `candidates` is {candidates!r:.60}; it must be a list of texts")
-    return context, response, candidates if response in candidates else [response, *candidates]
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _recall(examples: list[Example]) -> str:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError, InputError, first_line
+from polyencoder.errors import CheckpointError, first_line
+from polyencoder.evaluation import recall_at_1
 from polyencoder.extras import require
 from polyencoder.files import replacing
 from polyencoder.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
+from polyencoder.reading.examples import Example
 
 if TYPE_CHECKING:
     from polyencoder.ranker import Ranker
-
-Example = tuple[Sequence[str] | str, str, Sequence[str]]
-"""A context, its label, and the candidates, of which the label is one."""
 
 
 class RecallChange(NamedTuple):
@@ -80,19 +79,10 @@ def _read_graph(path: Path, onnx: Any) -> Any:
     return graph
 
 
-def recall_change(ranker_fp32: Ranker, ranker_int8: Ranker, examples: Iterable[Example]) -> RecallChange:
-    """R@1 of both rankers over the same examples: how often the label is ranked first.
+def recall_change(ranker_fp32: Ranker, ranker_int8: Ranker, examples: Sequence[Example]) -> RecallChange:
+    """R@1 of both rankers over the same examples.
 
     Raises:
         InputError: there is no example, or a label is not among its candidates.
     """
-    hits = [0, 0]
-    count = 0
-    for count, (context, label, candidates) in enumerate(examples, start=1):
-        if label not in candidates:
-            raise InputError(f"example {count}: the label {label!r} is not among its {len(candidates)} candidates")
-        for i, ranker in enumerate((ranker_fp32, ranker_int8)):
-            hits[i] += ranker.rank(context, candidates, top_k=1)[0].text == label
-    if count == 0:
-        raise InputError("no example to compare the rankers on")
-    return RecallChange(hits[0] / count, hits[1] / count)
+    return RecallChange(recall_at_1(ranker_fp32, examples), recall_at_1(ranker_int8, examples))

@@ -1,0 +1,42 @@
+"""Examples to evaluate on: a context, its response, and the candidates among which it is to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from polyencoder.errors import InputError
+from polyencoder.reading.records import records
+
+Example = tuple[Sequence[str] | str, str, Sequence[str]]
+"""A context (its turns, or one text), its label, and the candidates, of which the label is one."""
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The examples of a file: a context (a text or a list of turns), its response and the candidates.
+
+    The response becomes a candidate where it is none. Raises InputError, with file and line, for a record that has not
+    these, and for a file without a record.
+    """
+    examples = [
+        _example(record, where=where) for where, record in records(path, columns=["context", "response", "candidates"])
+    ]
+    if not examples:
+        raise InputError(f"{path}: no example in it")
+    return examples
+
+
+def _example(record: dict[str, Any], *, where: str) -> Example:
+    context, response, candidates = record["context"], record["response"], record["candidates"]
+    if not isinstance(context, str) and not _are_texts(context):
+        raise InputError(f"{where}: `context` is {context!r:.60}; it must be a text or a list of turns")
+    if not isinstance(response, str):
+        raise InputError(f"{where}: `response` is {response!r:.60}; it must be a text")
+    if not _are_texts(candidates):
+        raise InputError(f"{where}: `candidates` is {candidates!r:.60}; it must be a list of texts")
+    return context, response, candidates if response in candidates else [response, *candidates]
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)

@@ -1,0 +1,32 @@
+"""R@1 against counting by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.errors import InputError
+from polyencoder.evaluation import recall_at_1
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):
+    """Contexts of different lengths, each with candidates of its own, one by one through `score`."""
+    ranker = make_ranker(architecture, seed=seed)
+    contexts = ["hi", ["hi", "do you ski ?", "no , i read books ."], ["ski ?"], ["hello", "hi"]]
+    examples = [(context, label, sentences[i:]) for i, context in enumerate(contexts) for label in sentences[i:]]
+    hits = [
+        candidates[int(ranker.score([context], candidates)[0].argmax())] == label
+        for context, label, candidates in examples
+    ]
+    assert recall_at_1(ranker, examples) == sum(hits) / len(hits)
+    firsts = [(context, ranker.rank(context, sentences)[0].text, sentences) for context in contexts]
+    assert recall_at_1(ranker, firsts) == 1.0
+
+
+def test_recall_of_what_cannot_be_counted(make_ranker):
+    ranker = make_ranker("bi")
+    with pytest.raises(InputError, match="no example to evaluate the ranker on"):
+        recall_at_1(ranker, [])
+    with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
+        recall_at_1(ranker, [("hi", "a", ["a", "b"]), ("hi", "c", ["a", "b"])])
