@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.evaluation import recall_at_1
 from polyencoder.onnx import export_onnx, quantize_int8, recall_change
 
 
