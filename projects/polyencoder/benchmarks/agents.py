@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONVAI2", "make_world", "options", "size"]
+__all__ = ["CONVAI2", "make_world", "options", "quiet_parlai", "size"]
 
 CONVAI2 = "selection:convai2"
 
@@ -33,16 +33,20 @@ def size(*, layers: int, dim: int, heads: int, codes: int = 64) -> dict[str, Any
     }
 
 
-def options(*, folder: Path, training: bool, **flags: Any) -> Any:
-    """Options of an untrained agent whose dictionary is built from the training task, in `folder`."""
+def quiet_parlai() -> None:
+    """Import ParlAI, and let it log nothing but errors: it logs to standard output, where the report goes."""
     try:
-        from parlai.scripts import build_dict, train_model
         from parlai.utils import logging
     except ImportError as error:
-        raise SystemExit(
-            f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2"
-        ) from None
-    logging.logger.setLevel(logging.ERROR)  # ParlAI logs to standard output, where the report goes
+        raise SystemExit(f"this benchmark needs ParlAI ({error}): pip install --no-deps parlai==1.7.2") from None
+    logging.logger.setLevel(logging.ERROR)
+
+
+def options(*, folder: Path, training: bool, **flags: Any) -> Any:
+    """Options of an untrained agent whose dictionary is built from the training task, in `folder`."""
+    quiet_parlai()
+    from parlai.scripts import build_dict, train_model
+
     folder.mkdir()
     parser = train_model.setup_args() if training else build_dict.setup_args()
     opt = parser.parse_kwargs(

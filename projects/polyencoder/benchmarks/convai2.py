@@ -1,0 +1,37 @@
+"""ConvAI2's validation examples, for benchmarks that need no agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from polyencoder.benchmarks.agents import CONVAI2, quiet_parlai
+from polyencoder.reading.examples import Example
+
+__all__ = ["validation_examples"]
+
+
+def validation_examples(datapath: str, count: int | None = None) -> list[Example]:
+    """The first `count` of the official validation examples, or all 7,801, each with its 20 candidates.
+
+    The turns of a context are the persona, in one, and what was said so far, as `-t selection:convai2` gives them.
+    """
+    quiet_parlai()
+    from parlai.core.params import ParlaiParser
+    from parlai.core.teachers import create_task_agent_from_taskname
+
+    opt = ParlaiParser(True, False).parse_kwargs(
+        task=CONVAI2, datatype="valid", datapath=datapath, loglevel="error", download_path=None
+    )
+    (teacher,) = create_task_agent_from_taskname(opt)
+
+    def examples() -> Iterator[Example]:
+        turns: list[str] = []
+        while not teacher.epoch_done():
+            message = teacher.act()
+            turns.append(message["text"])
+            label = message["eval_labels"][0]
+            yield list(turns), label, list(message["label_candidates"])
+            turns = [] if message["episode_done"] else [*turns, label]
+
+    return list(islice(examples(), count))
