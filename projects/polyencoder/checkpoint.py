@@ -21,11 +21,12 @@ from torch import Tensor
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, first_line
-from polyencoder.files import replacing
+from polyencoder.files import fingerprint, replacing
 from polyencoder.models import RankerModel, build_model
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder.calibration
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 
 WeightDtype = Literal["float32", "float16", "bfloat16"]
@@ -64,6 +65,19 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
                 f"{name} has values up to {kept.abs().max():.1e}, too large for {dtype}; use bfloat16"
             )
     return weights
+
+
+def weights_fingerprint(weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32") -> str:
+    """A digest of a model's weights, the same in whichever dtype the same numbers are kept.
+
+    `dtype`: as they will be when they have been saved so.
+    """
+    parts: list[bytes | memoryview | str] = []
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu()
+        values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
+        parts += [name, values.contiguous().flatten().view(torch.uint8).numpy().data]
+    return fingerprint(parts)
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:

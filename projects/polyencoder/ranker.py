@@ -31,6 +31,7 @@ from polyencoder.index.build import SHARD_SIZE
 from polyencoder.index.make import make_index
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
+from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
 from polyencoder.scoring import ContextEncoding
@@ -196,7 +197,9 @@ class Ranker:
         *,
         dtype: VectorDtype = "float32",
         faiss: str | None = None,
+        milvus: str | None = None,
         workers: int = 1,
+        share: Share | None = None,
         shard_size: int = SHARD_SIZE,
         model_name: str = "",
         progress: bool = False,
@@ -211,7 +214,8 @@ class Ranker:
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
             faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
                 "ivf-pq", or "auto" for what suits the number of candidates.
-            workers, shard_size, model_name, progress: see `polyencoder.index.build_index`.
+            milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
+            workers, share, shard_size, model_name, progress: see `polyencoder.index.build_index`.
 
         Raises:
             InputError: no candidates, one that cannot be used, an id that two of them have, a disk that is full.
@@ -222,7 +226,9 @@ class Ranker:
             self,
             dtype=dtype,
             faiss=faiss,
+            milvus=milvus,
             workers=workers,
+            share=share,
             shard_size=shard_size,
             model_name=model_name,
             progress=progress,

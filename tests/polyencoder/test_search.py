@@ -9,6 +9,7 @@ import pytest
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
+from polyencoder.index.shards import Share
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -140,6 +141,33 @@ def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
     with pytest.raises(InputError, match="the input is empty"):
         ranker.index([], f"milvus:{tmp_path}/empty.db")
     assert not (tmp_path / "empty.db").exists()
+
+
+def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
+    pytest.importorskip("milvus_lite")
+    where = f"milvus:{tmp_path}/candidates.db"
+    with pytest.raises(ConfigError, match=r"kind must be one of auto, flat; got 'hnsw' \(flag --milvus\)"):
+        ranker.index(sentences, where, milvus="hnsw")
+    assert not (tmp_path / "candidates.db").exists()
+    index = ranker.index(sentences, where, milvus="flat")
+    assert {hit.found for hit in ranker.search(CONTEXT, index, top_k=1, exactness="certified")} <= {
+        "certified",
+        "exact",
+    }
+    assert index.has_exact_lists
+    assert ranker.index(sentences, where).has_exact_lists  # whichever is there
+    with pytest.raises(ConfigError, match="is there and of the kind flat, not auto; give another collection"):
+        ranker.index(sentences, where, milvus="auto")
+    with pytest.raises(ConfigError, match="the kind of a Milvus index, but the index is a folder"):
+        ranker.index(sentences, tmp_path / "folder", milvus="flat")
+
+
+def test_processes_share_the_work_of_folders(ranker, sentences, tmp_path):
+    share = Share(0, 2)
+    with pytest.raises(ConfigError, match="a temporary index is its process's own"):
+        ranker.index(sentences, share=share)
+    with pytest.raises(ConfigError, match="torchrun's processes share the work of an index folder alone"):
+        ranker.index(sentences, f"milvus:{tmp_path}/file.db", share=share)
 
 
 def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):

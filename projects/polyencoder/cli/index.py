@@ -13,6 +13,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
 from polyencoder.index.build import SHARD_SIZE
 from polyencoder.index.open import open_index
+from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.reading import BadExamples, expand, lines
 
@@ -24,6 +25,9 @@ _FILES = (
 )
 _SKIP = "Leave out candidates that cannot be used, and say how many."
 _FAISS = "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat."
+_MILVUS = (
+    "How Milvus finds neighbours: auto, as it thinks best, or flat, by looking at all, so that results are certified."
+)
 _PROGRESS = "Show bars with rate and time left on standard error."
 
 
@@ -33,6 +37,7 @@ def index(
     out: Annotated[str, typer.Option("--out", "-o", help="A folder, or milvus: and the address of a server or file.")],
     dtype: Annotated[str, typer.Option(help="Of the vectors on disk: float32, float16, bfloat16 or int8.")] = "float32",
     faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
+    milvus: Annotated[str | None, typer.Option(help=_MILVUS)] = None,
     workers: Annotated[int, typer.Option(help="Processes that encode, each with the model in memory.")] = 1,
     shard_size: Annotated[int, typer.Option(help="Texts in a file of vectors: a killed run loses one at most.")] = (
         SHARD_SIZE
@@ -44,8 +49,10 @@ def index(
 ) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
 
-    Killed, and started again with the same command, it goes on from the last whole file of vectors.
+    Killed, and started again with the same command, it goes on from the last whole file of vectors. Processes that
+    torchrun starts share the work.
     """
+    share = Share.from_environment()
     bad = BadExamples(skip=skip_bad)
     files = expand(candidates)  # looks for them before the model is loaded
     made = load(model, device=device, backend=backend).index(
@@ -53,12 +60,15 @@ def index(
         out,
         dtype=cast("VectorDtype", dtype),  # which is checked there
         faiss=faiss,
+        milvus=milvus,
         workers=workers,
+        share=share,
         shard_size=shard_size,
         model_name=model,
         progress=progress,
     )
-    _report(out, made, bad=bad)
+    if share.rank == 0:
+        _report(out, made, bad=bad)
 
 
 def update(

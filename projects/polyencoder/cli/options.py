@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, cast
 
+import torch
 import typer
 
 from polyencoder.ranker import Backend, Ranker
@@ -23,5 +25,7 @@ IndexPath = Annotated[
 
 
 def load(model: str, *, device: str | None, backend: str) -> Ranker:
-    """The model that the options name."""
+    """The model that the options name; of processes that torchrun starts, each takes a GPU of its own."""
+    if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return Ranker.from_pretrained(model, device=device, backend=cast("Backend", backend))  # which checks the name

@@ -37,6 +37,8 @@ class Hit(NamedTuple):
     found: Found
     rerank_score: float | None = None
     """A cross-encoder's score, which is on a scale of its own; None where there was no re-ranking."""
+    probability: float | None = None
+    """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
 
 
 class Index(ABC):
@@ -65,5 +67,9 @@ class Index(ABC):
         """Give candidates another text or other metadata. InputError for an id that is not there."""
 
     @abstractmethod
+    def count(self, filter: Filter | None = None) -> int:
+        """The number of candidates that the filter lets through, each id counted."""
+
     def __len__(self) -> int:
         """The number of candidates, each id counted."""
+        return self.count()

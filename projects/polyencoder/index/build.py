@@ -27,7 +27,7 @@ from polyencoder.files import replacing
 from polyencoder.index.base import Candidate
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.meta import META, UNFINISHED, Fingerprints, IndexMeta, separable
-from polyencoder.index.shards import encode_here, encode_in_processes, missing_shards
+from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards
 from polyencoder.index.vectors import VectorDtype, Vectors, check_dtype, vector_files
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def build_index(
     dtype: VectorDtype = "float32",
     shard_size: int = SHARD_SIZE,
     workers: int = 1,
+    share: Share | None = None,
     model_name: str = "",
     progress: bool = False,
 ) -> None:
@@ -52,9 +53,6 @@ def build_index(
 
     The bytes are the same however often the build was killed and started again, and with any number of workers that
     have as many threads each. An index that is finished already is left as it is.
-
-    Under torchrun every process calls this with the same arguments; each encodes its share of the shards, and all
-    return when the index is finished.
 
     Args:
         folder: where; made if it is not there.
@@ -64,6 +62,8 @@ def build_index(
         shard_size: rows in a file: what is encoded at once, and lost at most when the build is killed.
         workers: processes on this machine, each with the model in memory. They are started afresh and import the main
             module, so a script that calls this wants `if __name__ == "__main__":`.
+        share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
+            share of the shards, and returns when the index is finished. None: this process does all.
         model_name: where the model was loaded from, for messages about the index.
         progress: show bars with rate and time left on stderr.
 
@@ -76,9 +76,9 @@ def build_index(
     for name, value in (("workers", workers), ("shard_size", shard_size)):
         if value < 1:
             raise ConfigError(f"{name} is {value}; it must be at least 1")
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if world_size > 1 and workers > 1:
-        raise ConfigError(f"workers is {workers} under torchrun, which has started {world_size} processes already")
+    share = share or Share()
+    if share.processes > 1 and workers > 1:
+        raise ConfigError(f"workers is {workers} under torchrun, which has started {share.processes} processes already")
     model = separable(ranker)
     plan = IndexMeta(
         architecture=model.config.architecture,
@@ -91,17 +91,18 @@ def build_index(
         candidates=None,
     )
     with _explained(folder):
-        plan = _catalogued(folder, candidates, plan, progress=progress) if rank == 0 else _awaited(folder, plan)
+        first = share.rank == 0
+        plan = _catalogued(folder, candidates, plan, progress=progress) if first else _awaited(folder, plan)
         if (folder / META).exists():
             return
-        share = [shard for shard in missing_shards(folder, plan) if shard // shard_size % world_size == rank]
-        done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in share)
-        with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and rank == 0) as bar:
-            if workers == 1 or len(share) < 2:
-                encode_here(folder, model, ranker.text, plan, share, advance=bar.update)
+        shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
+        done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
+        with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
+            if workers == 1 or len(shards) < 2:
+                encode_here(folder, model, ranker.text, plan, shards, advance=bar.update)
             else:
-                encode_in_processes(folder, ranker, plan, share, workers=min(workers, len(share)), advance=bar.update)
-        if rank == 0:
+                encode_in_processes(folder, ranker, plan, shards, workers=min(workers, len(shards)), advance=bar.update)
+        if first:
             _finish(folder, plan)
         while not (folder / META).exists():
             time.sleep(_POLL_SECONDS)

@@ -73,7 +73,7 @@ class Catalogue:
     def __len__(self) -> int:
         """The number of entries."""
         if self._entries is None:
-            ((self._entries,),) = self._ask("SELECT COUNT(*) FROM entries")
+            self._entries = self.count()
         return self._entries
 
     # Reading
@@ -97,6 +97,12 @@ class Catalogue:
             row: [(id_, None if data is None else json.loads(data)) for id_, data in self._ask(query, row, *values)]
             for row in rows
         }
+
+    def count(self, filter: Filter | None = None) -> int:
+        """The number of entries that the filter lets through."""
+        condition, values = _condition(filter)
+        ((count,),) = self._ask(f"SELECT COUNT(*) FROM entries WHERE {condition}", *values)
+        return int(count)
 
     def rows_matching(self, filter: Filter) -> Tensor:
         """The rows with an entry that has these metadata: int64, ascending."""

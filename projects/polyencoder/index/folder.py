@@ -72,8 +72,8 @@ class FolderIndex(Index):
         meta.check_model(Fingerprints.of(ranker), folder=folder)
         return cls(folder, meta, ranker, attention=ranker.model.config.poly_attention)
 
-    def __len__(self) -> int:
-        return len(self.catalogue)
+    def count(self, filter: Filter | None = None) -> int:
+        return self.catalogue.count(filter) if filter else len(self.catalogue)
 
     # Searching
 

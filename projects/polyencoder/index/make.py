@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tqdm import tqdm
 
@@ -18,9 +18,11 @@ from polyencoder.index.build import SHARD_SIZE, build_index
 from polyencoder.index.faiss_file import check_kind
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.milvus import MILVUS, MilvusIndex
+from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 
 if TYPE_CHECKING:
+    from polyencoder.index.milvus.collection import IndexKind
     from polyencoder.ranker import Ranker
 
 __all__ = ["make_index"]
@@ -33,7 +35,9 @@ def make_index(
     *,
     dtype: VectorDtype = "float32",
     faiss: str | None = None,
+    milvus: str | None = None,
     workers: int = 1,
+    share: Share | None = None,
     shard_size: int = SHARD_SIZE,
     model_name: str = "",
     progress: bool = False,
@@ -45,12 +49,20 @@ def make_index(
     if str(where).startswith(MILVUS):
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
             raise ConfigError(f"{where}: dtype, faiss, workers and shard_size are settings of index folders alone")
-        return _in_milvus(records, str(where), ranker, model_name=model_name, progress=progress)
+        if share is not None and share.processes > 1:
+            raise ConfigError(f"{where}: torchrun's processes share the work of an index folder alone; start one")
+        return _in_milvus(records, str(where), ranker, kind=milvus, model_name=model_name, progress=progress)
 
+    if milvus is not None:
+        raise ConfigError(
+            f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder (flag --milvus)"
+        )
     if faiss is not None:
         check_kind(faiss)
     temporary = None
     if where is None:
+        if share is not None and share.processes > 1:
+            raise ConfigError("a temporary index is its process's own: give a folder for one that processes share")
         temporary = tempfile.TemporaryDirectory(prefix="polyencoder-", ignore_cleanup_errors=True)
         where = Path(temporary.name) / "index"
     build_index(
@@ -59,12 +71,13 @@ def make_index(
         ranker,
         dtype=dtype,
         workers=workers,
+        share=share,
         shard_size=shard_size,
         model_name=model_name,
         progress=progress,
     )
     index = FolderIndex.open(where, ranker)
-    if faiss is not None:
+    if faiss is not None and (share is None or share.rank == 0):
         index.build_faiss(faiss)
     if temporary is not None:
         weakref.finalize(index, temporary.cleanup)
@@ -72,11 +85,11 @@ def make_index(
 
 
 def _in_milvus(
-    records: Iterator[Candidate], where: str, ranker: Ranker, *, model_name: str, progress: bool
+    records: Iterator[Candidate], where: str, ranker: Ranker, *, kind: str | None, model_name: str, progress: bool
 ) -> MilvusIndex:
     if (first := next(records, None)) is None:
         raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")
-    index = MilvusIndex.create(where, ranker, model_name=model_name)
+    index = MilvusIndex.create(where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name)  # checks it
     with tqdm(
         chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
     ) as shown:

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,6 +32,22 @@ Advance = Callable[[int], object]
 """Is told how many more texts are encoded."""
 
 _POLL_SECONDS = 0.2
+
+
+class Share(NamedTuple):
+    """Which of several processes this is, each of which builds the same index by encoding its share of the shards."""
+
+    rank: int = 0
+    processes: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Share:
+        """As torchrun, or whatever sets its variables, has started this process."""
+        return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+
+    def of(self, shards: Sequence[int], *, shard_size: int) -> list[int]:
+        """Those of the shards, given by their first rows, that this process encodes."""
+        return [first for first in shards if first // shard_size % self.processes == self.rank]
 
 
 def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:

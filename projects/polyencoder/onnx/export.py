@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.onnx.utils import export as trace  # torch.onnx.export is another exporter in newer versions
 
 from polyencoder.backbone import Backbone
-from polyencoder.checkpoint import CONFIG, TOKENIZER
+from polyencoder.checkpoint import CONFIG, TOKENIZER, weights_fingerprint
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.extras import require
 from polyencoder.files import replacing
 from polyencoder.models import CrossEncoder, RankerModel
-from polyencoder.onnx.files import DESCRIPTION, Description, check_weights, int8_name, weights_fingerprint
+from polyencoder.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
 from polyencoder.onnx.steps import Step, steps_of
 from polyencoder.text import TextEncoder, TokenBatch, pad, surround

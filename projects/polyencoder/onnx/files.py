@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import safetensors.torch
-import torch
-from torch import Tensor
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.checkpoint import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS, weights_fingerprint
 from polyencoder.config import Architecture
 from polyencoder.errors import CheckpointError
-from polyencoder.files import fingerprint
 
 Precision = Literal["float32", "int8"]
 
@@ -46,7 +42,7 @@ def int8_name(name: str) -> str:
 def download_patterns(precision: Precision) -> list[str]:
     """The files of a hub repository that this precision needs."""
     names = (CONTEXT, CANDIDATES, SCORER)
-    return [CONFIG, TOKENIZER, DESCRIPTION, *(names if precision == "float32" else map(int8_name, names))]
+    return [CONFIG, TOKENIZER, CALIBRATION, DESCRIPTION, *(names if precision == "float32" else map(int8_name, names))]
 
 
 @dataclass(frozen=True)
@@ -80,16 +76,6 @@ def read_description(folder: Path) -> Description:
     raise CheckpointError(
         f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; export again"
     )
-
-
-def weights_fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """A digest of a model's weights, the same in whichever dtype the same numbers are kept."""
-    parts: list[bytes | memoryview | str] = []
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu()
-        values = tensor.float() if tensor.is_floating_point() else tensor
-        parts += [name, values.contiguous().flatten().view(torch.uint8).numpy().data]
-    return fingerprint(parts)
 
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:

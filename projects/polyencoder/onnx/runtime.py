@@ -93,6 +93,8 @@ class _Exported(nn.Module):
 
     candidate_fingerprint: str | None = None
     """Decides, as `polyencoder.encoding.candidate_fingerprint` does, which rankers can share an index."""
+    weights_fingerprint: str = ""
+    """Of the torch weights that the graphs were made from."""
 
     def _stand(self, config: RankerConfig) -> None:
         self.config = config
@@ -181,6 +183,7 @@ def load_onnx(
         model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
         exact = precision == "float32"  # an int8 ranker's vectors are others
         model.candidate_fingerprint = description.candidates if exact else f"{description.candidates}-{precision}"
+    model.weights_fingerprint = description.weights
     return model.eval(), text
 
 

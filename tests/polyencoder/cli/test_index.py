@@ -74,6 +74,39 @@ def test_the_command(model, ranker, texts, tmp_path, sentences):
     assert ids(tmp_path / "index", ranker, lang="en") == {"7"}
 
 
+def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`polyencoder index` in two processes, as torchrun starts them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 0]
+    command += ["--no-python", Path(sys.executable).parent / "polyencoder", "index", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=240)
+
+
+def test_torchrun(call, model, texts, tmp_path):
+    """Two processes write the bytes that one would; one of them reports, and builds the FAISS index."""
+    options = ["--candidates", texts, "--shard-size", 2, "--faiss", "flat", "--out"]
+    done = torchrun("--model", model, *options, tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'two'}: 8 candidates\n"
+    call("index", *options, tmp_path / "one")
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.name != "meta.json"}
+        for name in ("one", "two")
+    )
+    assert one == two
+    assert len(vector_files(tmp_path / "two")) == 4
+
+
+def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
+    """No process waits for what another has given up."""
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "a", "text": "one"}\n{"id": "a", "text": "two"}\n')
+    done = torchrun("--model", model, "--candidates", path, "--out", tmp_path / "index")
+    assert done.returncode != 0
+    assert "polyencoder: " in done.stderr
+    assert "bad.jsonl, line 2: the id 'a' is that of candidate 1 already" in done.stderr
+    assert not (tmp_path / "index").exists()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
 def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
     options = ["--dtype", dtype, "--shard-size", 3, "--faiss", "flat", "--no-progress"]

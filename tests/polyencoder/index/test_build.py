@@ -22,7 +22,8 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.meta import META, UNFINISHED, IndexMeta
-from polyencoder.index.vectors import Vectors, quantize
+from polyencoder.index.shards import Share
+from polyencoder.index.vectors import Vectors, quantize, vector_files
 
 SHARD = 4
 N_TEXTS = 18  # different ones: shards of 4, 4, 4, 4 and 2
@@ -207,8 +208,8 @@ def test_two_processes_write_the_same_bytes(make_index):
     assert contents(make_index("two", workers=2)) == contents(make_index("one", workers=1))
 
 
-def test_under_torchrun(monkeypatch, make_index, candidates):
-    """Two ranks, here as threads: each encodes its share, and both return when all is there."""
+def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
+    """Two of them, here as threads: each encodes its share, and both return when all is there."""
     undisturbed = contents(make_index("undisturbed"))
     encoded: dict[int, list[int]] = {}
     original, waits = build_module._awaited, threading.Event()
@@ -223,23 +224,28 @@ def test_under_torchrun(monkeypatch, make_index, candidates):
 
     monkeypatch.setattr(build_module, "_awaited", awaited)
     monkeypatch.setattr(build_module, "encode_here", encode_here)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    other = threading.Thread(target=make_index, args=("index",), kwargs={"candidates": []})  # reads none of them
+    settings = {"candidates": [], "share": Share(1, 2)}  # reads none of them
+    other = threading.Thread(target=make_index, args=("index",), kwargs=settings)
     other.start()
     assert waits.wait(60)
-    monkeypatch.setenv("RANK", "0")
-    folder = make_index()
+    folder = make_index(share=Share(0, 2))
     other.join(60)
     assert not other.is_alive()
     assert contents(folder) == undisturbed
     assert encoded == {threading.get_ident(): [0, 8, 16], other.ident: [4, 12]}
 
 
-def test_torchrun_and_workers(monkeypatch, make_index):
+def test_a_share_and_workers(make_index):
+    with pytest.raises(ConfigError, match="workers is 2 under torchrun, which has started 2 processes"):
+        make_index(workers=2, share=Share(0, 2))
+
+
+def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
+    """Whoever trains under torchrun may build an index in one process: it must not wait for the others."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="workers is 2 under torchrun"):
-        make_index(workers=2)
+    monkeypatch.setenv("RANK", "1")
+    assert len(vector_files(make_index())) == 5
+    assert Share.from_environment() == Share(1, 2)
 
 
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):

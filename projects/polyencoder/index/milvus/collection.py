@@ -26,7 +26,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.extras import require
 from polyencoder.index.milvus.expressions import any_of
 
-__all__ = ["LONGEST_LIST", "MAX_BYTES", "MILVUS", "IndexKind", "MilvusCollection", "batches", "key_of"]
+__all__ = ["LONGEST_LIST", "MAX_BYTES", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
 
 MILVUS = "milvus:"
 """What a place that is a Milvus collection begins with."""
@@ -106,8 +106,6 @@ class MilvusCollection:
 
     def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
         """Make the collection."""
-        if kind not in get_args(IndexKind):
-            raise ConfigError(f"kind must be one of {', '.join(get_args(IndexKind))}; got {kind!r}")
         types = self._milvus.DataType
         schema = self._milvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(key_of("")))
@@ -262,6 +260,12 @@ class MilvusCollection:
             raise CheckpointError(self.how_to_make)
         if not path.parent.is_dir():
             raise InputError(f"{self.where}: there is no folder {path.parent}")
+
+
+def check_kind(kind: str) -> None:
+    """Raise ConfigError unless Milvus can find neighbours so."""
+    if kind not in get_args(IndexKind):
+        raise ConfigError(f"kind must be one of {', '.join(get_args(IndexKind))}; got {kind!r} (flag --milvus)")
 
 
 def key_of(id_: str) -> str:

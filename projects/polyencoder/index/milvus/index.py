@@ -23,7 +23,14 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
-from polyencoder.index.milvus.collection import MAX_BYTES, IndexKind, MilvusCollection, batches, key_of
+from polyencoder.index.milvus.collection import (
+    MAX_BYTES,
+    IndexKind,
+    MilvusCollection,
+    batches,
+    check_kind,
+    key_of,
+)
 from polyencoder.index.milvus.expressions import condition
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.vectors import quantize
@@ -54,7 +61,7 @@ class MilvusIndex(Index):
         """Whether results can be certified."""
 
     @classmethod
-    def create(cls, where: str, ranker: Ranker, *, kind: IndexKind = "auto", model_name: str = "") -> MilvusIndex:
+    def create(cls, where: str, ranker: Ranker, *, kind: IndexKind | None = None, model_name: str = "") -> MilvusIndex:
         """A new, empty index; or the one that is there, if this model made it: to go on with what was killed.
 
         Args:
@@ -62,13 +69,16 @@ class MilvusIndex(Index):
                 with `#name` for another collection than `polyencoder`. Who has to log in puts `user:password@` before
                 the host or, better, a token into the environment, MILVUS_TOKEN.
             kind: "auto" for the index that Milvus thinks best, "flat" for one whose results can be certified: each
-                search reads all vectors.
+                search reads all vectors. None for "auto", or whichever is there.
             model_name: where the model was loaded from, for messages about the index.
 
         Raises:
             PolyencoderError: if the server is away, or the file is none of Milvus Lite.
             CheckpointError: if the collection is there and another model, or something else, made it.
+            ConfigError: if the collection is there and of another kind.
         """
+        if kind is not None:
+            check_kind(kind)
         dim, fingerprints = separable(ranker).dim, Fingerprints.of(ranker)
         collection = MilvusCollection(where)
         if (there := collection.description()) is None:
@@ -80,10 +90,16 @@ class MilvusIndex(Index):
                 "tokenizer_fingerprint": fingerprints.tokenizer,
                 "model_name": model_name,
             }
-            collection.create(dim=dim, kind=kind, description=json.dumps(description, sort_keys=True))
+            collection.create(dim=dim, kind=kind or "auto", description=json.dumps(description, sort_keys=True))
         else:
             _check_made_by(fingerprints, there, where=collection.where)
-        return cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+        index = cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+        if kind is not None and index.has_exact_lists != (kind == "flat"):
+            other = "flat" if index.has_exact_lists else "auto"
+            raise ConfigError(
+                f"{collection.where}: is there and of the kind {other}, not {kind}; give another collection (#name)"
+            )
+        return index
 
     @classmethod
     def open(cls, where: str, ranker: Ranker | Fingerprints, *, attention: str = "basic") -> MilvusIndex:
@@ -111,8 +127,8 @@ class MilvusIndex(Index):
         """Close the connection. A file of Milvus Lite stays in use until this process ends."""
         self.collection.close()
 
-    def __len__(self) -> int:
-        return self.collection.count()
+    def count(self, filter: Filter | None = None) -> int:
+        return self.collection.count(condition(filter))
 
     # Searching
 
@@ -154,7 +170,7 @@ class MilvusIndex(Index):
             raise InputError(f"list_length must be at least 1, got {list_length}")
 
         expression = condition(filter)
-        available = self.collection.count(expression) if expression else total
+        available = self.count(filter) if filter else total
         search = MilvusSearch(
             self.collection,
             k=min(top_k, available),
