@@ -41,6 +41,10 @@ class RankerAgent(LearningAgent):
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         """Scores [batch, n] of each example's candidates, -inf at what is none."""
 
+    def reads_turns(self) -> bool:
+        """Whether batches need the contexts as text, for another model, whose tokenizer is its own."""
+        return False
+
     # ---- observing
 
     def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
@@ -48,6 +52,8 @@ class RankerAgent(LearningAgent):
         if "text" in obs:
             obs.force_set("text_vec", history.get_history_vec())
             obs.force_set("full_text", history.get_history_str())
+            if self.reads_turns():
+                obs.force_set("turns", history.turns())
         label = label_of(obs, self.random, among=self.fixed.place if self.fixed else None)
         if label is not None:
             obs.force_set("label_choice", label)
@@ -89,6 +95,7 @@ class RankerAgent(LearningAgent):
             label_vec=text.candidates(labels).ids if has_labels else None,
             labels=labels if has_labels else None,
             valid_indices=torch.tensor(places),
+            turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,
             said=[obs.get("said") or set() for obs in examples],
             observations=list(examples) if self.is_debug else None,

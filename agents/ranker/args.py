@@ -161,3 +161,48 @@ def add_poly_args(parser: ParlaiParser) -> None:
         help="Attention of the learnt codes over the outputs of the transformer.",
         recommended="basic",
     )
+
+
+def add_distillation_args(parser: ParlaiParser) -> None:
+    """Add what the models have that learn another model's scores."""
+    group = parser.add_argument_group("Distillation arguments")
+    group.add_argument(
+        "--teacher-model",
+        type=str,
+        default=None,
+        help="Learn the scores of this ranker too: a model file, folder or hub id, as a rule of a cross-encoder.",
+    )
+    group.add_argument(
+        "--distillation-weight",
+        type=float,
+        default=0.5,
+        help="Of the teacher's loss, from 0 to 1; the rest is the weight of the labels' loss.",
+    )
+    group.add_argument(
+        "--distillation-loss",
+        type=str,
+        default="kl",
+        choices=["kl", "margin-mse"],
+        help="kl: the Kullback-Leibler divergence of the two softmaxes over the candidates. margin-mse: the mean "
+        "square of how much the margins between the label and the others differ.",
+    )
+    group.add_argument(
+        "--distillation-temperature",
+        type=float,
+        default=1.0,
+        help="Divides both models' scores in --distillation-loss kl: higher, and more is learnt of the lower scores.",
+    )
+    group.add_argument(
+        "--distillation-candidates",
+        type=int,
+        default=0,
+        help="Ask the teacher about so many candidates of each example: the label and those that the learning model "
+        "ranks highest. 0 for all: with --candidates batch that is the square of the batch size.",
+    )
+    group.add_argument(
+        "--teacher-scores",
+        type=str,
+        default=None,
+        help="The file that keeps the teacher's scores, so that it scores no pair of texts twice; several runs may "
+        "share it. Default: beside the model, MODEL_FILE.teacher.sqlite.",
+    )

@@ -7,10 +7,8 @@ from typing import Any
 
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_index_args
-from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.step import contexts_of
 from parlai.agents.ranker.ranking import TEACHER_HITS
-from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -85,17 +83,8 @@ class IndexedAgent(RankerAgent):
 
     # ---- answering
 
-    def vectorize(self, obs: Message, history: RankerHistory, **others: Any) -> Message:
-        obs = super().vectorize(obs, history, **others)
-        if self.opt.get("rerank"):
-            obs.force_set("turns", history.turns())  # the cross-encoder has a tokenizer of its own
-        return obs
-
-    def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
-        batch = super().batchify(obs_batch, sort)
-        if batch.text_vec is not None:
-            batch.turns = [obs_batch[i].get("turns") for i in batch.valid_indices.tolist()]
-        return batch
+    def reads_turns(self) -> bool:
+        return super().reads_turns() or bool(self.opt.get("rerank"))
 
     def eval_step(self, batch: Batch) -> Output | None:
         if self.eval_candidates != SOURCE or batch.text_vec is None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.indexed import IndexedAgent
+from parlai.agents.ranker.learning.distillation import DistillingAgent
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.opt import Opt
 from torch import Tensor
@@ -16,7 +17,7 @@ from polyencoder.encoding import candidate_fingerprint, encode_candidates
 from polyencoder.text import TokenBatch
 
 
-class SeparableAgent(IndexedAgent):
+class SeparableAgent(DistillingAgent, IndexedAgent):
     """Base of the bi- and the poly-encoder agent."""
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:

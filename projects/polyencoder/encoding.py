@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyencoder.files import fingerprint
 from polyencoder.models import SeparableRanker
@@ -51,6 +51,12 @@ def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
     parts.append(
         repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
     )
-    for name, tensor in model.candidate_tower.state_dict().items():
-        parts += [name, str(tensor.dtype), tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data]
-    return fingerprint(parts)
+    return fingerprint([*parts, *weight_parts(model.candidate_tower)])
+
+
+def weight_parts(module: nn.Module) -> Iterator[bytes | memoryview | str]:
+    """What a fingerprint of these weights is made of."""
+    for name, tensor in module.state_dict().items():
+        yield name
+        yield str(tensor.dtype)
+        yield tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

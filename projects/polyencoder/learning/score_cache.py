@@ -1,0 +1,91 @@
+"""A teacher's scores on disk: one SQLite file, which several teachers, runs and processes may share."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from polyencoder.errors import CheckpointError, first_line
+
+__all__ = ["ScoreCache"]
+
+FORMAT_VERSION = 1
+_APPLICATION = 0x706F6C79  # "poly": what SQLite's header says that the file is
+_AT_ONCE = 10_000  # keys of a query; SQLite allows 32,766
+_BUSY_SECONDS = 60
+
+
+class ScoreCache:
+    """Scores by their key, 16 bytes that stand for model, context and candidate.
+
+    What `put` was given is there after a kill, all of a call or nothing of it.
+
+    Args:
+        path: the file, made if it is not there; None to remember in memory alone.
+
+    Raises:
+        CheckpointError: the file is damaged, something else or from a newer version, or its folder cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._path = path
+        with self._explained():
+            if path is not None:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                ":memory:" if path is None else os.fspath(path), isolation_level=None, timeout=_BUSY_SECONDS
+            )
+            ((application,),) = self._connection.execute("PRAGMA application_id")
+            ((version,),) = self._connection.execute("PRAGMA user_version")
+            ((tables,),) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master")
+            if tables and (application, version) != (_APPLICATION, FORMAT_VERSION):
+                raise CheckpointError(
+                    f"{path}: is no file of teacher's scores of format {FORMAT_VERSION}: remove it, or name another"
+                )
+            if not tables:
+                self._connection.executescript(
+                    f"BEGIN IMMEDIATE; PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT_VERSION};"
+                    "CREATE TABLE IF NOT EXISTS scores(key BLOB PRIMARY KEY, score REAL NOT NULL) WITHOUT ROWID; COMMIT"
+                )
+
+    def __len__(self) -> int:
+        with self._explained():
+            ((count,),) = self._connection.execute("SELECT COUNT(*) FROM scores")
+        return int(count)
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """The scores of those keys that have one."""
+        found: dict[bytes, float] = {}
+        with self._explained():
+            for start in range(0, len(keys), _AT_ONCE):
+                some = keys[start : start + _AT_ONCE]
+                places = ",".join("?" * len(some))
+                found.update(self._connection.execute(f"SELECT key, score FROM scores WHERE key IN ({places})", some))
+        return found
+
+    def put(self, scores: Mapping[bytes, float]) -> None:
+        """Remember these scores. A key that has one keeps it."""
+        with self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", scores.items())
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise CheckpointError(
+                f"{self._path}: teacher's scores cannot be read or written ({first_line(error)}): make room if the "
+                "disk is full; if the file is damaged, remove it, or name another"
+            ) from error

@@ -1,0 +1,121 @@
+"""A teacher: a trained ranker whose scores another one learns. It is asked once for each pair of texts.
+
+Distillation from a cross-encoder is as dear as the cross-encoder, so its scores are kept (`ScoreCache`): another epoch
+over the same pairs, another seed or another student costs no more than looking them up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyencoder.encoding import weight_parts
+from polyencoder.errors import InputError
+from polyencoder.files import fingerprint
+from polyencoder.learning.score_cache import ScoreCache
+from polyencoder.models import CrossEncoder
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Context, Ranker
+
+__all__ = ["Teacher", "shortlist"]
+
+
+class Teacher:
+    """Scores pairs of texts with a ranker, or remembers what it said of them.
+
+    Args:
+        ranker: a cross-encoder, as a rule; a bi- or poly-encoder teaches as well.
+        cache: where the scores are kept. Their keys hold a fingerprint of the ranker: others may keep theirs there too.
+        bf16: let the ranker compute in bfloat16. Scores of the two precisions are kept apart.
+
+    Attributes:
+        asked: how many pairs the ranker was asked for so far.
+    """
+
+    def __init__(self, ranker: Ranker, cache: ScoreCache, *, bf16: bool = False) -> None:
+        self.ranker = ranker
+        self.asked = 0
+        self._cache = cache
+        self._bf16 = bf16
+        self._name = f"{ranker_fingerprint(ranker)} bf16={bf16}"
+
+    def scores(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+        """Scores [batch, n] of each context's candidates, in float32 on the CPU.
+
+        `index` [batch, n] names each context's candidates by their place in `candidates`; below 0 there is none, and
+        the score is -inf.
+        """
+        if len(contexts) != len(index):
+            raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
+        index = index.cpu()
+        rows, columns = (index >= 0).nonzero(as_tuple=True)
+        context_keys = [_key(self._name, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
+        candidate_keys = [_key(text) for text in candidates]
+        pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
+        keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
+        known = self._cache.get(keys)
+        missing: dict[bytes, int] = {}  # where each pair stands first
+        for place, key in enumerate(keys):
+            if key not in known:
+                missing.setdefault(key, place)
+        if missing:
+            places = torch.tensor(list(missing.values()))
+            new = self._ask(contexts, candidates, index, rows[places], columns[places])
+            fresh = dict(zip(missing, new.tolist(), strict=True))
+            self._cache.put(fresh)
+            known |= fresh
+        scores = torch.full(index.shape, -torch.inf)
+        scores[rows, columns] = torch.tensor([known[key] for key in keys])
+        return scores
+
+    @torch.inference_mode()
+    def _ask(
+        self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
+    ) -> Tensor:
+        """The ranker's scores at these places of `index`; what stands at no other is read."""
+        self.asked += len(rows)
+        ranker, model = self.ranker, self.ranker.model
+        some, row_of = rows.unique(return_inverse=True)
+        texts, place_of = index[rows, columns].unique(return_inverse=True)
+        context_tokens = ranker.text.contexts([contexts[i] for i in some.tolist()]).to(ranker.device)
+        candidate_tokens = ranker.text.candidates([candidates[i] for i in texts.tolist()]).to(ranker.device)
+        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=self._bf16):
+            if isinstance(model, CrossEncoder):
+                asked = torch.full((len(some), index.size(1)), -1)
+                asked[row_of, columns] = place_of
+                scores = model.score(context_tokens, candidate_tokens, asked.to(ranker.device)).cpu()[row_of, columns]
+            else:
+                vectors = model.encode_candidates(candidate_tokens)
+                scores = model.score(model.encode_context(context_tokens), vectors).cpu()[row_of, place_of]
+        return scores.float()
+
+
+def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
+    """[batch, n] columns of `scores`: each example's label, then its other candidates from the best; -1 for none.
+
+    As many as there are, if they are fewer than `n`. A candidate that scores -inf is none.
+    """
+    places = labels.unsqueeze(-1)
+    others = scores.detach().scatter(-1, places, -torch.inf)
+    best, columns = others.topk(min(n, scores.size(-1)) - 1)
+    return torch.cat([places, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
+
+
+def ranker_fingerprint(ranker: Ranker) -> str:
+    """A digest of all that decides a score: every weight, the configuration and the tokenizer."""
+    return fingerprint([ranker.text.fingerprint(), ranker.model.config.to_json(), *weight_parts(ranker.model)])
+
+
+def _key(*texts: str) -> bytes:
+    """8 bytes that stand for these texts; the key of a pair has 16."""
+    digest = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        data = text.encode(errors="surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()

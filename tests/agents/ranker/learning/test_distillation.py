@@ -1,0 +1,208 @@
+"""`--teacher-model` through ParlAI: what is learnt, that the teacher is asked once, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+from parlai.agents.ranker.learning import distillation
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.learning.losses import distillation_kl, margin_mse
+
+STUDENTS = ["biencoder", "polyencoder"]
+TURNS = [
+    [{"text": "hello", "labels": ["my cat is here ."]}, {"text": "where is the dog ?", "labels": ["my dog is here ."]}],
+    {"text": "i look for a cow .", "labels": ["my cow is here ."]},
+    {"text": "tell me , is the hen with you ?", "labels": ["my hen is here ."]},
+]
+
+
+def with_candidates(turns, candidates):
+    """The same turns with these candidates; the last of them is asked for the first example alone."""
+    last = [turn[-1] if isinstance(turn, list) else turn for turn in turns]
+    for i, turn in enumerate(last):
+        turn = {**turn, "label_candidates": candidates if i == 0 else [turn["labels"][0], *candidates[4:-1]]}
+        yield [*turns[i][:-1], turn] if isinstance(turns[i], list) else turn
+
+
+@pytest.fixture
+def teacher_file(trained):
+    return str(trained("crossencoder")[0])
+
+
+@pytest.fixture
+def learnt(monkeypatch):
+    """What each call of `losses` was given and gave: [(scores, pool, losses)]."""
+    calls = []
+    losses = distillation.DistillingAgent.losses
+
+    def record(self, scores, pool, batch):
+        found = losses(self, scores, pool, batch)
+        calls.append((scores.detach(), pool, found.detach()))
+        return found
+
+    monkeypatch.setattr(distillation.DistillingAgent, "losses", record)
+    return calls
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The number of pairs in each request to a teacher's ranker."""
+    requests = []
+    ask = distillation.Teacher._ask
+
+    def record(self, contexts, candidates, index, rows, columns):
+        requests.append(len(rows))
+        return ask(self, contexts, candidates, index, rows, columns)
+
+    monkeypatch.setattr(distillation.Teacher, "_ask", record)
+    return requests
+
+
+@pytest.mark.parametrize("loss", ["kl", "margin-mse"])
+@pytest.mark.parametrize("source", ["batch", "inline"])
+@pytest.mark.parametrize("student", STUDENTS)
+def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, learnt, labels):
+    agent = make_agent(
+        student,
+        candidates=source,
+        teacher_model=teacher_file,
+        distillation_loss=loss,
+        distillation_weight=0.3,
+        distillation_temperature=2.0,
+    )
+    turns = list(with_candidates(TURNS, labels)) if source == "inline" else TURNS
+    respond(agent, *turns)
+    ((scores, pool, losses),) = learnt
+    teacher = Ranker.from_pretrained(teacher_file, device="cpu")
+    contexts = [["hello", "my cat is here .", "where is the dog ?"], TURNS[1]["text"], TURNS[2]["text"]]
+    for i, context in enumerate(contexts):
+        candidates, label = list(pool.candidates(i)), pool.labels[i : i + 1]
+        ours = scores[i : i + 1, : len(candidates)]
+        theirs = teacher.score([context], candidates)
+        hard = F.cross_entropy(ours, label)
+        if loss == "kl":
+            soft = distillation_kl(ours, theirs, temperature=2.0)
+        else:
+            soft = margin_mse(ours, theirs, label)
+        assert losses[i].item() == pytest.approx((0.7 * hard + 0.3 * soft).item(), rel=1e-3, abs=1e-4)
+    report = agent.global_metrics.report()
+    assert report["teacher_pairs"].value() == sum(len(pool.candidates(i)) for i in range(3))
+    assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
+
+
+def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, learnt):
+    agent = make_agent(
+        "biencoder",
+        candidates="batch",
+        teacher_model=teacher_file,
+        distillation_candidates=2,
+        distillation_weight=1.0,
+        distillation_loss="margin-mse",
+    )
+    respond(agent, *TURNS)
+    ((scores, pool, losses),) = learnt
+    teacher = Ranker.from_pretrained(teacher_file, device="cpu")
+    context, label = TURNS[1]["text"], int(pool.labels[1])
+    rival = max((j for j in range(3) if j != label), key=lambda j: scores[1, j])
+    theirs = teacher.score([context], pool.texts)[0]
+    expected = ((scores[1, label] - scores[1, rival]) - (theirs[label] - theirs[rival])) ** 2
+    assert losses[1].item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
+    assert agent.global_metrics.report()["teacher_pairs"].value() == 6
+
+
+def test_the_teachers_order_is_learnt_where_the_labels_say_nothing(trained, make_agent, respond, labels):
+    """One agent's labels are all wrong; with the weight 1 it learns the teacher's answers all the same."""
+    agent = make_agent(
+        "biencoder",
+        candidates="inline",
+        reduction_type="mean",
+        teacher_model=str(trained("polyencoder")[0]),
+        distillation_weight=1.0,
+        learningrate=1e-2,
+        warmup_updates=1,
+    )
+    turns = [{"text": f"i look for a {label.split()[1]} .", "label_candidates": labels} for label in labels]
+    wrong = [{**turn, "labels": [labels[i - 1]]} for i, turn in enumerate(turns)]
+    for _ in range(40):
+        respond(agent, *wrong)
+    agent.opt["datatype"] = "valid"
+    replies = respond(agent, *[{**turn, "eval_labels": labels[:1]} for turn in turns])
+    teacher = Ranker.from_pretrained(trained("polyencoder")[0], device="cpu")
+    said = [teacher.rank(turn["text"], labels, top_k=1)[0].text for turn in turns]
+    assert [reply["text"] for reply in replies] == said
+    assert len(set(said)) > 4
+
+
+def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, asked):
+    """Three epochs of a task that gives each example once in each, then another seed and another kind of student."""
+    pairs = [{"context": label.replace("my", "where is the"), "response": label} for label in labels]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair | {"candidates": labels}) + "\n" for pair in pairs))
+    options = {"task": "selection:jsonl", "selection_file": str(tmp_path / "pairs.jsonl"), "candidates": "inline"}
+    options |= {"batchsize": 5, "num_epochs": 3.0, "validation_every_n_epochs": 3.0, "loglevel": "error"}
+    options |= {"embedding_size": 16, "ffn_size": 16, "n_layers": 1, "n_heads": 1, "dict_maxtokens": 400}
+    options |= {"teacher_model": teacher_file, "teacher_scores": str(tmp_path / "scores")}
+    TrainModel.main(model="biencoder", model_file=str(tmp_path / "first"), **options)
+    assert sum(asked) == len(pairs) * len(labels)
+    asked.clear()
+    TrainModel.main(model="polyencoder", model_file=str(tmp_path / "second"), seed=7, **options)
+    assert asked == []
+
+
+def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_task, tmp_path, asked):
+    options = {**easy_task, "candidates": "inline", "teacher_model": teacher_file, "num_epochs": 1.1}
+    train("biencoder", tmp_path / "model", **options)
+    assert (tmp_path / "model.teacher.sqlite").is_file()
+    requests = len(asked)
+    evaluate(tmp_path / "model", teacher_model="no/such/teacher", teacher_scores=str(tmp_path / "unused"), **easy_task)
+    assert len(asked) == requests
+    assert not (tmp_path / "unused").exists()  # evaluation needs no teacher
+
+
+def test_weight_0_needs_no_teacher(make_agent, respond, learnt):
+    agent = make_agent("biencoder", candidates="batch", teacher_model="no/such/teacher", distillation_weight=0.0)
+    respond(agent, *TURNS)
+    ((scores, pool, losses),) = learnt
+    torch.testing.assert_close(losses, F.cross_entropy(scores, pool.labels, reduction="none"))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not a model on the hub"),
+        ({"teacher_model": "TEXT"}, CheckpointError, "notes.txt"),
+        ({"teacher_model": "EMPTY"}, CheckpointError, "no config.json in it; a model folder has"),
+        ({"distillation_weight": 1.5}, ConfigError, "--distillation-weight 1.5: must be from 0"),
+        ({"distillation_weight": -0.1}, ConfigError, "--distillation-weight -0.1: must be from 0"),
+        ({"distillation_temperature": 0.0}, ConfigError, "--distillation-temperature 0.0: must be above 0"),
+        ({"distillation_candidates": 1}, ConfigError, "--distillation-candidates 1: must be at least 2, or 0"),
+        ({"teacher_model": None, "teacher_scores": "x"}, ConfigError, "--teacher-scores x: whose.* --teacher-model"),
+    ],
+)
+def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_path):
+    (tmp_path / "notes.txt").write_text("I am no model.\n")
+    (tmp_path / "empty").mkdir()
+    names = {"TEXT": str(tmp_path / "notes.txt"), "EMPTY": str(tmp_path / "empty")}
+    options = {"teacher_model": teacher_file} | {key: names.get(value, value) for key, value in options.items()}
+    options = {key: value for key, value in options.items() if value is not None}
+    with pytest.raises(error, match=message):
+        make_agent("biencoder", candidates="batch", **options)
+
+
+def test_a_teacher_that_is_no_ranker(make_agent, backbone_folder):
+    with pytest.raises((CheckpointError, ConfigError), match="config.json|tokenizer"):
+        make_agent("biencoder", candidates="batch", teacher_model=str(backbone_folder("bert")))
+
+
+def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, learnt, tmp_path):
+    Ranker.from_pretrained(teacher_file, device="cpu").save_pretrained(tmp_path / "folder")
+    for teacher in (teacher_file, str(tmp_path / "folder")):
+        torch.manual_seed(0)
+        respond(make_agent("biencoder", candidates="batch", teacher_model=teacher), *TURNS)
+    torch.testing.assert_close(learnt[0][2], learnt[1][2])
+    shutil.rmtree(tmp_path / "folder")

@@ -1,0 +1,89 @@
+"""A teacher says what its ranker scores, and its ranker is asked once for each pair."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from polyencoder import InputError
+from polyencoder.learning.score_cache import ScoreCache
+from polyencoder.learning.teacher import Teacher, shortlist
+
+CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
+CANDIDATES = ["i have two dogs .", "i am fine .", "yes , in the mountains .", "i teach ."]
+ARCHITECTURES = ["bi", "poly", "cross"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scores_are_the_rankers(architecture, make_ranker):
+    ranker = make_ranker(architecture)
+    expected = ranker.score(CONTEXTS, CANDIDATES)
+    index = torch.tensor([[3, 1, -1], [0, 2, 3], [2, -1, -1]])
+    teacher = Teacher(ranker, ScoreCache(None))
+    for _ in range(2):
+        scores = teacher.scores(CONTEXTS, CANDIDATES, index)
+        assert (scores[index < 0] == -math.inf).all()
+        torch.testing.assert_close(scores[index >= 0], expected.gather(1, index.clamp(min=0))[index >= 0])
+    assert teacher.asked == 6
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))
+def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
+    ranker = make_ranker(architecture)
+    expected = ranker.score(CONTEXTS, CANDIDATES)
+    teacher, seen = Teacher(ranker, ScoreCache(None)), set()
+    for rows in indexes:
+        asked = teacher.asked
+        scores = teacher.scores(CONTEXTS, CANDIDATES, torch.tensor(rows))
+        new = {(i, place) for i, row in enumerate(rows) for place in row if place >= 0} - seen
+        assert teacher.asked - asked == len(new)
+        seen |= new
+        for i, row in enumerate(rows):
+            for place, score in zip(row, scores[i].tolist(), strict=True):
+                assert score == pytest.approx(expected[i, place].item() if place >= 0 else -math.inf, abs=1e-4)
+
+
+def test_the_file_serves_the_next_run(make_ranker, tmp_path):
+    index = torch.arange(4).expand(3, 4)
+    first = Teacher(make_ranker("cross"), ScoreCache(tmp_path / "scores"))
+    scores = first.scores(CONTEXTS, CANDIDATES, index)
+    second = Teacher(make_ranker("cross"), ScoreCache(tmp_path / "scores"))
+    assert torch.equal(second.scores(CONTEXTS, CANDIDATES[::-1], 3 - index), scores)
+    assert (first.asked, second.asked) == (12, 0)
+
+
+def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
+    cache, index = ScoreCache(tmp_path / "scores"), torch.tensor([[0, 1]])
+    expected = [make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2])]
+    Teacher(make_ranker("cross"), cache).scores([CONTEXTS[1]], CANDIDATES, index)
+    for changes in ({"seed": 1}, {"output_scaling": 0.5}):
+        other = Teacher(make_ranker("cross", **changes), cache)
+        scores = other.scores([CONTEXTS[1]], CANDIDATES, index)
+        assert other.asked == 2
+        torch.testing.assert_close(scores, other.ranker.score([CONTEXTS[1]], CANDIDATES[:2]))
+        assert not torch.allclose(scores, expected[0])
+    turns = Teacher(make_ranker("cross"), cache)
+    turns.scores([["do you", "ski ?"]], CANDIDATES, index)
+    turns.scores([["do you", "ski", "?"]], CANDIDATES, index)
+    assert turns.asked == 4
+    assert Teacher(make_ranker("cross"), cache, bf16=True).scores([CONTEXTS[1]], CANDIDATES, index).dtype == torch.float
+    assert len(cache) == 12
+
+
+def test_contexts_and_candidates_must_belong_together(make_ranker):
+    with pytest.raises(InputError, match="3 contexts, but candidates of 1"):
+        Teacher(make_ranker("bi"), ScoreCache(None)).scores(CONTEXTS, CANDIDATES, torch.tensor([[0]]))
+
+
+def test_shortlist():
+    scores = torch.tensor([[1.0, 9.0, 3.0, 5.0], [4.0, 2.0, -math.inf, -math.inf]])
+    labels = torch.tensor([0, 1])
+    assert shortlist(scores, labels, 3).tolist() == [[0, 1, 3], [1, 0, -1]]
+    assert shortlist(scores, labels, 9).tolist() == [[0, 1, 3, 2], [1, 0, -1, -1]]
+    assert shortlist(scores[:, :1], torch.tensor([0, 0]), 5).tolist() == [[0], [0]]
