@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
 from polyencoder.attention import PlainAttention
 from polyencoder.errors import ConfigError, first_line
+from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
 
 # Keys of a Hugging Face configuration that say where it came from, not what it is.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
-GROUP = 16  # sequences that go through a model together on a CPU: enough to keep it busy
+# Families that mask what is padding and nothing else (others see a window, or add biases)
+_PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+_TAKES_NARROW_MASK = int(transformers.__version__.partition(".")[0]) >= 5
 
 
 class Backbone(nn.Module):
@@ -48,16 +52,28 @@ class Backbone(nn.Module):
         On a CPU, where padding costs as much as text, sequences of like length go through the model together.
         """
         grouped = tokens.ids.device.type == "cpu" and not torch.compiler.is_compiling()
-        groups = _length_groups(tokens.mask) if grouped else []
+        groups = length_groups(tokens.mask.sum(1).tolist()) if grouped else []
         if len(groups) <= 1:
             return self._run(tokens)
         width = tokens.ids.size(1)
-        outputs = [self._run(tokens.select(rows)) for rows in groups]
+        order = torch.tensor([row for rows in groups for row in rows])
+        parts = [tokens.select(rows) for rows in order.split([len(rows) for rows in groups])]
+        outputs = [self._run(part, words) for part, words in zip(parts, self._words(parts), strict=True)]
         padded = torch.cat([nn.functional.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
-        return padded[torch.argsort(torch.cat(groups))]
+        return padded[order.argsort()]
 
-    def _run(self, tokens: TokenBatch) -> Tensor:
-        inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    def _words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
+        """The word embeddings of each part, when they learn: one look-up has one gradient of the table's size."""
+        table = self.model.get_input_embeddings()
+        if not (torch.is_grad_enabled() and isinstance(table, nn.Embedding) and table.weight.requires_grad):
+            return [None] * len(parts)
+        words = table(torch.cat([part.ids.flatten() for part in parts])).split([part.ids.numel() for part in parts])
+        return [part_words.view(*part.ids.shape, -1) for part_words, part in zip(words, parts, strict=True)]
+
+    def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
+        """The model's outputs for tokens, of which the word embeddings may be there already."""
+        inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
+        inputs["attention_mask"] = self._attention_mask(tokens.mask)
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
         on_cpu = tokens.ids.device.type == "cpu"
@@ -65,6 +81,17 @@ class Backbone(nn.Module):
         with PlainAttention() if learning_in_bf16 else nullcontext():
             output: Tensor = self.model(**inputs).last_hidden_state
         return output
+
+    def _attention_mask(self, mask: Tensor) -> Tensor:
+        """What the model takes as its mask: [batch, length], or [batch, 1, 1, length] where that saves time.
+
+        From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
+        time. The second is for the families whose attention mask is that of the padding and nothing else.
+        """
+        narrow = mask.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
+        if narrow and _TAKES_NARROW_MASK and self.model.config.model_type in _PADDING_ALONE and not bool(mask.all()):
+            return mask[:, None, None]
+        return mask.long()
 
     def resize(self, vocabulary_size: int) -> bool:
         """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
@@ -86,16 +113,6 @@ class Backbone(nn.Module):
             if isinstance(module, nn.ModuleList) and len(module) == count:
                 return module
         raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
-
-
-def _length_groups(mask: Tensor) -> list[Tensor]:
-    """The rows of a batch, by length, in groups of `GROUP`; one group when that would save little."""
-    order = mask.sum(1).argsort()
-    if len(order) <= GROUP:
-        return [order]
-    groups = list(order.split(GROUP))
-    tokens = sum(len(rows) * int(mask[rows[-1]].sum()) for rows in groups)
-    return groups if tokens < 0.9 * mask.numel() else [order]
 
 
 def backbone_config(model: PreTrainedModel) -> dict[str, Any]:

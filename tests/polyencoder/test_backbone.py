@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from polyencoder.backbone import (
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch, pad
+from polyencoder.text.lengths import length_groups
 
 ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]
 
@@ -106,20 +108,22 @@ def test_max_length_is_the_longest_that_works(backbone_folder, padded, kind, lim
         backbone(padded([[2] * (limit + 1)], pad_id=1))
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 100])
+@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("pass_cost", [0, 3, 10_000])
 @pytest.mark.parametrize("lengths", [[9, 2, 1, 6, 3, 9, 4], [1, 1, 1, 1, 1, 1, 20], [5, 5, 5], [4]])
-def test_groups_of_like_length_change_nothing(monkeypatch, backbone_folder, make_tokens, lengths, group):
+def test_groups_of_like_length_change_nothing(monkeypatch, backbone_folder, make_tokens, kind, lengths, pass_cost):
     """Whatever goes through the model together: outputs, gradients, segments."""
-    monkeypatch.setattr("polyencoder.backbone.GROUP", group)
-    backbone = load_pretrained(backbone_folder("bert")).eval()
-    sequences = [[token % 64 for token in row] for row in make_tokens(lengths)]
+    groups = partial(length_groups, pass_cost=pass_cost)
+    monkeypatch.setattr("polyencoder.backbone.length_groups", groups)
+    backbone = load_pretrained(backbone_folder(kind)).eval()
+    sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
     segments = [[place % 2 for place in range(length)] for length in lengths]
-    tokens = pad(sequences, pad_id=0, segments=segments)
+    tokens = pad(sequences, pad_id=backbone.model.config.pad_token_id, segments=segments)
 
     def sums_and_gradients(outputs):
         weights = torch.arange(1.0, 17.0)
         sums = torch.stack([(row @ weights).square().sum() for row in outputs])
-        return sums, torch.autograd.grad(sums.log().sum(), list(backbone.parameters()))
+        return sums, torch.autograd.grad(sums.log().sum(), list(backbone.parameters()), allow_unused=True)
 
     outputs = backbone(tokens)
     assert outputs.shape == (len(lengths), max(lengths), 16)

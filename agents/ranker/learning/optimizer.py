@@ -7,13 +7,14 @@ from typing import Any
 from parlai.core.opt import Opt
 from torch import nn
 
+FUSED = ("adam", "adamw", "sgd")  # optimizers that torch has as one pass over all numbers of a parameter
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 
 def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> list[dict[str, Any]]:
     """The parameters that learn, in two groups for the optimizer: with weight decay and without.
 
-    With `single` in one group, all with decay: ParlAI's fp16 optimizers take no more.
+    With `single` in one group, all with decay: ParlAI's fp16 optimizers take no more, and step on copies of their own.
     """
     decay = opt.get("weight_decay")
     if decay is None:
@@ -26,4 +27,7 @@ def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> lis
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:
             group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)
+    if opt["optimizer"] in FUSED and not single:
+        for group in groups:
+            group["fused"] = True
     return [group for group in groups if group["params"]]

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from polyencoder.backbone import GROUP
 from polyencoder.checkpoint import CONFIG, TOKENIZER
 from polyencoder.config import RankerConfig
 from polyencoder.encoding import BATCH_TOKENS
@@ -35,6 +34,7 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
+GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
 
 
 class Graph:

@@ -16,6 +16,8 @@ from polyencoder.text.tokens import TokenBatch, pad
 
 MEMORY = 200_000  # texts whose ids are remembered; at about 20 tokens each some 100 MB when full
 
+MANY = 100  # texts that are worth waking the tokenizer's threads for: fewer are done before these are up
+
 
 class TextEncoder:
     """Makes the tokens of contexts and candidates as one `TextConfig` says.
@@ -100,10 +102,10 @@ class TextEncoder:
         return fingerprint([self.tokenizer.to_str(), repr(self.config)])
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        if len(texts) == 1:  # an utterance, as a rule: not worth waking the tokenizer's threads
-            return [self.tokenizer.encode(texts[0], add_special_tokens=False).ids]
-        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        encode = self.tokenizer.encode_batch_fast
+        if len(texts) < MANY:
+            return [encode([text], add_special_tokens=False)[0].ids for text in texts]
+        return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def _special(self, name: str) -> int:
         token = getattr(self.config, name)

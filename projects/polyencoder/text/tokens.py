@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -46,13 +47,13 @@ def pad(
     sequences: Sequence[Sequence[int]], *, pad_id: int, segments: Sequence[Sequence[int]] | None = None
 ) -> TokenBatch:
     """Stack sequences of token ids into a `TokenBatch` as long as the longest of them."""
-    lengths = np.fromiter((len(s) for s in sequences), dtype=np.int64, count=len(sequences))
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     width = max(int(lengths.max(initial=0)), 1)
     mask = np.arange(width) < lengths[:, None]
 
     def stack(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
         out = np.full(mask.shape, fill, dtype=np.int64)
-        out[mask] = np.fromiter((x for row in rows for x in row), dtype=np.int64, count=int(lengths.sum()))
+        out[mask] = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
         return torch.from_numpy(out)
 
     return TokenBatch(
