@@ -80,7 +80,7 @@ class RankerAgent(LearningAgent):
         """The valid examples as one batch: contexts as tensors, labels and candidates as text."""
         valid = [(i, obs) for i, obs in enumerate(obs_batch) if self.is_valid(obs)]
         if not valid:
-            return Batch(batchsize=0)
+            return Batch(batchsize=0, is_training=any("labels" in obs for obs in obs_batch))
         places, examples = zip(*valid, strict=True)
         text = self.dict.text
         contexts = text.pad([obs["text_vec"] for obs in examples])

@@ -102,7 +102,40 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         default="1,5,10",
         help="The k of the metrics R@k/N and hits@k, separated by commas.",
     )
+    group.add_argument(
+        "--gather-negatives",
+        type="bool",
+        default=True,
+        help="With several processes and --candidates batch or batch-all-cands: the candidates of all processes are "
+        "candidates of every example, as they would be in one process with all of the examples.",
+    )
     parser.set_defaults(**PAPER_DEFAULTS)
+
+
+def add_cache_args(parser: ParlaiParser) -> None:
+    """Add what the models have whose contexts and candidates go through the encoder one by one."""
+    group = parser.add_argument_group("Memory arguments")
+    group.add_argument(
+        "--grad-cache",
+        type=int,
+        default=0,
+        help="Train with the memory of this many contexts of --text-truncate tokens, whatever the batch size: a batch "
+        "goes through the encoder in pieces with as many tokens, and again to compute gradients, which stay the same "
+        "(gradient caching). A step takes about a third longer. 0: all at once.",
+    )
+
+
+def add_pair_args(parser: ParlaiParser) -> None:
+    """Add what the cross-encoder alone has."""
+    group = parser.add_argument_group("Memory arguments")
+    group.add_argument(
+        "--pair-tokens",
+        type=int,
+        default=0,
+        help="Train with the memory of this many tokens, however many pairs of context and candidate a batch has: "
+        "pairs of like length go through the encoder together, at most so many tokens at a time, and again to compute "
+        "gradients, which stay the same. A step takes about a third longer. 0: all at once.",
+    )
 
 
 def add_index_args(parser: ParlaiParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
@@ -23,13 +24,13 @@ from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
-from parlai.utils.distributed import sync_object
 
 from polyencoder.backbone import Backbone, backbone_config, load_pretrained
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import is_parlai_model, read_ranker_file
+from polyencoder.learning.gather import gather_objects
 from polyencoder.models import RankerModel, build_model, freeze
 from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.text import TokenBatch
@@ -130,12 +131,19 @@ class RankerModelAgent(TorchRankerAgent):
         model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
-    def measure_scaling(self, contexts: TokenBatch, candidates: TokenBatch) -> None:
-        """`--output-scaling auto`: set it by the first batch of training. Every process takes that of the first."""
+    def measure_scaling(self, contexts: TokenBatch, candidates: Sequence[str]) -> None:
+        """`--output-scaling auto`: set it by the first batch of training, in every process that of the first one.
+
+        A process that has nothing to measure gives no contexts.
+        """
         if not self._scaling_is_to_be_measured:
             return
         self._scaling_is_to_be_measured = False
-        scaling = sync_object(measured_scaling(self.ranker, contexts, candidates))
+        scaling = None
+        if len(contexts):
+            tokens = self.dict.text.candidates(candidates).to(contexts.ids.device)
+            scaling = measured_scaling(self.ranker, contexts, tokens)
+        scaling = next(value for value in gather_objects(scaling) if value is not None)
         self.ranker.config = dataclasses.replace(self.ranker.config, output_scaling=scaling)
         describe_in_opt(self.opt, self.ranker.config)
         logging.info(

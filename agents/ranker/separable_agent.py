@@ -6,21 +6,35 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from parlai.agents.ranker.args import add_cache_args
 from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.indexed import IndexedAgent
 from parlai.agents.ranker.learning.distillation import DistillingAgent
+from parlai.agents.ranker.learning.joint import Step
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
 from torch import Tensor
 
 from polyencoder.encoding import candidate_fingerprint, encode_candidates
+from polyencoder.errors import ConfigError
+from polyencoder.learning.cached import encode
+from polyencoder.learning.gather import gather_vectors
 from polyencoder.text import TokenBatch
 
 
 class SeparableAgent(DistillingAgent, IndexedAgent):
     """Base of the bi- and the poly-encoder agent."""
 
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt=partial_opt)
+        add_cache_args(parser)
+        return parser
+
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        if opt.get("grad_cache", 0) < 0:
+            raise ConfigError(f"--grad-cache {opt['grad_cache']}: give a number of contexts, or 0 to turn it off")
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         super().__init__(opt, shared)
 
@@ -32,6 +46,16 @@ class SeparableAgent(DistillingAgent, IndexedAgent):
         self._vectors.clear()
         if self.fixed is not None:
             self.fixed.clear()
+
+    def learning_scores(self, contexts: TokenBatch, step: Step) -> Tensor:
+        text = self.dict.text
+        limit = self.opt.get("grad_cache", 0) * text.config.longest_context
+        candidates = text.candidates(step.own_texts).to(contexts.ids.device)
+        encoded, vectors = encode(self.ranker, contexts, candidates, max_tokens=limit or None)
+        if step.counts is not None:
+            vectors = gather_vectors(vectors, step.counts)
+        scores: Tensor = self.ranker.score(encoded, vectors if step.pool.index is None else vectors[step.pool.index])
+        return scores
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         vectors = self._pool_vectors(pool)

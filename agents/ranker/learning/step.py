@@ -7,16 +7,19 @@ from abc import abstractmethod
 import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.candidates import CandidatePool
-from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.agents.ranker.learning.joint import JointAgent, Step, joint_step
 from parlai.agents.ranker.ranking import ranks
 from parlai.core.metrics import AverageMetric
 from parlai.core.torch_agent import Batch, Output
+from parlai.utils.distributed import is_distributed
 from torch import Tensor
 
 from polyencoder.text import TokenBatch
 
+SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch
 
-class LearningAgent(RankerModelAgent):
+
+class LearningAgent(JointAgent):
     """An agent that learns from batches: `learning_pool`, `learn`, an update, `record`."""
 
     def forget_vectors(self) -> None:
@@ -27,33 +30,58 @@ class LearningAgent(RankerModelAgent):
         """The candidates of a batch from `source`, on the batch's device."""
 
     def train_step(self, batch: Batch) -> Output | None:
-        if batch.text_vec is None:
+        usable = batch.text_vec is not None
+        if not usable and not is_distributed():
             return None
         self.forget_vectors()
         self.model.train()
         self.zero_grad()
-        pool = self.learning_pool(batch)
-        scores, losses = self.learn(batch, pool)
+        pool = self.learning_pool(batch) if usable else CandidatePool([], torch.zeros(0, dtype=torch.long))
+        gather = bool(self.opt.get("gather_negatives")) and self.candidates in SHARED
+        step = joint_step(pool, batch.batchsize, gather=gather)
+        if not step.examples:
+            return None
+        if not usable:
+            self.assist(step)
+            self.update_params()
+            return None
+        scores, losses = self.learn(batch, step)
         self.update_params()
-        self.record(scores, losses, pool)
+        self.record(scores, losses, step.pool)
         if not self.opt.get("train_predict"):
             return Output()
-        return Output([pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])
+        return Output([step.pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])
 
     def learning_pool(self, batch: Batch) -> CandidatePool:
         """What the examples of a batch choose from."""
         return self._pool(batch, self.candidates)
 
-    def learn(self, batch: Batch, pool: CandidatePool) -> tuple[Tensor, Tensor]:
-        """Put the gradients of the batch's mean loss into the parameters; its scores [batch, n] and losses [batch]."""
+    def learn(self, batch: Batch, step: Step) -> tuple[Tensor, Tensor]:
+        """Put the batch's part of the gradients of the step's mean loss into the parameters.
+
+        Gives the scores [batch, n] and losses [batch].
+        """
         contexts = contexts_of(batch)
-        candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
         with self.autocast():
-            self.measure_scaling(contexts, candidates)
-            scores = pool.masked(self.model(contexts, candidates, pool.index))
-        losses = self.losses(scores, pool, batch)
-        self.backward(losses.mean())
+            self.measure_scaling(contexts, step.pool.texts)
+            scores = step.pool.masked(self.learning_scores(contexts, step))
+        losses = self.losses(scores, step.pool, batch)
+        self.backward(losses.sum() / step.examples)
         return scores.detach(), losses.detach()
+
+    def assist(self, step: Step) -> None:
+        """Do this process's part of a step in which it has no example of its own; the others wait for it."""
+        device = next(self.ranker.parameters()).device
+        ids = torch.zeros(0, 1, dtype=torch.long, device=device)
+        contexts = TokenBatch(ids, ids.bool())
+        with self.autocast():
+            self.measure_scaling(contexts, step.pool.texts)
+            nothing = self.learning_scores(contexts, step).sum()
+        self.backward(nothing if nothing.requires_grad else torch.zeros((), device=device, requires_grad=True))
+
+    @abstractmethod
+    def learning_scores(self, contexts: TokenBatch, step: Step) -> Tensor:
+        """Scores [batch, n] of the step's candidates to learn from."""
 
     def losses(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> Tensor:
         """The loss of each example: [batch], from masked scores [batch, n]."""

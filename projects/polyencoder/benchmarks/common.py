@@ -78,6 +78,11 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     return _sampled_peak_mb(work)
 
 
+def peak_mb() -> float:
+    """The most memory that this process ever had in use, in MB (2**20 bytes)."""
+    return _status_mb("VmHWM") if _STATUS.exists() else _highest_mb()
+
+
 def machine() -> dict[str, Any]:
     """What the numbers depend on: processor, cores, threads, versions."""
     return {
@@ -152,9 +157,12 @@ def _sampled_peak_mb(work: Work) -> float:
 
 
 def _resident_mb() -> float:
-    if _STATUS.exists():
-        return _status_mb("VmRSS")
-    import resource  # absent on Windows; the highest ever rather than the present size, so the answer is a lower bound
+    # elsewhere the highest ever stands for the present size, so that a difference of two is a lower bound
+    return _status_mb("VmRSS") if _STATUS.exists() else _highest_mb()
+
+
+def _highest_mb() -> float:
+    import resource  # absent on Windows
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used / 2**20 if platform.system() == "Darwin" else used / 2**10

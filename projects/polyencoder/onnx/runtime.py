@@ -31,7 +31,7 @@ from polyencoder.onnx.files import (
     read_description,
 )
 from polyencoder.scoring import ContextEncoding
-from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, token_batches
+from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
 GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
@@ -137,10 +137,8 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
         self._stand(config)
         self._scorer = scorer
 
-    def _score_pairs(self, pairs: list[tuple[list[int], list[int]]], device: torch.device) -> Tensor:
-        ids, segments = zip(*pairs, strict=True)
-        tokens = pad(ids, pad_id=int(self.config.backbone.get("pad_token_id") or 0), segments=segments)
-        return self._scorer(tokens)[0].to(device)
+    def _score_pairs(self, tokens: TokenBatch) -> Tensor:
+        return self._scorer(tokens)[0].to(tokens.ids.device)
 
 
 OnnxRanker = OnnxSeparable | OnnxCrossEncoder

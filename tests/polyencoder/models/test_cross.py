@@ -111,11 +111,46 @@ def test_a_budget_changes_the_memory_not_the_scores(monkeypatch, model, sequence
 
 
 def test_what_is_learnt_from_goes_through_in_one_piece(monkeypatch, model, sequences, padded, seen):
-    """So that distributed training sees one forward pass for each backward pass."""
+    """Without a limit: to compute activations again costs time."""
     monkeypatch.setattr(cross, "PAIR_TOKENS", 1)
     batches = seen(model)
     model(*map(padded, sequences))
     assert len(batches) == 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 30, 100, 10_000])
+def test_a_limit_changes_the_memory_not_the_gradients(make_model, sequences, padded, seen, max_tokens):
+    model = make_model("cross").train()
+    contexts, candidates = map(padded, sequences)
+    index = torch.tensor([[0, 4, -1], [1, 2, 3], [4, -1, 2], [2, 0, 1]])
+
+    def gradients(max_tokens):
+        scores = model.score(contexts, candidates, index, max_tokens=max_tokens)
+        loss = torch.nn.functional.cross_entropy(scores, torch.zeros(4, dtype=torch.long))
+        return loss, torch.autograd.grad(loss, list(model.parameters()))
+
+    plain, batches = gradients(None), seen(model)
+    torch.testing.assert_close(gradients(max_tokens), plain, rtol=1e-5, atol=1e-5)
+    assert all(batch.ids.numel() <= max_tokens or len(batch) == 1 for batch in batches)
+    sizes = [len(batch) for batch in batches]
+    assert sum(sizes) == (10 if len(sizes) == 1 else 20), "what fits is not computed again, what does not is, once"
+    assert max(float(gradient.abs().max()) for gradient in plain[1]) > 1e-3
+
+
+def test_the_second_time_is_like_the_first(make_model, make_backbone_config, sequences, padded):
+    """With dropout: each piece draws again what it drew, so the gradients are those of the scores."""
+    model = make_model("cross", backbone=make_backbone_config(dropout=0.3, attention_dropout=0.3)).train()
+    contexts, candidates = map(padded, sequences)
+    torch.manual_seed(1)
+    limited = model.score(contexts, candidates, max_tokens=30)
+    ours = torch.autograd.grad(limited.square().sum(), list(model.parameters()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross, "recomputed", lambda function, tokens: function(tokens))
+        torch.manual_seed(1)
+        plain = model.score(contexts, candidates, max_tokens=30)
+    expected = torch.autograd.grad(plain.square().sum(), list(model.parameters()))
+    torch.testing.assert_close(plain, limited)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("pair_start", [False, True])

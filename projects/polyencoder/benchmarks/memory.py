@@ -1,0 +1,153 @@
+"""Peak memory of a training step: batches with and without a limit on what is kept at a time.
+
+    python -m polyencoder.benchmarks.memory --json
+
+A BERT-base-sized model from scratch with dropout, contexts of 360 tokens and candidates of 72, drawn at random; one step
+of AdamW each, of which the first makes the optimizer's state. A poly-encoder with 64 codes and the other labels of the
+batch as negatives: a plain batch, and 512 examples with the memory of `--grad-cache` contexts. A cross-encoder with 16
+examples of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, beside 64 pairs at once. Each case runs in a
+process of its own, whose whole peak counts: weights, gradients, the optimizer's state and the imports as well.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.backbone import scratch_config
+from polyencoder.benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
+from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.learning.cached import encode
+from polyencoder.models import CrossEncoder, build_model
+from polyencoder.text import TokenBatch
+
+VOCABULARY = 30_522
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement. examples: in the batch, each with as many candidates. limit: tokens kept at a time, or all."""
+
+    name: str
+    architecture: str
+    examples: int
+    candidates: int
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cases share."""
+
+    layers: int
+    dim: int
+    context_tokens: int
+    candidate_tokens: int
+    bf16: bool
+    threads: int | None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--batch", type=int, default=512, help="examples of the poly-encoder's large batch")
+    parser.add_argument("--plain-batch", type=int, default=16, help="examples of the one without a limit")
+    parser.add_argument("--grad-cache", type=int, default=4, help="contexts whose activations are kept at a time")
+    parser.add_argument("--pair-tokens", type=int, default=1728, help="tokens of pairs that are kept at a time")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 (autocast)")
+    parser.add_argument("--only", action="append", help="run this case (several times: these cases)")
+    flags = parser.parse_args(arguments)
+    setting = Setting(
+        layers=2 if flags.quick else 12,
+        dim=64 if flags.quick else 768,
+        context_tokens=360,
+        candidate_tokens=72,
+        bf16=flags.bf16,
+        threads=flags.threads,
+    )
+    cache = flags.grad_cache * setting.context_tokens
+    cases = [
+        Case("poly plain", "poly", flags.plain_batch, flags.plain_batch, None),
+        Case("poly cached", "poly", flags.batch, flags.batch, cache),
+        Case("cross plain", "cross", 8, 8, None),
+        Case("cross limited", "cross", 16, 16, flags.pair_tokens),
+    ]
+    if flags.only:
+        cases = [case for case in cases if case.name in flags.only]
+    rows = [_in_a_process(case, setting) for case in cases]
+    report = {
+        "benchmark": "memory",
+        "machine": machine(),
+        "settings": asdict(setting),
+        "rows": rows,
+        "summary": {f"{row['name']}, GB": row["peak_gb"] for row in rows},
+    }
+    print_report(report, as_json=flags.json)
+
+
+def _in_a_process(case: Case, setting: Setting) -> dict[str, Any]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure, (case, setting))
+
+
+def _measure(case: Case, setting: Setting) -> dict[str, Any]:
+    """One step of a new model: seconds, and the peak of this process."""
+    use_threads(setting.threads)
+    torch.manual_seed(0)
+    model = build_model(_config(case, setting)).train()
+    contexts, candidates = (
+        _tokens(n, length)
+        for n, length in ((case.examples, setting.context_tokens), (case.candidates, setting.candidate_tokens))
+    )
+    if isinstance(model, CrossEncoder):
+        cross = model
+
+        def scores() -> Tensor:
+            return cross.score(contexts, candidates, max_tokens=case.limit)
+    else:
+        separable = model
+
+        def scores() -> Tensor:
+            return separable.score(*encode(separable, contexts, candidates, max_tokens=case.limit))
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    start = time.perf_counter()
+    _step(scores, optimizer, bf16=setting.bf16)
+    return {**asdict(case), "seconds": time.perf_counter() - start, "peak_gb": peak_mb() / 1024}
+
+
+def _step(scores: Callable[[], Tensor], optimizer: torch.optim.Optimizer, *, bf16: bool) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        matrix = scores().float()
+    F.cross_entropy(matrix, torch.arange(len(matrix))).backward()
+    optimizer.step()
+
+
+def _config(case: Case, setting: Setting) -> RankerConfig:
+    backbone = scratch_config(
+        vocabulary_size=VOCABULARY,
+        dim=setting.dim,
+        n_layers=setting.layers,
+        n_heads=setting.dim // 64,
+        ffn_dim=4 * setting.dim,
+        n_positions=512,
+        dropout=0.1,
+        attention_dropout=0.1,
+    )
+    text = TextConfig(text_truncate=setting.context_tokens, label_truncate=setting.candidate_tokens)
+    return RankerConfig(architecture=case.architecture, backbone=backbone, text=text)
+
+
+def _tokens(n: int, length: int) -> TokenBatch:
+    ids = torch.randint(1000, VOCABULARY, (n, length))
+    return TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+if __name__ == "__main__":
+    main()

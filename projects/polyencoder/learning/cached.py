@@ -1,0 +1,69 @@
+"""A batch of any size into vectors to learn from, in the memory of a few texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from polyencoder.models import SeparableRanker
+from polyencoder.recompute import recomputed
+from polyencoder.scoring import ContextEncoding
+from polyencoder.text.tokens import TokenBatch, token_batches
+
+__all__ = ["encode"]
+
+T = TypeVar("T")
+
+
+def encode(
+    model: SeparableRanker, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
+) -> tuple[ContextEncoding, Tensor]:
+    """Both sides of a batch, [batch, codes, dim] and [n, dim], differentiable.
+
+    Args:
+        model: the ranker that learns.
+        contexts, candidates: either may have no rows, which cost nothing.
+        max_tokens: the most tokens, padding included, whose activations are kept at a time; None for no limit. A side
+            with more goes through in pieces of like length, and both sides' activations are computed again for the
+            gradients. These are the same as without a limit, but for the order in which dropout draws its numbers and
+            the rounding of bfloat16.
+    """
+    fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
+    budget = None if fits else max_tokens
+    vectors = _encode_candidates(model, candidates, budget)
+    return _encode_contexts(model, contexts, budget), vectors
+
+
+def _encode_candidates(model: SeparableRanker, tokens: TokenBatch, budget: int | None) -> Tensor:
+    if not len(tokens):
+        return torch.zeros(0, model.dim, device=tokens.ids.device)
+    if budget is None:
+        return model.encode_candidates(tokens)
+    parts, order = _in_pieces(model.encode_candidates, tokens, budget)
+    return torch.cat(parts)[order]
+
+
+def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, budget: int | None) -> ContextEncoding:
+    if not len(tokens):
+        return ContextEncoding(torch.zeros(0, 1, model.dim, device=tokens.ids.device))
+    if budget is None:
+        return model.encode_context(tokens)
+    parts, order = _in_pieces(model.encode_context, tokens, budget)
+    masks = [part.mask for part in parts if part.mask is not None]
+    if not masks:
+        return ContextEncoding(torch.cat([part.vectors for part in parts])[order])
+    codes = max(part.n_codes for part in parts)  # a short context may have fewer
+    vectors = [pad(part.vectors, (0, 0, 0, codes - part.n_codes)) for part in parts]
+    masks = [pad(mask, (0, codes - mask.size(1))) for mask in masks]
+    return ContextEncoding(torch.cat(vectors)[order], torch.cat(masks)[order])
+
+
+def _in_pieces(encode: Callable[[TokenBatch], T], tokens: TokenBatch, budget: int) -> tuple[list[T], Tensor]:
+    """What `encode` gives for pieces of at most `budget` tokens, and the place of each row in their concatenation."""
+    places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=budget)
+    rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
+    return [recomputed(encode, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))
