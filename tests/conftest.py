@@ -254,3 +254,58 @@ def edit_json():
         path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
 
     return edit
+
+
+@pytest.fixture
+def in_processes(tmp_path):
+    """(function, count=2) -> what function(rank) gives in each of so many processes of one gloo group.
+
+    The processes are forked, so that the function may use what the test has and nothing is imported anew.
+    """
+    import multiprocessing
+    import traceback
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    groups = []
+
+    def process(function, rank, count, place, pipe):
+        try:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{place}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
+            )
+            pipe.send((True, function(rank)))
+            dist.destroy_process_group()
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+    def run(function, count=2):
+        groups.append(None)
+        place = tmp_path / f"group{len(groups)}"
+        context = multiprocessing.get_context("fork")
+        started = []
+        for rank in range(count):
+            ours, theirs = context.Pipe()
+            child = context.Process(target=process, args=(function, rank, count, place, theirs), daemon=True)
+            child.start()
+            theirs.close()
+            started.append((child, ours))
+        answers = []
+        try:
+            for _, pipe in started:
+                answers.append(pipe.recv())
+        except EOFError:
+            pytest.fail("a process ended without a word")
+        finally:
+            if len(answers) < count or not all(ok for ok, _ in answers):
+                for child, _ in started:
+                    child.kill()
+            for child, _ in started:
+                child.join()
+        for ok, value in answers:
+            if not ok:
+                pytest.fail(value)
+        return [value for _, value in answers]
+
+    return run

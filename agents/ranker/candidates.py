@@ -55,7 +55,7 @@ def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> Candidate
     if labels is None:
         return CandidatePool(pool)
     place = {text: column for column, text in enumerate(pool)}
-    return CandidatePool(pool, torch.tensor([place[label] for label in labels]))
+    return CandidatePool(pool, torch.tensor([place[label] for label in labels], dtype=torch.long))
 
 
 def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:

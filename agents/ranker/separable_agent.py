@@ -50,7 +50,7 @@ class SeparableAgent(DistillingAgent, IndexedAgent):
     def learning_scores(self, contexts: TokenBatch, step: Step) -> Tensor:
         text = self.dict.text
         limit = self.opt.get("grad_cache", 0) * text.config.longest_context
-        candidates = text.candidates(step.own_texts).to(contexts.ids.device)
+        candidates = text.pad(text.candidate_ids(step.own_texts)).to(contexts.ids.device)  # may be none
         encoded, vectors = encode(self.ranker, contexts, candidates, max_tokens=limit or None)
         if step.counts is not None:
             vectors = gather_vectors(vectors, step.counts)

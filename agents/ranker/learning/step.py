@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from parlai.agents.ranker.candidates import CandidatePool
+from parlai.agents.ranker.candidates import CandidatePool, shared_pool
 from parlai.agents.ranker.learning.joint import JointAgent, Step, joint_step
 from parlai.agents.ranker.ranking import ranks
 from parlai.core.metrics import AverageMetric
@@ -36,7 +36,7 @@ class LearningAgent(JointAgent):
         self.forget_vectors()
         self.model.train()
         self.zero_grad()
-        pool = self.learning_pool(batch) if usable else CandidatePool([], torch.zeros(0, dtype=torch.long))
+        pool = self.learning_pool(batch) if usable else shared_pool([], [])
         gather = bool(self.opt.get("gather_negatives")) and self.candidates in SHARED
         step = joint_step(pool, batch.batchsize, gather=gather)
         if not step.examples:
@@ -74,10 +74,12 @@ class LearningAgent(JointAgent):
         device = next(self.ranker.parameters()).device
         ids = torch.zeros(0, 1, dtype=torch.long, device=device)
         contexts = TokenBatch(ids, ids.bool())
+        nothing = torch.zeros((), device=device, requires_grad=True)
         with self.autocast():
             self.measure_scaling(contexts, step.pool.texts)
-            nothing = self.learning_scores(contexts, step).sum()
-        self.backward(nothing if nothing.requires_grad else torch.zeros((), device=device, requires_grad=True))
+            if step.counts is not None:
+                nothing = nothing + self.learning_scores(contexts, step).sum()
+        self.backward(nothing)
 
     @abstractmethod
     def learning_scores(self, contexts: TokenBatch, step: Step) -> Tensor:

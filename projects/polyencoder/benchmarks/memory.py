@@ -2,11 +2,11 @@
 
     python -m polyencoder.benchmarks.memory --json
 
-A BERT-base-sized model from scratch with dropout, contexts of 360 tokens and candidates of 72, drawn at random; one step
-of AdamW each, of which the first makes the optimizer's state. A poly-encoder with 64 codes and the other labels of the
-batch as negatives: a plain batch, and 512 examples with the memory of `--grad-cache` contexts. A cross-encoder with 16
-examples of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, beside 64 pairs at once. Each case runs in a
-process of its own, whose whole peak counts: weights, gradients, the optimizer's state and the imports as well.
+A BERT-base-sized model from scratch with dropout, contexts of 360 tokens and candidates of 72, drawn at random; one
+step of AdamW each, which makes the optimizer's state. A poly-encoder with 64 codes and the other labels of the batch as
+negatives: a plain batch, and 512 examples with the memory of `--grad-cache` contexts. A cross-encoder with 16 examples
+of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, beside 64 pairs at once. Each case runs in a process
+of its own, whose whole peak counts: weights, gradients, the optimizer's state and the imports as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from polyencoder.backbone import scratch_config
 from polyencoder.benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
-from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.learning.cached import encode
 from polyencoder.models import CrossEncoder, build_model
 from polyencoder.text import TokenBatch
@@ -36,7 +36,7 @@ class Case:
     """One measurement. examples: in the batch, each with as many candidates. limit: tokens kept at a time, or all."""
 
     name: str
-    architecture: str
+    architecture: Architecture
     examples: int
     candidates: int
     limit: int | None

@@ -29,7 +29,7 @@ def turns() -> list[dict[str, Any]]:
 def step(make_agent, respond, model: str, *, steps: int = 1, **options: Any) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss and the gradients of as many training steps before an update."""
     torch.manual_seed(3)
-    agent = make_agent(model, batchsize=8, update_freq=steps, warmup_updates=-1, **options)
+    agent = make_agent(model, batchsize=8, update_freq=steps, warmup_updates=-1, gradient_clip=-1, **options)
     torch.manual_seed(4)
     for i in range(steps):
         respond(agent, *turns()[i:])

@@ -1,0 +1,164 @@
+"""Several processes learn what one with all of their examples learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from parlai.agents.ranker.candidates import fixed_pool, shared_pool
+from parlai.agents.ranker.learning.joint import Step, joint_step
+
+ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
+
+
+def turn(animal: str, *, length: int = 1, others: tuple[str, ...] = ("cat", "fox")) -> dict[str, Any]:
+    answers = list(dict.fromkeys(f"my {name} is here ." for name in (animal, *others)))
+    return {"text": f"i look for a {animal} . " * length, "labels": [answers[0]], "label_candidates": answers}
+
+
+# "dog" and "cow" are labels in both processes: one candidate each, and nobody's negative that has it as a label
+FIRST = [turn("cat", length=3), turn("dog"), turn("cow", others=("pig", "bee", "owl")), turn("dog", length=5)]
+SECOND = [turn("cow", length=2), turn("hen", length=4), turn("dog")]
+UNUSABLE = [{"text": "who ?", "labels": ["me"], "label_candidates": ["you"]}]
+
+
+@pytest.fixture
+def learnt(make_agent, respond):
+    """(model, batches, **options) -> the sum of losses and ranks, and the gradients, of the steps before an update."""
+
+    def run(model: str, batches: list[list[dict[str, Any]]], **options: Any) -> dict[str, Any]:
+        torch.manual_seed(0)
+        defaults = {
+            "warmup_updates": -1,
+            "gradient_clip": -1,
+            "ignore_bad_candidates": True,
+            "update_freq": len(batches),
+        }
+        agent = make_agent(model, **{**defaults, **options})
+        for batch in batches:
+            respond(agent, *batch)
+        report = agent.global_metrics.report()
+        return {
+            "loss": sum_of(report.get("mean_loss")),
+            "rank": sum_of(report.get("rank")),
+            "wrapped": hasattr(agent.model, "module"),
+            "gradients": {n: None if p.grad is None else p.grad.numpy() for n, p in agent.model.named_parameters()},
+            "weights": {n: p.detach().numpy() for n, p in agent.model.named_parameters()},
+        }
+
+    return run
+
+
+def sum_of(metric: Any) -> tuple[float, int]:
+    return (0.0, 0) if metric is None else (float(metric._numer), int(metric._denom))
+
+
+def assert_like_one(results: list[dict[str, Any]], one: dict[str, Any]) -> None:
+    for name in ("loss", "rank"):
+        assert sum(result[name][0] for result in results) == pytest.approx(one[name][0], rel=1e-5)
+        assert sum(result[name][1] for result in results) == one[name][1] > 0
+    assert max(float(abs(g).max()) for g in one["gradients"].values() if g is not None) > 1e-3
+    for result in results:
+        assert not result["wrapped"]
+        for name, gradient in one["gradients"].items():
+            assert (gradient is None) == (result["gradients"][name] is None), name
+            if gradient is not None:
+                assert abs(result["gradients"][name] - gradient).max() < 1e-5, name
+        for name, weight in results[0]["weights"].items():
+            assert (result["weights"][name] == weight).all(), "the processes' weights are the same to the last bit"
+
+
+@pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("biencoder", {"share_encoders": True}),
+        ("polyencoder", {"grad_cache": 1, "type_optimization": "all_encoder_layers"}),
+        ("crossencoder", {"pair_tokens": 60}),
+    ],
+)
+def test_two_processes_learn_what_one_does(model, options, candidates, learnt, in_processes):
+    options = {**options, "candidates": candidates}
+    results = in_processes(lambda rank: learnt(model, [[FIRST, SECOND][rank]], **options))
+    assert_like_one(results, learnt(model, [FIRST + SECOND], **options))
+
+
+@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+@pytest.mark.parametrize("candidates", ["batch", "inline"])
+def test_steps_before_an_update_and_batches_of_which_nothing_can_be_used(model, candidates, learnt, in_processes):
+    """The first process has nothing in the second step, nobody has anything in the third."""
+    bad = UNUSABLE if candidates == "inline" else [{"text": "", "labels": [""]}]
+    batches = [[FIRST, bad, bad, SECOND], [SECOND, FIRST, bad, FIRST[:1]]]
+    options = {"candidates": candidates, "update_freq": 3}
+    results = in_processes(lambda rank: learnt(model, batches[rank], **options))
+    joint = [FIRST + SECOND, FIRST, SECOND + FIRST[:1]]
+    assert_like_one(results, learnt(model, joint, **options))
+
+
+def test_three_processes_of_which_one_owns_no_text(learnt, in_processes):
+    parts = [FIRST, [turn("dog", length=2), turn("cow")], SECOND]
+    results = in_processes(lambda rank: learnt("biencoder", [parts[rank]], candidates="batch"), count=3)
+    assert_like_one(results, learnt("biencoder", [[t for part in parts for t in part]], candidates="batch"))
+
+
+def test_without_gathering_each_process_has_negatives_of_its_own(learnt, in_processes):
+    """And the loss is still the mean over all examples."""
+    results = in_processes(
+        lambda rank: learnt("biencoder", [[FIRST, SECOND][rank]], candidates="batch", gather_negatives=False)
+    )
+    alone = [learnt("biencoder", [part], candidates="batch") for part in (FIRST, SECOND)]
+    for result, one in zip(results, alone, strict=True):
+        assert result["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert result["rank"] == one["rank"]
+        for name, gradient in result["gradients"].items():
+            mean = (alone[0]["gradients"][name] * 4 + alone[1]["gradients"][name] * 3) / 7
+            assert abs(gradient - mean).max() < 1e-5
+
+
+def test_scaling_is_measured_by_a_process_that_has_examples(make_agent, respond, in_processes):
+    def run(rank: int) -> float:
+        agent = make_agent("biencoder", output_scaling="auto", candidates="batch", ignore_bad_candidates=True)
+        respond(agent, *([{"text": "", "labels": [""]}] if rank == 0 else FIRST))
+        return agent.ranker.config.output_scaling
+
+    first, second = in_processes(run)
+    assert first == second != 1.0
+
+
+# ---- pools
+
+
+def test_a_process_alone_keeps_its_pool():
+    pool = shared_pool(["a", "b"], ["b", "a"])
+    step = joint_step(pool, 2, gather=True)
+    assert (step, step.own_texts) == (Step(pool, 2), ["a", "b"])
+
+
+def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
+    texts = [["a", "b", "a"], ["b", "c"], ["a", "b"], []]
+
+    def run(rank: int) -> Any:
+        step = joint_step(shared_pool(texts[rank], texts[rank]), len(texts[rank]), gather=True)
+        return list(step.pool.texts), step.pool.labels.tolist(), step.examples, list(step.own_texts)
+
+    everything, n = ["a", "b", "c"], 7
+    assert in_processes(run, count=4) == [
+        (everything, [0, 1, 0], n, ["a", "b"]),
+        (everything, [1, 2], n, ["c"]),
+        (everything, [0, 1], n, []),
+        (everything, [], n, []),
+    ]
+
+
+def test_what_an_example_may_not_choose_stays_excluded(in_processes):
+    """Labels beside a list: nobody else's candidate, neither here nor in a joint pool."""
+    pools = [fixed_pool(["a", "b"], {"a": 0, "b": 1}, ["x", "a"], add=True), shared_pool(["c", "b"], ["b"])]
+
+    def run(rank: int) -> Any:
+        step = joint_step(pools[rank], 2, gather=True)
+        mask = step.pool.mask
+        return list(step.pool.texts), step.pool.labels.tolist(), None if mask is None else mask.int().tolist()
+
+    texts = ["a", "b", "x", "c"]
+    assert in_processes(run) == [(texts, [2, 0], [[1, 1, 1, 1], [1, 1, 0, 1]]), (texts, [1], None)]
