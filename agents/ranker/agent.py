@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.candidates import CandidatePool, batch_pool
+from parlai.agents.ranker.confidence import Confidence, answer_metrics, check_confidence_options, confidence
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_cache_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
@@ -20,7 +21,9 @@ from parlai.core.torch_agent import Batch, Output
 from parlai.utils.misc import warn_once
 from torch import Tensor
 
+from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.errors import InputError
+from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch
 
 
@@ -36,6 +39,22 @@ class RankerAgent(LearningAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
         super().__init__(opt, shared)
+        self._confidence: Confidence | None = shared["confidence"] if shared else self._read_confidence()
+
+    def _read_confidence(self) -> Confidence | None:
+        check_confidence_options(self.opt, learns=self._should_initialize_optimizer())
+        return None if self.opt.get("min_probability") is None else confidence(self.opt, self._calibration())
+
+    def _calibration(self) -> Calibration | None:
+        """That of the model whose scores an answer has."""
+        return self._library_ranker().calibration
+
+    def _library_ranker(self) -> Ranker:
+        """The model as the library's `Ranker`, with the calibration beside its file."""
+        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        if self.opt.get("model_file"):
+            ranker.calibration = read_calibration(self.opt["model_file"], ranker)
+        return ranker
 
     @abstractmethod
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
@@ -117,7 +136,11 @@ class RankerAgent(LearningAgent):
             # how many candidates a batch gives depends on the batch: no N for R@k/N
             counts = pool.counts(len(rank)) if self.eval_candidates in ("inline", "fixed") else [None] * len(rank)
             metrics = ranking_metrics(rank, losses, counts, hits_at=self._hits_at)
-        return self._answer(self._ordered(scores, pool, batch.said), batch.said, metrics)
+        found = self._ordered(scores, pool, batch.said)
+        if self._confidence is not None:
+            counted = zip(found, pool.counts(len(found)), strict=True)
+            found = [self._confidence.answers(pairs, among=n) for pairs, n in counted]
+        return self._answer(found, batch, metrics)
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
         """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""
@@ -131,7 +154,8 @@ class RankerAgent(LearningAgent):
     def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[list[tuple[str, float]]]:
         """Each example's best candidates with their scores, best first: as many as an answer may need."""
         spare = max(map(len, said)) if self._blocks_repeats() else 0
-        best, columns = scores.topk(min(self._wanted() + spare, scores.size(1)))
+        wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
+        best, columns = scores.topk(min(wanted, scores.size(1)))
         found = []
         for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
             names = pool.candidates(i)
@@ -139,22 +163,25 @@ class RankerAgent(LearningAgent):
         return found
 
     def _answer(
-        self, found: list[list[tuple[str, float]]], said: list[set[str]], metrics: list[dict[str, Metric]] | None
+        self, found: list[list[tuple[str, float]]], batch: Batch, metrics: list[dict[str, Metric]] | None
     ) -> Output:
         """The reply to each example from its best candidates, less those that repeat what was said.
 
-        Repeats are blocked among fixed candidates only, and never all of them.
+        Repeats are blocked among fixed candidates only, and never all of them. Without a candidate that is likely
+        enough (`--min-probability`) it is the text of `--no-answer`.
         """
+        if self._confidence is not None and metrics is not None:
+            metrics = [{**one, **more} for one, more in zip(metrics, answer_metrics(found, batch.labels), strict=True)]
         if self._blocks_repeats():
             found = [
                 [pair for pair in pairs if pair[0] not in lines] or pairs
-                for pairs, lines in zip(found, said, strict=True)
+                for pairs, lines in zip(found, batch.said, strict=True)
             ]
         found = [pairs[: self._wanted()] for pairs in found]
         texts = [[text for text, _ in pairs] for pairs in found]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
         return Output(
-            [self.random.choice(names[:choices]) for names in texts],
+            [self.random.choice(names[:choices]) if names else self.opt["no_answer"] for names in texts],
             texts,
             metrics=metrics,
             sorted_scores=[[s for _, s in pairs] for pairs in found] if self.opt["return_cand_scores"] else None,
@@ -206,4 +233,4 @@ class RankerAgent(LearningAgent):
         return states
 
     def share(self) -> dict[str, Any]:
-        return {**super().share(), "fixed": self.fixed}
+        return {**super().share(), "fixed": self.fixed, "confidence": self._confidence}

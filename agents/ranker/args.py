@@ -109,6 +109,19 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         help="With several processes and --candidates batch or batch-all-cands: the candidates of all processes are "
         "candidates of every example, as they would be in one process with all of the examples.",
     )
+    group.add_argument(
+        "--min-probability",
+        type=str,
+        default=None,
+        help="Leave out answers that are less likely the right one, 0 to 1, or auto: the threshold for the precision "
+        "that the model was calibrated for, by `polyencoder calibrate`. Ranks are counted as without it.",
+    )
+    group.add_argument(
+        "--no-answer",
+        type=str,
+        default="I have no good answer to that.",
+        help="What is said when --min-probability leaves nothing.",
+    )
     parser.set_defaults(**PAPER_DEFAULTS)
 
 

@@ -14,6 +14,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch, Output
 
+from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError
 from polyencoder.index import Hit
 from polyencoder.index.open import open_index
@@ -70,7 +71,7 @@ class IndexedAgent(RankerAgent):
         self._searcher = None
 
     def _opened(self) -> Searcher:
-        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        ranker = self._library_ranker()
         index = open_index(self.opt["index"], ranker)
         rerank = self.opt.get("rerank")
         return Searcher(
@@ -80,6 +81,9 @@ class IndexedAgent(RankerAgent):
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
             rerank_k=self.opt["rerank_k"],
         )
+
+    def _calibration(self) -> Calibration | None:
+        return self._searcher.calibration if self._searcher else super()._calibration()
 
     # ---- answering
 
@@ -95,7 +99,8 @@ class IndexedAgent(RankerAgent):
         with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
         before = dict(searcher.seconds)
-        found = [distinct(hits) for hits in searcher.find(contexts, batch.turns)]
+        hits = searcher.find(contexts, batch.turns)
+        found = [distinct(some) for some in hits]
         for step in ("search", "rerank"):
             if step in before:
                 spent = 1000 * (searcher.seconds[step] - before[step])
@@ -108,7 +113,11 @@ class IndexedAgent(RankerAgent):
                 index_metrics(some, label.strip(), n=n, top_k=k, hits_at=self._hits_at)
                 for some, label in zip(texts, batch.labels, strict=True)
             ]
-        return self._answer(found, batch.said, metrics)
+        if self._confidence is not None:
+            least = self._confidence.least
+            likely = ([hit for hit in some if (hit.probability or 0) >= least] for some in hits)
+            found = [distinct(some) for some in likely]
+        return self._answer(found, batch, metrics)
 
 
 def check_index_options(opt: Opt) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyencoder.card import Run, model_card
-from polyencoder.checkpoint import CONFIG, WeightDtype, load_folder, save_folder
+from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.files import replacing
@@ -66,7 +66,7 @@ def export_folder(
     _check_target(target)
     change = None
     with _placing(target) as made:
-        save_folder(made, ranker.model, ranker.text, dtype=dtype)
+        ranker.save_pretrained(made, dtype=dtype)
         graphs = ""
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
@@ -115,7 +115,7 @@ def _placing(target: Path) -> Iterator[Path]:
         yield made
         target.mkdir(exist_ok=True)
         names = {path.name for path in made.iterdir()}
-        for old in [*target.glob("*.onnx"), target / "onnx.json"]:  # graphs of the model that was there
+        for old in [*target.glob("*.onnx"), target / "onnx.json", target / CALIBRATION]:  # of the model that was there
             if old.name not in names:
                 old.unlink(missing_ok=True)
         for name in sorted(names, key=lambda name: name == CONFIG):  # the configuration last: it makes a model of them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -13,7 +14,17 @@ from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from polyencoder.backbone import backbone_config, load_pretrained, load_tokenizer
+from polyencoder.calibration import (
+    DEPTH,
+    Calibration,
+    LeastProbability,
+    calibration_file,
+    least_probability,
+    model_fingerprint,
+    read_calibration,
+)
 from polyencoder.checkpoint import (
+    CALIBRATION,
     CONFIG,
     TOKENIZER,
     WEIGHTS,
@@ -51,6 +62,8 @@ class Ranked(NamedTuple):
     """Its place in the list of candidates that was ranked."""
     text: str
     score: float
+    probability: float | None = None
+    """How likely it is the right one; None if the model is not calibrated."""
 
 
 class Ranker:
@@ -65,6 +78,8 @@ class Ranker:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model = model.to(self.device).eval()
         self.text = text
+        self.calibration: Calibration | None = None
+        """Makes probabilities of scores, where `polyencoder calibrate` has fitted it."""
 
     @classmethod
     def from_pretrained(
@@ -84,28 +99,17 @@ class Ranker:
         """
         if backend not in get_args(Backend):
             raise ConfigError(f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}")
+        path = Path(name)
         if backend != "torch":
-            return cls._from_graphs(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
-        path = Path(name)
-        if path.is_dir():
-            return cls(*load_folder(path), device=device)
-        if path.is_file():
-            load = import_parlai if is_parlai_model(path) else load_model_file
-            return cls(*load(path), device=device)
-        return cls(*load_folder(_download(name, [CONFIG, WEIGHTS, TOKENIZER])), device=device)
-
-    @classmethod
-    def _from_graphs(
-        cls, name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
-    ) -> Ranker:
-        from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns
-        from polyencoder.onnx.runtime import load_onnx
-
-        path = Path(name)
-        if path.is_file():
-            raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-        folder = path if path.is_dir() else _download(name, download_patterns(precision))
-        return cls(*load_onnx(folder, precision=precision, device=device), device=device)
+            path, parts = _read_graphs(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
+        elif path.is_file():
+            parts = (import_parlai if is_parlai_model(path) else load_model_file)(path)
+        else:
+            path = path if path.is_dir() else _download(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
+            parts = load_folder(path)
+        ranker = cls(*parts, device=device)
+        ranker.calibration = read_calibration(path, ranker)
+        return ranker
 
     @classmethod
     def from_backbone(
@@ -132,12 +136,16 @@ class Ranker:
         return cls(build_model(ranker_config, backbone), TextEncoder(tokenizer, text_config), device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-        """Write `config.json`, `model.safetensors` and `tokenizer.json` into `folder`.
+        """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
 
         `dtype` is that of the weights in the file, float32, float16 or bfloat16: half the size, and rounded. Raises
         CheckpointError when the folder is a file, or a weight is too large for float16.
         """
         save_folder(folder, self.model, self.text, dtype=dtype)
+        if self.calibration is None:
+            calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
+        else:
+            replace(self.calibration, fingerprint=model_fingerprint(self, dtype=dtype)).save(folder)
 
     def push_to_hub(
         self,
@@ -167,13 +175,33 @@ class Ranker:
 
         return push(self, repo_id, private=private, token=token, dtype=dtype, readme=readme)
 
-    def rank(self, context: Context, candidates: Sequence[str], *, top_k: int | None = None) -> list[Ranked]:
-        """The candidates in order of their score, best first; with `top_k` only so many."""
+    def rank(
+        self,
+        context: Context,
+        candidates: Sequence[str],
+        *,
+        top_k: int | None = None,
+        min_probability: LeastProbability | None = None,
+    ) -> list[Ranked]:
+        """The candidates in order of their score, best first; with `top_k` only so many.
+
+        With `min_probability` only those that are at least so likely the right one, perhaps none: a number, or "auto"
+        for the threshold of the calibration. ConfigError if the model is not calibrated.
+        """
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k is {top_k}; it must be at least 1")
+        least = least_probability(self.calibration, min_probability)
         scores = self.score([context], candidates)[0]
-        best, order = scores.topk(min(top_k or len(candidates), len(candidates)))
-        return [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), best.tolist(), strict=True)]
+        best, order = scores.topk(len(candidates) if top_k is None else min(max(top_k, DEPTH), len(candidates)))
+        ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), best.tolist(), strict=True)]
+        if self.calibration is not None:
+            values = self.calibration.of_ranking(
+                [one.text for one in ranked], [one.score for one in ranked], among=len(set(candidates))
+            )
+            ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
+        if least is not None:
+            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        return ranked[:top_k]
 
     @torch.inference_mode()
     def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
@@ -244,6 +272,7 @@ class Ranker:
         exactness: Found | None = None,
         rerank: Ranker | None = None,
         rerank_k: int = 50,
+        min_probability: LeastProbability | None = None,
     ) -> list[Hit]:
         """The best candidates of an index for a context, best first.
 
@@ -257,11 +286,14 @@ class Ranker:
                 way that the index has. `Hit.found` says which it was.
             rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them.
             rerank_k: at least so many are searched for, if there are so many.
+            min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
+                cross-encoder's calibration.
 
         Raises:
             InputError: the context is empty, `top_k` is below 1 or above the number of candidates, or `rerank` is no
                 cross-encoder.
             CheckpointError: there is no index, it is damaged, or another model made it.
+            ConfigError: `min_probability` is asked of a model that is not calibrated.
         """
         return self.search_many(
             [context],
@@ -271,6 +303,7 @@ class Ranker:
             exactness=exactness,
             rerank=rerank,
             rerank_k=rerank_k,
+            min_probability=min_probability,
         )[0]
 
     def search_many(
@@ -283,6 +316,7 @@ class Ranker:
         exactness: Found | None = None,
         rerank: Ranker | None = None,
         rerank_k: int = 50,
+        min_probability: LeastProbability | None = None,
     ) -> list[list[Hit]]:
         """`search` for many contexts at once, which takes less time than one after the other."""
         if isinstance(contexts, str):
@@ -295,6 +329,7 @@ class Ranker:
             exactness=exactness,
             reranker=rerank,
             rerank_k=rerank_k,
+            min_probability=min_probability,
         )
         return searcher(contexts)
 
@@ -318,6 +353,20 @@ class Ranker:
         if isinstance(self.model, CrossEncoder):
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
         return self.model
+
+
+def _read_graphs(
+    name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
+) -> tuple[Path, tuple[RankerModel, TextEncoder]]:
+    """The folder of exported graphs, and a ranker's parts that run them."""
+    from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns
+    from polyencoder.onnx.runtime import load_onnx
+
+    path = Path(name)
+    if path.is_file():
+        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+    folder = path if path.is_dir() else _download(name, download_patterns(precision))
+    return folder, load_onnx(folder, precision=precision, device=device)
 
 
 def _download(name: str | os.PathLike[str], patterns: list[str]) -> Path:

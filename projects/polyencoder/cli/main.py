@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.export import export
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
@@ -17,7 +18,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="polyencoder",
-    help="Rankers for dialogue and search: import, export, index and search.",
+    help="Rankers for dialogue and search: import, export, calibrate, index and search.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 app.command("import")(import_model)
 app.command("export")(export)
+app.command("calibrate")(calibrate)
 app.command("index")(index)
 app.command("update")(update)
 app.command("search")(search)

@@ -10,7 +10,7 @@ import typer
 
 from polyencoder.ranker import Backend, Ranker
 
-__all__ = ["BackendName", "Device", "IndexPath", "Model", "load"]
+__all__ = ["BackendName", "Device", "IndexPath", "MinProbability", "Model", "load"]
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
@@ -21,6 +21,14 @@ BackendName = Annotated[
 ]
 IndexPath = Annotated[
     str, typer.Option("--index", "-i", help="The index: its folder, or milvus: and the address of a server or file.")
+]
+
+MinProbability = Annotated[
+    str | None,
+    typer.Option(
+        help="Leave out what is less likely the right answer, 0 to 1, or auto, the threshold for the precision that "
+        "the model was calibrated for. See polyencoder calibrate."
+    ),
 ]
 
 

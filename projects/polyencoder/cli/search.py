@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from polyencoder.cli.contexts import Question, read_questions
-from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
+from polyencoder.cli.options import BackendName, Device, IndexPath, MinProbability, Model, load
 from polyencoder.errors import InputError
 from polyencoder.index.base import Filter, Found, Hit
 from polyencoder.index.open import open_index
@@ -45,6 +45,7 @@ def search(
     ] = None,
     rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    min_probability: MinProbability = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each context, one a line.")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="Say on standard error how long each step took.")] = False,
     batch_size: Annotated[int, typer.Option(help="Contexts that are answered together.", min=1)] = 32,
@@ -64,10 +65,12 @@ def search(
         exactness=cast("Found | None", exactness),  # which is checked there
         reranker=load(rerank, device=device, backend="torch") if rerank else None,
         rerank_k=rerank_k,
+        min_probability=min_probability,
     )
+    nothing = "no candidate passes the filter" if min_probability is None else "no candidate is probable enough"
     for batch in _batches(questions, batch_size):
         for question, hits in zip(batch, searcher([one.turns for one in batch]), strict=True):
-            typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits))
+            typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits, nothing))
     if searcher.contexts == 0:
         raise InputError(f"{contexts}: no context in it" if contexts != "-" else "no context on standard input")
     if timing:
@@ -104,13 +107,14 @@ def _as_json(question: Question, hits: list[Hit]) -> str:
     return json.dumps(record, ensure_ascii=False)
 
 
-def _as_text(question: Question, hits: list[Hit]) -> str:
+def _as_text(question: Question, hits: list[Hit], nothing: str) -> str:
     rows = [f"> {_one_line(' / '.join(question.turns))}"]
     for place, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
-        rows.append(f"{place:>4}{score}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
-    return "\n".join(rows if hits else [*rows, "  no candidate passes the filter"])
+        likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
+        rows.append(f"{place:>4}{score}{likely}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
+    return "\n".join(rows if hits else [*rows, f"  {nothing}"])
 
 
 def _one_line(text: str) -> str:

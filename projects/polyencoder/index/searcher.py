@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
+from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Filter, Found, Hit, Index
 from polyencoder.index.rerank import check_reranker, rerank
@@ -40,6 +41,7 @@ class Searcher:
         exactness: Found | None = None,
         reranker: Ranker | None = None,
         rerank_k: int = 50,
+        min_probability: LeastProbability | None = None,
     ) -> None:
         """See `Ranker.search` for the settings and errors."""
         if len(index) == 0:
@@ -61,6 +63,16 @@ class Searcher:
         self._filter = filter
         self._exactness = exactness
         self._rerank_k = rerank_k
+        self.calibration = ranker.calibration if reranker is None else reranker.calibration
+        self._least = least_probability(self.calibration, min_probability)
+        self._among: int | None = None
+
+    @property
+    def among(self) -> int:
+        """How many candidates the filter lets through, counted when first asked."""
+        if self._among is None:
+            self._among = self.index.count(self._filter)
+        return self._among
 
     def __call__(self, contexts: Sequence[Context]) -> list[list[Hit]]:
         """The hits of each context, best first."""
@@ -72,14 +84,34 @@ class Searcher:
 
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
         """The same of contexts that are encoded already; their texts are for the cross-encoder."""
-        wanted = self.top_k if self.reranker is None else max(self.top_k, min(self._rerank_k, len(self.index)))
+        wanted = self.top_k
+        if self.calibration is not None:
+            wanted = max(wanted, DEPTH)
+        if self.reranker is not None:
+            wanted = max(wanted, self._rerank_k)
+        wanted = min(wanted, len(self.index))
         with self._timed("search"):
             hits = self.index.search(encoded, top_k=wanted, filter=self._filter, exactness=self._exactness)
         if self.reranker is not None:
             with self._timed("rerank"):
                 hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
+        if self.calibration is not None:
+            hits = [self._probable(found, self.calibration) for found in hits]
         self.contexts += len(hits)
         return [found[: self.top_k] for found in hits]
+
+    def _probable(self, hits: list[Hit], calibration: Calibration) -> list[Hit]:
+        """The hits with their probability; those that are too improbable are left out.
+
+        What a cross-encoder has not read has none.
+        """
+        scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
+        read = [score for score in scores if score is not None]  # the first ones
+        values = calibration.of_ranking([hit.text for hit in hits[: len(read)]], read, among=self.among)
+        known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
+        if self._least is None:
+            return known + hits[len(read) :]
+        return [hit for hit, value in zip(known, values, strict=True) if value >= self._least]
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -13,22 +13,25 @@ Example = tuple[Sequence[str] | str, str, Sequence[str]]
 """A context (its turns, or one text), its label, and the candidates, of which the label is one."""
 
 
-def read_examples(path: Path) -> list[Example]:
+def read_examples(path: Path, *, with_candidates: bool = True) -> list[Example]:
     """The examples of a file: a context (a text or a list of turns), its response and the candidates.
 
-    The response becomes a candidate where it is none. Raises InputError, with file and line, for a record that has not
-    these, and for a file without a record.
+    The response becomes a candidate where it is none; without candidates it is the only one. Raises InputError, with
+    file and line, for a record that has not these, and for a file without a record.
     """
-    examples = [
-        _example(record, where=where) for where, record in records(path, columns=["context", "response", "candidates"])
-    ]
+    columns = ["context", "response", *(["candidates"] if with_candidates else [])]
+    examples = [_example(record, where=where) for where, record in records(path, columns=columns)]
     if not examples:
         raise InputError(f"{path}: no example in it")
     return examples
 
 
 def _example(record: dict[str, Any], *, where: str) -> Example:
-    context, response, candidates = record["context"], record["response"], record["candidates"]
+    context, response, candidates = (
+        record["context"],
+        record["response"],
+        record.get("candidates", [record["response"]]),
+    )
     if not isinstance(context, str) and not _are_texts(context):
         raise InputError(f"{where}: `context` is {context!r:.60}; it must be a text or a list of turns")
     if not isinstance(response, str):

@@ -1,0 +1,50 @@
+"""`--min-probability`: an agent says nothing rather than nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parlai.core.metrics import AverageMetric, Metric
+from parlai.core.opt import Opt
+
+from polyencoder.calibration import Calibration, least_probability
+from polyencoder.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How likely an answer must be the right one, and what says how likely it is."""
+
+    calibration: Calibration
+    least: float
+
+    def answers(self, pairs: Sequence[tuple[str, float]], *, among: int) -> list[tuple[str, float]]:
+        """Those of the best candidates, with their scores, that are likely enough: the best of `among` candidates."""
+        texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
+        values = self.calibration.of_ranking(texts, scores, among=among)
+        return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
+
+
+def confidence(opt: Opt, calibration: Calibration | None) -> Confidence | None:
+    """What `--min-probability` asks for; None if it is not given. ConfigError if the model is not calibrated."""
+    least = least_probability(calibration, opt.get("min_probability"))
+    return None if least is None or calibration is None else Confidence(calibration, least)
+
+
+def check_confidence_options(opt: Opt, *, learns: bool) -> None:
+    """Raise ConfigError for a probability that is asked of a model that is about to change."""
+    if opt.get("min_probability") is not None and learns:
+        raise ConfigError("--min-probability holds for a model that has learnt: leave it out in training")
+
+
+def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:
+    """Of each example: whether it got an answer and, if it did, whether that was right."""
+    many: list[dict[str, Metric]] = []
+    for pairs, label in zip(answers, labels, strict=True):
+        metrics: dict[str, Any] = {"answered": AverageMetric(int(bool(pairs)))}
+        if pairs:
+            metrics["right_of_answered"] = AverageMetric(int(pairs[0][0] == label.strip()))
+        many.append(metrics)
+    return many

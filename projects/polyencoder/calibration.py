@@ -1,0 +1,173 @@
+"""Scores as probabilities: how likely it is that a candidate is the right one, and that none of them is.
+
+Of N candidates of which at most one is right, candidate i with the score s_i is it with the probability
+
+    P(i) = exp(s_i / T) / (N exp(b) + sum_j exp(s_j / T))
+
+and none of them is with what is missing to 1. That is temperature scaling (Guo et al., ICML 2017) with one more option,
+"none". Its weight grows with N: among more candidates, more of those that are wrong look good by chance. (If s_i / T is
+log p(i | context) / p(i), which the loss of training drives it to, up to a constant, this is Bayes' rule.) So a
+calibration that was fitted with some candidates is of use among more of them, or fewer.
+
+The sum is over the best `DEPTH` candidates, which is all that a search knows of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyencoder.checkpoint import CALIBRATION, WeightDtype, weights_fingerprint
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.files import fingerprint, write_text
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+__all__ = [
+    "DEPTH",
+    "Calibration",
+    "LeastProbability",
+    "calibration_file",
+    "least_probability",
+    "model_fingerprint",
+    "read_calibration",
+]
+
+DEPTH = 10
+"""How many of the best candidates a probability takes into account."""
+FORMAT_VERSION = 1
+
+LeastProbability = float | str
+"""What a candidate's probability must be at least: a number, or "auto" for the calibration's threshold."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What turns the scores of one model into probabilities; see this module's formula."""
+
+    temperature: float
+    """T."""
+    none: float
+    """b: the logit of "none of these", for each candidate there is."""
+    fingerprint: str
+    """Of the model whose scores these are, by `model_fingerprint`."""
+    precision: float | None = None
+    """The share of right answers that was wished for; None if none was."""
+    threshold: float | None = None
+    """Of the answers that are at least so probable that share was right; None if it could not be reached."""
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"the temperature is {self.temperature}")
+
+    def probabilities(self, scores: Tensor, *, among: Tensor | int) -> Tensor:
+        """How likely each is the right one.
+
+        Args:
+            scores: [batch, k] of different candidates, best first; -inf stands for none. Those behind `DEPTH` take no
+                part in the sum.
+            among: of how many candidates they are the best: a number, or one for each row, [batch].
+
+        Returns:
+            float64 [batch, k], 0 to 1.
+        """
+        logits = scores.double() / self.temperature
+        n = torch.as_tensor(among, dtype=torch.float64, device=scores.device).expand(scores.size(0))
+        none = (self.none + n.log()).unsqueeze(1)  # [batch, 1]
+        total = torch.cat([logits[:, :DEPTH], none], 1).logsumexp(1, keepdim=True)
+        return (logits - total).exp()
+
+    def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
+        """The probabilities of one ranking, best first. A text that is there twice is one candidate."""
+        first: dict[str, float] = {}
+        for text, score in zip(texts, scores, strict=True):
+            first.setdefault(text, score)
+        if not first:
+            return []
+        values = self.probabilities(torch.tensor([list(first.values())], dtype=torch.float64), among=among)[0].tolist()
+        known = dict(zip(first, values, strict=True))
+        return [known[text] for text in texts]
+
+    def save(self, model: str | os.PathLike[str]) -> None:
+        """Write it beside the model on disk, where `read_calibration` finds it, whole or not at all."""
+        write_text(calibration_file(model), json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+def calibration_file(model: str | os.PathLike[str]) -> Path:
+    """Where the calibration of a model folder, or of a model file, is kept."""
+    path = Path(model)
+    return path / CALIBRATION if path.is_dir() else path.with_name(f"{path.name}.{CALIBRATION}")
+
+
+def read_calibration(model: str | os.PathLike[str], ranker: Ranker) -> Calibration | None:
+    """The calibration beside a model on disk, for the ranker that was loaded from there.
+
+    None if there is none, and, with a warning, if it was fitted to other weights: a model that was trained again must
+    be calibrated again. Raises CheckpointError if it is damaged or of another version.
+    """
+    path = calibration_file(model)
+    if not path.is_file():
+        return None
+    again = f"run `polyencoder calibrate --model {os.fspath(model)} --data FILE` again"
+    try:
+        values = json.loads(path.read_bytes())
+        version = values["format_version"]
+        calibration = Calibration(**values) if version == FORMAT_VERSION else None
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); {again}") from None
+    if calibration is None:
+        raise CheckpointError(
+            f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; {again}"
+        )
+    if calibration.fingerprint == model_fingerprint(ranker):
+        return calibration
+    warnings.warn(f"{path}: not used, as it was fitted to other weights than the model has now; {again}", stacklevel=2)
+    return None
+
+
+def model_fingerprint(ranker: Ranker, *, dtype: WeightDtype = "float32") -> str:
+    """A digest of all that decides a ranker's scores: weights, settings, tokenizer. ONNX graphs have their model's.
+
+    `dtype`: as the weights will be when they have been saved so.
+    """
+    model = ranker.model
+    config = dataclasses.asdict(model.config)
+    del config["format_version"]
+    weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
+    return fingerprint([weights, json.dumps(config, sort_keys=True), ranker.text.fingerprint()])
+
+
+def least_probability(calibration: Calibration | None, wanted: LeastProbability | None) -> float | None:
+    """`min_probability` as a number; None for none. ConfigError if it is no probability, or nothing gives any."""
+    if wanted is None:
+        return None
+    if calibration is None:
+        raise ConfigError(
+            "a least probability needs a calibrated model, and this one is not, or was trained again since: run "
+            "`polyencoder calibrate --model MODEL --data FILE` (flag --min-probability)"
+        )
+    if wanted == "auto":
+        if calibration.threshold is None:
+            raise ConfigError(
+                "the model was calibrated without a threshold for `auto`: give a number, or calibrate it with a "
+                "--precision that it can reach (flag --min-probability)"
+            )
+        return calibration.threshold
+    try:
+        least = float(wanted)
+    except ValueError:
+        least = -1
+    if not 0 <= least <= 1:
+        raise ConfigError(f"the least probability is {wanted}; it must be 0 to 1, or auto (flag --min-probability)")
+    return least

@@ -1,0 +1,105 @@
+"""`polyencoder calibrate`: fit to held-out examples how likely a score is to be that of the right answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyencoder.calibration import DEPTH, calibration_file, model_fingerprint
+from polyencoder.cli.options import Device, Model, load
+from polyencoder.errors import ConfigError
+from polyencoder.fitting import Fit, Reliability, fit
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+from polyencoder.observations import observe, observe_search
+from polyencoder.ranker import Ranker
+from polyencoder.reading.examples import Example, read_examples
+
+__all__ = ["calibrate"]
+
+_DATA = (
+    "FILE of examples that the model has not learnt from (JSON lines, .csv, .tsv or .parquet): `context`, the right "
+    "`response` and, without --index, `candidates`."
+)
+_INDEX = "Calibrate for searching this index, instead of for ranking each example's candidates."
+_RERANK = "With --index: calibrate this cross-encoder, which orders what --model finds."
+_UNANSWERABLE = "The share of contexts to which no candidate will be the right answer."
+_PRECISION = "Also find the threshold from which on this share of the answers is right, for --min-probability auto."
+
+
+def calibrate(
+    model: Model,
+    data: Annotated[Path, typer.Option("--data", "-d", help=_DATA)],
+    index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
+    rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
+    precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
+    device: Device = None,
+) -> None:
+    """Fit a temperature and the score of "none of these", so that results say how likely they are right.
+
+    Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
+    until the model is trained again.
+    """
+    calibrated = rerank or model
+    if rerank and not index:
+        raise ConfigError(
+            "--rerank orders what a search finds, so it needs --index; to rank candidates give it as --model"
+        )
+    if not Path(calibrated).exists():
+        raise ConfigError(f"{calibrated}: no such folder or file; export a hub's model to a folder to calibrate it")
+    examples = read_examples(data, with_candidates=index is None)
+    ranker = load(model, device=device, backend="torch")
+    reranker = load(rerank, device=device, backend="torch") if rerank else None
+    if index is None:
+        observations = observe(ranker, examples)
+    else:
+        observations = observe_search(_searcher(ranker, index, reranker, rerank_k=rerank_k), examples)
+    fitted = fit(
+        observations,
+        fingerprint=model_fingerprint(reranker or ranker),
+        unanswerable=unanswerable,
+        precision=precision,
+    )
+    fitted.calibration.save(calibrated)
+    typer.echo(_report(fitted, examples, unanswerable=unanswerable))
+    typer.echo(f"{calibration_file(calibrated)}: written")
+
+
+def _searcher(ranker: Ranker, where: str, reranker: Ranker | None, *, rerank_k: int) -> Searcher:
+    index = open_index(where, ranker)
+    return Searcher(ranker, index, top_k=min(DEPTH + 1, len(index)), reranker=reranker, rerank_k=rerank_k)
+
+
+def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str:
+    found = fitted.calibration
+    rows = [
+        f"{len(examples):,} examples; the first candidate is right in {fitted.accuracy:.1%}",
+        f"each was asked with its right candidate and, with a weight of {unanswerable:g}, without it",
+        f"temperature {found.temperature:.4g}, none {found.none:.4g}",
+        "",
+        "               before                 after",
+        "share   probability  right    probability  right",
+        *_bins(fitted.before, fitted.after),
+        f"error      {fitted.before.error:.4f}                {fitted.after.error:.4f}",
+        f"Brier      {fitted.before.brier:.4f}                {fitted.after.brier:.4f}",
+        "(before: the softmax of the scores; after: found out of fold)",
+    ]
+    if found.precision is not None:
+        rows.append(
+            f"no threshold gives {found.precision:.0%} right answers"
+            if found.threshold is None
+            else f"--min-probability {found.threshold:.4f} (auto) gives {found.precision:.0%} right answers, to "
+            f"{fitted.coverage:.1%} of the contexts"
+        )
+    return "\n".join(rows)
+
+
+def _bins(before: Reliability, after: Reliability) -> list[str]:
+    return [
+        f"{b.share:5.1%}       {b.probability:.3f}  {b.right:.3f}          {a.probability:.3f}  {a.right:.3f}"
+        for b, a in zip(before.bins, after.bins, strict=False)
+    ]

@@ -1,0 +1,192 @@
+"""Fit a calibration to what a ranker says of examples that it has not learnt from, and see how far it can be trusted.
+
+Each example is asked twice: with its right candidate among the others and without it, because a model has to know both
+when it knows the answer and when there is none. The fit is by maximum likelihood over temperature and "none", a convex
+problem in two numbers (1 / T and b). What is reported of it is found out of fold: each fifth of the examples by the fit
+to the other four.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyencoder.calibration import DEPTH, Calibration
+from polyencoder.errors import InputError
+from polyencoder.observations import Observations
+
+__all__ = ["Bin", "Fit", "Reliability", "fit", "reliability"]
+
+_FOLDS = 5
+_BINS = 10
+_FEWEST_EXAMPLES = 10
+_FEWEST_ANSWERS = 10  # of which a precision is measured
+
+
+class Bin(NamedTuple):
+    """Answers of about the same probability."""
+
+    probability: float
+    """Their mean."""
+    right: float
+    """The share of them that is right."""
+    share: float
+    """Of all answers."""
+
+
+class Reliability(NamedTuple):
+    """How far the probabilities of first candidates can be trusted: in ten bins of equal weight."""
+
+    bins: list[Bin]
+    error: float
+    """The expected calibration error: the mean distance of probability and share of right ones, over the bins."""
+    brier: float
+    """The mean squared distance of probability and truth, 0 to 1: less where they tell right from wrong, too."""
+
+
+class Fit(NamedTuple):
+    """A calibration, and what is known of it."""
+
+    calibration: Calibration
+    before: Reliability
+    """Of the softmax over the scores as they are."""
+    after: Reliability
+    accuracy: float
+    """How often the first candidate is right, where the right one is there."""
+    coverage: float
+    """The share of contexts that get an answer at the threshold; 0 if there is none."""
+
+
+def fit(
+    observations: Observations, *, fingerprint: str, unanswerable: float = 0.5, precision: float | None = None
+) -> Fit:
+    """The calibration that makes the observations most likely.
+
+    Args:
+        observations: of at least ten examples that the model has not learnt from.
+        fingerprint: of the model, see `polyencoder.calibration.model_fingerprint`.
+        unanswerable: for which share of contexts there will be no right candidate.
+        precision: find the threshold from which on this share of the answers is right.
+
+    Raises:
+        InputError: there are too few examples, a share is not between 0 and 1, or the scores are no better than chance.
+    """
+    for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
+        if share is not None and not 0 < share < 1:
+            raise InputError(f"{name} is {share}; it must be between 0 and 1 (flag --{name})")
+    if len(observations) < _FEWEST_EXAMPLES:
+        raise InputError(
+            f"{len(observations)} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}"
+        )
+    fold = torch.arange(len(observations)) % _FOLDS
+    after = torch.empty(2, len(observations), dtype=torch.float64)
+    for i in range(_FOLDS):
+        held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
+        found = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
+        both = _both(observations.select(held_out), unanswerable=unanswerable).observations
+        after[:, held_out] = found.probabilities(both.scores, among=both.among)[:, 0].view(2, -1)
+    asked = _both(observations, unanswerable=unanswerable)
+    before = asked.observations.scores.softmax(1)[:, 0]
+    right, weights = asked.observations.right == 0, asked.weights
+    threshold, coverage = None, 0.0
+    if precision is not None:
+        threshold, coverage = _threshold(after.flatten(), right, weights, precision=precision)
+    final = _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint)
+    return Fit(
+        Calibration(final.temperature, final.none, fingerprint, precision, threshold),
+        reliability(before, right, weights),
+        reliability(after.flatten(), right, weights),
+        (observations.right == 0).double().mean().item(),
+        coverage,
+    )
+
+
+def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:
+    """How well `probabilities` [n] say what is `right` [n], bool; each counts as much as its weight [n]."""
+    order = probabilities.argsort()
+    p, y, w = probabilities[order].double(), right[order].double(), (weights / weights.sum())[order].double()
+    bin_of = ((w.cumsum(0) - w / 2) * _BINS).long()
+    bins = [
+        Bin(*(float((values[rows] * w[rows]).sum() / w[rows].sum()) for values in (p, y)), float(w[rows].sum()))
+        for rows in (bin_of == i for i in bin_of.unique())
+    ]
+    error = sum(one.share * abs(one.probability - one.right) for one in bins)
+    return Reliability(bins, error, float((w * (p - y) ** 2).sum()))
+
+
+class _Asked(NamedTuple):
+    observations: Observations
+    weights: Tensor
+
+
+def _both(observations: Observations, *, unanswerable: float) -> _Asked:
+    """Each example with its right candidate, then each without it, and how much each counts."""
+    parts = [observations, observations.without_the_right()]
+    scores = torch.cat([part.scores[:, :DEPTH] for part in parts]).double()
+    right = torch.cat([part.right for part in parts])
+    among = torch.cat([part.among for part in parts]).double()
+    n = len(observations)
+    weights = torch.cat([torch.full((n,), share, dtype=torch.float64) for share in (1 - unanswerable, unanswerable)])
+    return _Asked(Observations(scores, right.where(right < DEPTH, -1), among), weights / n)
+
+
+def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
+    """Newton's method, on scores that are brought to mean 0 and deviation 1, with a penalty that vanishes with n."""
+    asked, weights = _both(observations, unanswerable=unanswerable)
+    real = asked.scores.isfinite()
+    mean, deviation = asked.scores[real].mean(), asked.scores[real].std()
+    if not deviation > 0:
+        raise InputError("all scores are the same: they cannot say which candidate is right")
+    z = ((asked.scores - mean) / deviation).masked_fill(~real, 0)
+    offset = asked.among.log().unsqueeze(1)
+    penalty = 1 / len(observations)
+    column = asked.right.where(asked.right >= 0, z.size(1)).unsqueeze(1)  # "none" is the last
+    features = torch.stack([_beside(z, 0.0), _beside(torch.zeros_like(z), 1.0)], -1)  # [rows, width + 1, 2]
+    chosen = features.gather(1, column.unsqueeze(-1).expand(-1, 1, 2)).squeeze(1)
+
+    def logits(at: Tensor) -> Tensor:
+        return torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
+
+    def loss(at: Tensor) -> float:
+        picked = logits(at).log_softmax(1).gather(1, column).squeeze(1)
+        return float(-(weights * picked).sum() + penalty / 2 * at.square().sum())
+
+    at = torch.zeros(2, dtype=torch.float64)
+    for _ in range(100):
+        p = logits(at).softmax(1).unsqueeze(-1)  # [rows, width + 1, 1]
+        expected = (p * features).sum(1)
+        gradient = (weights.unsqueeze(1) * (expected - chosen)).sum(0) + penalty * at
+        second = (p * features).transpose(1, 2) @ features - expected.unsqueeze(2) * expected.unsqueeze(1)
+        hessian = (weights.view(-1, 1, 1) * second).sum(0) + penalty * torch.eye(2, dtype=torch.float64)
+        step, size = torch.linalg.solve(hessian, gradient), 1.0
+        while loss(at - size * step) > loss(at) and size > 1e-6:
+            size /= 2
+        at = at - size * step
+        if step.abs().max() < 1e-9:
+            break
+    slope, none = at.tolist()
+    if slope <= 0:
+        raise InputError(
+            "the scores are no better than chance at saying which candidate is right: is it this model's data?"
+        )
+    return Calibration(float(deviation) / slope, none + slope * float(mean / deviation), fingerprint)
+
+
+def _beside(columns: Tensor, value: float) -> Tensor:
+    return torch.nn.functional.pad(columns, (0, 1), value=value)
+
+
+def _threshold(p: Tensor, right: Tensor, weights: Tensor, *, precision: float) -> tuple[float | None, float]:
+    """The lowest probability from which on this share of the answers is right, and the share of contexts it answers."""
+    order = p.argsort(descending=True)
+    p, y, w = p[order], right[order].double(), weights[order]
+    share = w.cumsum(0)
+    good = (w * y).cumsum(0) / share >= precision
+    good[:-1] &= p[:-1] > p[1:]  # of equal ones all or none are answered
+    good[: _FEWEST_ANSWERS - 1] = False
+    if not good.any():
+        return None, 0.0
+    last = int(good.nonzero()[-1])
+    return float(p[last]), float(share[last] / w.sum())

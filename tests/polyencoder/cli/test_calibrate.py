@@ -1,0 +1,119 @@
+"""`polyencoder calibrate` and what `polyencoder search --min-probability` makes of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder import Ranker
+from polyencoder.cli.main import app
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.searcher import Searcher
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    words = ["ski", "dogs", "cat", "math", "hello", "you", "teacher", "mountains", "thank", "brother"]
+    rng = random.Random(0)
+    return sorted({" ".join(rng.choices(words, k=rng.randint(2, 6))) for _ in range(90)})
+
+
+@pytest.fixture
+def write(ranker, texts, tmp_path):
+    """(orders) -> a file of 60 examples, most of which what `orders` ranks first is the response to."""
+
+    def make(orders: Ranker, *, among: list[str]) -> Path:
+        rng = random.Random(1)
+        rows = []
+        for i in range(60):
+            context = rng.sample(texts, 2)
+            candidates = rng.sample(among, 8)
+            first = orders.rank(context, candidates, top_k=1)[0].text
+            rows.append({"context": context, "response": first if i % 4 else candidates[0], "candidates": candidates})
+        path = tmp_path / "examples.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return make
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architecture):
+    ranker = make_ranker(architecture)
+    ranker.save_pretrained(tmp_path / "model")
+    path = write(ranker, among=texts)
+    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--precision", 0.3)
+    assert said.startswith("60 examples; the first candidate is right in ")
+    assert "--min-probability 0." in said
+    assert said.endswith(f"{tmp_path / 'model' / 'calibration.json'}: written\n")
+    loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    likely = sum(loaded.rank(texts[i], texts[i : i + 8], top_k=1)[0].probability for i in range(40)) / 40
+    assert 0.2 < likely < 0.6  # three in four are right where the right one is there, which it is half of the time
+
+
+def test_an_index_is_searched(ranker, write, texts, tmp_path):
+    ranker.save_pretrained(tmp_path / "model")
+    ranker.index(texts, tmp_path / "index")
+    path = write(ranker, among=texts)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        del row["candidates"]
+        row["response"] = ranker.search(row["context"], tmp_path / "index", top_k=1)[0].text
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--model", tmp_path / "model", "--index", tmp_path / "index"]
+    assert "the first candidate is right in 100.0%" in call("calibrate", *options, "--data", path)
+
+    asked = [*options, "--context", "hello", "--context", "do you ski ?"]
+    (hit, *_) = json.loads(call("search", *asked, "--json"))["hits"]
+    assert 0 < hit["probability"] < 1
+    assert f"  {hit['probability']:4.0%}  exact  " in call("search", *asked)
+    assert call("search", *asked, "--min-probability", "1.0").endswith("\n  no candidate is probable enough\n")
+    assert json.loads(call("search", *asked, "--json", "--min-probability", 1))["hits"] == []
+    with pytest.raises(ConfigError, match="without a threshold for `auto`"):
+        call("search", *asked, "--min-probability", "auto")
+
+
+def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_path):
+    ranker.save_pretrained(tmp_path / "model")
+    cross = make_ranker("cross")
+    cross.save_pretrained(tmp_path / "cross")
+    index = ranker.index(texts, tmp_path / "index")
+    path = write(cross, among=texts)
+    first = Searcher(ranker, index, top_k=1, reranker=cross, rerank_k=12)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for i, (row, hits) in enumerate(zip(rows, first([row["context"] for row in rows]), strict=True)):
+        row["response"] = hits[0].text if i % 4 else texts[i]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--model", tmp_path / "model", "--index", tmp_path / "index", "--rerank", tmp_path / "cross"]
+    call("calibrate", *options, "--rerank-k", 12, "--data", path)
+    assert not (tmp_path / "model" / "calibration.json").exists()
+    hits = json.loads(call("search", *options, "--rerank-k", 12, "--context", "hello", "--json"))["hits"]
+    assert all(0 < hit["probability"] < 1 for hit in hits)
+
+
+def test_what_cannot_be_used(ranker, write, texts, tmp_path):
+    ranker.save_pretrained(tmp_path / "model")
+    path = write(ranker, among=texts)
+    options = ["calibrate", "--data", path]
+    with pytest.raises(ConfigError, match="so it needs --index"):
+        call(*options, "--model", tmp_path / "model", "--rerank", tmp_path / "model")
+    with pytest.raises(ConfigError, match="export a hub's model to a folder to calibrate it"):
+        call(*options, "--model", "nowhere/model")
+    with pytest.raises(InputError, match="precision is 90.0; it must be between 0 and 1"):
+        call(*options, "--model", tmp_path / "model", "--precision", 90)
+    assert not (tmp_path / "model" / "calibration.json").exists()

@@ -1,0 +1,169 @@
+"""Probabilities of scores, and the file that says how they are made."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.calibration import DEPTH, Calibration, calibration_file, model_fingerprint, read_calibration
+from polyencoder.index import Candidate
+
+CONTEXT = ["do you ski ?", "no , i have two dogs ."]
+
+
+def calibrated(ranker: Ranker, **settings) -> Ranker:
+    values = {"temperature": 3.0, "none": -1.0, "fingerprint": model_fingerprint(ranker)} | settings
+    ranker.calibration = Calibration(**values)
+    return ranker
+
+
+def naive(scores: list[float], *, among: int, temperature: float, none: float) -> list[float]:
+    weights = [math.exp(score / temperature) for score in scores]
+    total = sum(sorted(weights, reverse=True)[:DEPTH]) + among * math.exp(none)
+    return [weight / total for weight in weights]
+
+
+def test_the_formula():
+    calibration = Calibration(temperature=2.0, none=-0.5, fingerprint="")
+    scores = torch.linspace(4, -8, 14).expand(2, -1)
+    found = calibration.probabilities(scores, among=torch.tensor([14, 1000]))
+    for row, among in zip(found.tolist(), (14, 1000), strict=True):
+        assert row == pytest.approx(naive(scores[0].tolist(), among=among, temperature=2.0, none=-0.5))
+    assert found[0].sum() > found[1].sum()
+    assert calibration.probabilities(torch.tensor([[1.0, -torch.inf]]), among=1)[0, 1] == 0
+
+
+def test_equal_texts_are_one_candidate():
+    calibration = Calibration(temperature=1.0, none=0.0, fingerprint="")
+    once = calibration.of_ranking(["a", "b"], [2.0, 1.0], among=2)
+    assert calibration.of_ranking(["a", "a", "b"], [2.0, 2.0, 1.0], among=2) == [once[0], *once]
+    assert calibration.of_ranking([], [], among=2) == []
+
+
+# ---- rank and search
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_ranking(make_ranker, sentences, architecture):
+    ranker = make_ranker(architecture)
+    assert {one.probability for one in ranker.rank(CONTEXT, sentences)} == {None}
+    calibrated(ranker)
+    ranked = ranker.rank(CONTEXT, sentences)
+    expected = naive([one.score for one in ranked], among=8, temperature=3.0, none=-1.0)
+    assert [one.probability for one in ranked] == pytest.approx(expected)
+    assert ranker.rank(CONTEXT, sentences, top_k=2) == ranked[:2]
+    middle = ranked[3].probability
+    assert ranker.rank(CONTEXT, sentences, min_probability=middle) == ranked[:4]
+    assert ranker.rank(CONTEXT, sentences, min_probability=1, top_k=3) == []
+
+
+def test_searching_is_ranking(make_ranker, sentences):
+    ranker = calibrated(make_ranker("poly"))
+    index = ranker.index(Candidate(f"id{i}", text, {"even": i % 2 == 0}) for i, text in enumerate(sentences))
+    ranked = ranker.rank(CONTEXT, sentences)
+    for top_k in (1, 8):
+        hits = ranker.search(CONTEXT, index, top_k=top_k)
+        assert [hit.probability for hit in hits] == pytest.approx([one.probability for one in ranked[:top_k]], rel=1e-3)
+    assert ranker.search(CONTEXT, index, top_k=8, min_probability=hits[2].probability) == hits[:3]
+    assert ranker.search_many([CONTEXT, "hello"], index, min_probability=1.0) == [[], []]
+    among_four = ranker.search(CONTEXT, index, filter={"even": True})
+    alone = ranker.rank(CONTEXT, sentences[::2])
+    assert [hit.probability for hit in among_four] == pytest.approx([one.probability for one in alone], rel=1e-3)
+
+
+def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences):
+    ranker, cross = calibrated(make_ranker("poly")), make_ranker("cross")
+    index = ranker.index(sentences)
+    hits = ranker.search(CONTEXT, index, rerank=cross, rerank_k=4)
+    assert {hit.probability for hit in hits} == {None}
+    with pytest.raises(ConfigError, match="a least probability needs a calibrated model"):
+        ranker.search(CONTEXT, index, rerank=cross, min_probability=0.1)
+    calibrated(cross)
+    hits = ranker.search(CONTEXT, index, rerank=cross, rerank_k=4)
+    expected = naive([hit.rerank_score for hit in hits[:4]], among=8, temperature=3.0, none=-1.0)
+    assert [hit.probability for hit in hits[:4]] == pytest.approx(expected)
+    assert [hit.probability for hit in hits[4:]] == [None] * 4
+    assert len(ranker.search(CONTEXT, index, rerank=cross, rerank_k=4, min_probability=0)) == 4
+
+
+def test_what_cannot_be_asked_for(make_ranker, sentences):
+    ranker = make_ranker("bi")
+    with pytest.raises(ConfigError, match="run `polyencoder calibrate"):
+        ranker.rank(CONTEXT, sentences, min_probability=0.3)
+    calibrated(ranker)
+    with pytest.raises(ConfigError, match="calibrated without a threshold for `auto`"):
+        ranker.rank(CONTEXT, sentences, min_probability="auto")
+    for wanted in (30, -0.1, "much", float("nan")):
+        with pytest.raises(ConfigError, match="must be 0 to 1, or auto"):
+            ranker.rank(CONTEXT, sentences, min_probability=wanted)
+    second = ranker.rank(CONTEXT, sentences)[1].probability
+    calibrated(ranker, precision=0.9, threshold=second)
+    assert len(ranker.rank(CONTEXT, sentences, min_probability="auto")) == 2
+
+
+# ---- on disk
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_it_travels_with_the_model(make_ranker, tmp_path, dtype):
+    ranker = calibrated(make_ranker("poly"), precision=0.9, threshold=0.4)
+    ranker.save_pretrained(tmp_path / "model", dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    assert loaded.calibration is not None
+    assert (loaded.calibration.temperature, loaded.calibration.threshold) == (3.0, 0.4)
+    make_ranker("poly", seed=1).save_pretrained(tmp_path / "model")
+    assert not calibration_file(tmp_path / "model").exists()
+
+
+def test_beside_a_model_file(make_ranker, tmp_path):
+    ranker = calibrated(make_ranker("bi"))
+    path = tmp_path / "model"
+    torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
+    (tmp_path / "model.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
+    ranker.calibration.save(path)
+    assert (tmp_path / "model.calibration.json").is_file()
+    assert Ranker.from_pretrained(path, device="cpu").calibration == ranker.calibration
+
+
+@pytest.mark.parametrize("change", ["weights", "settings"])
+def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences, tmp_path, change):
+    ranker = calibrated(make_ranker("poly"))
+    ranker.save_pretrained(tmp_path / "model")
+    other = make_ranker("poly", seed=1) if change == "weights" else make_ranker("poly", poly_attention="sqrt")
+    other.save_pretrained(tmp_path / "other")
+    ranker.calibration.save(tmp_path / "other")
+    with pytest.warns(UserWarning, match="not used, as it was fitted to other weights than the model has now; run"):
+        loaded = Ranker.from_pretrained(tmp_path / "other", device="cpu")
+    assert loaded.rank(CONTEXT, sentences)[0].probability is None
+    with pytest.raises(ConfigError, match="or was trained again since"):
+        loaded.rank(CONTEXT, sentences, min_probability=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ('{"format_version": 1, "temperature": 1}', "damaged"),
+        ('{"format_version": 1, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*the temperature is -1"),
+        ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 1"),
+    ],
+)
+def test_a_damaged_file(make_ranker, tmp_path, text, message):
+    ranker = make_ranker("bi")
+    ranker.save_pretrained(tmp_path)
+    (tmp_path / "calibration.json").write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        read_calibration(tmp_path, ranker)
+
+
+def test_the_file_is_json(make_ranker, tmp_path):
+    calibrated(make_ranker("bi")).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 1

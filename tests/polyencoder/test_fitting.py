@@ -1,0 +1,153 @@
+"""Fitting a calibration: scores of which the true probabilities are known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from polyencoder.calibration import DEPTH, Calibration
+from polyencoder.errors import InputError
+from polyencoder.fitting import fit, reliability
+from polyencoder.observations import Observations
+
+SPREAD = 2.0
+
+
+def known(
+    n: int, *, among: int, temperature: float = 1.0, shift: float = 0.0, answerable: float = 1.0, seed: int = 0
+) -> Observations:
+    """Scores of wrong candidates are normal; those of right ones likewise, and SPREAD^2 higher.
+
+    So the score less SPREAD^2 / 2 is the logarithm of how much likelier a candidate is the right one for having it, and
+    by Bayes' rule the formula of `polyencoder.calibration` is the truth: with this temperature, and with the "none" of
+    `true_none`. What is in the width of the observations is all that there is, if `among` is at most DEPTH.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    scores = SPREAD * torch.randn(n, among, generator=generator, dtype=torch.float64)
+    there = torch.rand(n, generator=generator) < answerable
+    scores[:, 0] += SPREAD**2 * there
+    best, order = scores.sort(1, descending=True)
+    right = torch.where(there, (order == 0).int().argmax(1), -1)
+    best = best[:, : DEPTH + 1] * temperature + shift
+    return Observations(best, right.where(right < best.size(1), -1), torch.full((n,), among))
+
+
+def true_none(*, temperature: float, shift: float, unanswerable: float) -> float:
+    return SPREAD**2 / 2 + math.log(unanswerable / (1 - unanswerable)) + shift / temperature
+
+
+def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, torch.Tensor]:
+    return calibration.probabilities(seen.scores, among=seen.among)[:, 0], seen.right == 0
+
+
+@pytest.mark.parametrize(
+    ("temperature", "shift", "unanswerable"), [(1.0, 0.0, 0.5), (25.0, 300.0, 0.2), (0.02, -1.0, 0.7)]
+)
+def test_the_truth_is_found(temperature, shift, unanswerable):
+    settings = {"among": 8, "temperature": temperature, "shift": shift}
+    found = fit(known(6000, **settings), fingerprint="x", unanswerable=unanswerable)
+    assert found.calibration.temperature == pytest.approx(temperature, rel=0.06)
+    expected = true_none(temperature=temperature, shift=shift, unanswerable=unanswerable)
+    assert found.calibration.none == pytest.approx(expected, abs=0.1 + 0.06 * abs(shift) / temperature)
+    p, right = first(found.calibration, known(6000, answerable=1 - unanswerable, seed=1, **settings))
+    assert reliability(p, right, torch.ones(len(p))).error < 0.025
+    assert found.after.error < 0.025
+    assert found.after.error < found.before.error
+    assert found.after.brier < found.before.brier
+
+
+def test_it_holds_among_more_candidates():
+    """What the weight of "none" grows with the number of candidates for. Without that it would be far off."""
+    found = fit(known(6000, among=10), fingerprint="x").calibration
+    many = known(3000, among=2000, answerable=0.5, seed=1)
+    p, right = first(found, many)
+    weights = torch.ones(len(p))
+    assert reliability(p, right, weights).error < 0.05
+    as_if_ten, _ = first(found, Observations(many.scores, many.right, torch.full_like(many.among, 10)))
+    assert reliability(as_if_ten, right, weights).error > 0.2
+
+
+def test_the_threshold_gives_the_precision():
+    found = fit(known(6000, among=8), fingerprint="x", precision=0.8)
+    assert found.calibration.precision == 0.8
+    p, right = first(found.calibration, known(6000, among=8, answerable=0.5, seed=1))
+    answered = p >= found.calibration.threshold
+    assert right[answered].double().mean().item() == pytest.approx(0.8, abs=0.03)
+    assert answered.double().mean().item() == pytest.approx(found.coverage, abs=0.03)
+
+
+def test_a_precision_that_cannot_be_reached():
+    seen = known(200, among=8)
+    hopeless = Observations(seen.scores, torch.where(torch.arange(200) % 2 == 0, seen.right, -1), seen.among)
+    found = fit(hopeless, fingerprint="x", precision=0.999)
+    assert (found.calibration.threshold, found.coverage) == (None, 0.0)
+
+
+@pytest.mark.parametrize("unanswerable", [0.01, 0.5])
+def test_a_model_that_is_never_wrong(unanswerable):
+    """The likelihood has no maximum there; the fit is finite all the same, and sure."""
+    scores = torch.cat([torch.full((40, 1), 9.0), torch.zeros(40, 4)], 1).double()
+    found = fit(
+        Observations(scores, torch.zeros(40).long(), torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable
+    )
+    sure, unsure = found.calibration.probabilities(torch.tensor([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
+    assert sure > 0.9
+    assert unsure < 0.2
+
+
+def test_the_fit_is_a_maximum():
+    """Against a likelihood that is written down by hand."""
+    seen = known(400, among=5, temperature=3.0)
+    found = fit(seen, fingerprint="x", unanswerable=0.3).calibration
+
+    def likelihood(slope: float, none: float) -> float:
+        total = 0.0
+        for share, asked in ((0.7, seen), (0.3, seen.without_the_right())):
+            for scores, right, among in zip(
+                asked.scores.tolist(), asked.right.tolist(), asked.among.tolist(), strict=True
+            ):
+                weights = [math.exp(score * slope) for score in scores]
+                weights.append(among * math.exp(none))
+                total += share * math.log(weights[right] / sum(weights))  # -1, the last, is "none"
+        return total / len(seen)
+
+    slope, none = 1 / found.temperature, found.none
+    best = likelihood(slope, none)
+    for d in (-0.1, 0.1):
+        assert likelihood(slope * (1 + d), none) < best
+        assert likelihood(slope, none + d) < best
+
+
+def test_without_the_right_one():
+    scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, -torch.inf]], dtype=torch.float64)
+    seen = Observations(scores, torch.tensor([1, -1]), torch.tensor([9, 2])).without_the_right()
+    assert seen.scores.tolist() == [[3.0, 1.0, -torch.inf], [3.0, 2.0, -torch.inf]]
+    assert seen.right.tolist() == [-1, -1]
+    assert seen.among.tolist() == [8, 2]
+
+
+def test_reliability_by_hand():
+    p = torch.tensor([0.9, 0.1, 0.9, 0.1])
+    right = torch.tensor([True, False, False, False])
+    found = reliability(p, right, torch.tensor([3.0, 1.0, 1.0, 3.0]))
+    assert sum(one.share for one in found.bins) == pytest.approx(1)
+    assert found.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
+    perfect = reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
+    assert (perfect.error, perfect.brier) == (0.0, 0.0)
+
+
+def test_what_cannot_be_fitted():
+    seen = known(20, among=4)
+    with pytest.raises(InputError, match="9 examples are too few"):
+        fit(seen.select(torch.arange(9)), fingerprint="x")
+    with pytest.raises(InputError, match="unanswerable is 1.0; it must be between 0 and 1"):
+        fit(seen, fingerprint="x", unanswerable=1.0)
+    with pytest.raises(InputError, match="precision is 90; it must be between 0 and 1"):
+        fit(seen, fingerprint="x", precision=90)
+    with pytest.raises(InputError, match="all scores are the same"):
+        fit(Observations(torch.zeros(20, 4).double(), seen.right, seen.among), fingerprint="x")
+    last = Observations(seen.scores, torch.full_like(seen.right, 3), seen.among)
+    with pytest.raises(InputError, match="no better than chance"):
+        fit(last, fingerprint="x")
