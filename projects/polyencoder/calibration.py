@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CALIBRATION, WeightDtype, weights_fingerprint
+from polyencoder.checkpoint import CALIBRATION, model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.files import fingerprint, write_text
+from polyencoder.files import write_text
 
 if TYPE_CHECKING:
     from polyencoder.ranker import Ranker
@@ -39,7 +39,6 @@ __all__ = [
     "LeastProbability",
     "calibration_file",
     "least_probability",
-    "model_fingerprint",
     "read_calibration",
 ]
 
@@ -60,7 +59,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", for each candidate there is."""
     fingerprint: str
-    """Of the model whose scores these are, by `model_fingerprint`."""
+    """Of the model whose scores these are, by `polyencoder.checkpoint.model_fingerprint`."""
     precision: float | None = None
     """The share of right answers that was wished for; None if none was."""
     threshold: float | None = None
@@ -130,22 +129,10 @@ def read_calibration(model: str | os.PathLike[str], ranker: Ranker) -> Calibrati
         raise CheckpointError(
             f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; {again}"
         )
-    if calibration.fingerprint == model_fingerprint(ranker):
+    if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
     warnings.warn(f"{path}: not used, as it was fitted to other weights than the model has now; {again}", stacklevel=2)
     return None
-
-
-def model_fingerprint(ranker: Ranker, *, dtype: WeightDtype = "float32") -> str:
-    """A digest of all that decides a ranker's scores: weights, settings, tokenizer. ONNX graphs have their model's.
-
-    `dtype`: as the weights will be when they have been saved so.
-    """
-    model = ranker.model
-    config = dataclasses.asdict(model.config)
-    del config["format_version"]
-    weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
-    return fingerprint([weights, json.dumps(config, sort_keys=True), ranker.text.fingerprint()])
 
 
 def least_probability(calibration: Calibration | None, wanted: LeastProbability | None) -> float | None:

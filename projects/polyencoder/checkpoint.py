@@ -6,6 +6,8 @@ weights with their configuration and stands beside `X.tokenizer.json`. Neither i
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import zipfile
@@ -78,6 +80,17 @@ def weights_fingerprint(weights: Mapping[str, Tensor], *, dtype: WeightDtype = "
         values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
         parts += [name, values.contiguous().flatten().view(torch.uint8).numpy().data]
     return fingerprint(parts)
+
+
+def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
+    """A digest of all that decides a model's scores: weights, settings, tokenizer. ONNX graphs have their model's.
+
+    `dtype`: as the weights will be when they have been saved so.
+    """
+    config = dataclasses.asdict(model.config)
+    del config["format_version"]
+    weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
+    return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:

@@ -66,7 +66,7 @@ def fit(
 
     Args:
         observations: of at least ten examples that the model has not learnt from.
-        fingerprint: of the model, see `polyencoder.calibration.model_fingerprint`.
+        fingerprint: of the model, see `polyencoder.checkpoint.model_fingerprint`.
         unanswerable: for which share of contexts there will be no right candidate.
         precision: find the threshold from which on this share of the answers is right.
 
@@ -109,7 +109,9 @@ def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliab
     p, y, w = probabilities[order].double(), right[order].double(), (weights / weights.sum())[order].double()
     bin_of = ((w.cumsum(0) - w / 2) * _BINS).long()
     bins = [
-        Bin(*(float((values[rows] * w[rows]).sum() / w[rows].sum()) for values in (p, y)), float(w[rows].sum()))
+        Bin(
+            float((p * w)[rows].sum() / w[rows].sum()), float((y * w)[rows].sum() / w[rows].sum()), float(w[rows].sum())
+        )
         for rows in (bin_of == i for i in bin_of.unique())
     ]
     error = sum(one.share * abs(one.probability - one.right) for one in bins)

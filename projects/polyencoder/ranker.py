@@ -20,7 +20,6 @@ from polyencoder.calibration import (
     LeastProbability,
     calibration_file,
     least_probability,
-    model_fingerprint,
     read_calibration,
 )
 from polyencoder.checkpoint import (
@@ -31,6 +30,7 @@ from polyencoder.checkpoint import (
     WeightDtype,
     load_folder,
     load_model_file,
+    model_fingerprint,
     save_folder,
 )
 from polyencoder.config import Architecture, RankerConfig, TextConfig
@@ -145,7 +145,7 @@ class Ranker:
         if self.calibration is None:
             calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
         else:
-            replace(self.calibration, fingerprint=model_fingerprint(self, dtype=dtype)).save(folder)
+            replace(self.calibration, fingerprint=model_fingerprint(self.model, self.text, dtype=dtype)).save(folder)
 
     def push_to_hub(
         self,

@@ -10,7 +10,8 @@ import pytest
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import ConfigError, Ranker
-from polyencoder.calibration import model_fingerprint, read_calibration
+from polyencoder.calibration import read_calibration
+from polyencoder.checkpoint import model_fingerprint
 from polyencoder.evaluation import Example
 from polyencoder.fitting import fit
 from polyencoder.observations import observe
@@ -29,7 +30,9 @@ def calibrated(copy_of, labels):
         examples: list[Example] = [
             (question.format(label.split()[1]), label, labels) for question in questions for label in labels
         ]
-        fit(observe(ranker, examples), fingerprint=model_fingerprint(ranker), precision=0.8).calibration.save(path)
+        fit(
+            observe(ranker, examples), fingerprint=model_fingerprint(ranker.model, ranker.text), precision=0.8
+        ).calibration.save(path)
         assert read_calibration(path, ranker) is not None
         return path
 

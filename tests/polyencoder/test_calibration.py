@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.calibration import DEPTH, Calibration, calibration_file, model_fingerprint, read_calibration
+from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
+from polyencoder.checkpoint import model_fingerprint
 from polyencoder.index import Candidate
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 
 def calibrated(ranker: Ranker, **settings) -> Ranker:
-    values = {"temperature": 3.0, "none": -1.0, "fingerprint": model_fingerprint(ranker)} | settings
+    values = {"temperature": 3.0, "none": -1.0, "fingerprint": model_fingerprint(ranker.model, ranker.text)} | settings
     ranker.calibration = Calibration(**values)
     return ranker
 

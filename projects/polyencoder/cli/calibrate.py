@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from polyencoder.calibration import DEPTH, calibration_file, model_fingerprint
+from polyencoder.calibration import DEPTH, calibration_file
+from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.options import Device, Model, load
 from polyencoder.errors import ConfigError
 from polyencoder.fitting import Fit, Reliability, fit
@@ -58,9 +59,10 @@ def calibrate(
         observations = observe(ranker, examples)
     else:
         observations = observe_search(_searcher(ranker, index, reranker, rerank_k=rerank_k), examples)
+    ordering = reranker or ranker
     fitted = fit(
         observations,
-        fingerprint=model_fingerprint(reranker or ranker),
+        fingerprint=model_fingerprint(ordering.model, ordering.text),
         unanswerable=unanswerable,
         precision=precision,
     )

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polyencoder.encoding import weight_parts
+from polyencoder.checkpoint import model_fingerprint
 from polyencoder.errors import InputError
-from polyencoder.files import fingerprint
 from polyencoder.learning.score_cache import ScoreCache
 from polyencoder.models import CrossEncoder
 
@@ -42,7 +41,7 @@ class Teacher:
         self.asked = 0
         self._cache = cache
         self._bf16 = bf16
-        self._name = f"{ranker_fingerprint(ranker)} bf16={bf16}"
+        self._name = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
 
     def scores(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
@@ -104,11 +103,6 @@ def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
     others = scores.detach().scatter(-1, places, -torch.inf)
     best, columns = others.topk(min(n, scores.size(-1)) - 1)
     return torch.cat([places, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
-
-
-def ranker_fingerprint(ranker: Ranker) -> str:
-    """A digest of all that decides a score: every weight, the configuration and the tokenizer."""
-    return fingerprint([ranker.text.fingerprint(), ranker.model.config.to_json(), *weight_parts(ranker.model)])
 
 
 def _key(*texts: str) -> bytes:
