@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONVAI2", "make_world", "options", "quiet_parlai", "size"]
+__all__ = ["CONVAI2", "make_agent", "make_world", "options", "quiet_parlai", "size"]
 
 CONVAI2 = "selection:convai2"
 
@@ -62,10 +62,16 @@ def options(*, folder: Path, training: bool, **flags: Any) -> Any:
     return opt
 
 
+def make_agent(opt: Any) -> Any:
+    """A new agent."""
+    from parlai.core.agents import create_agent
+
+    return create_agent(opt)
+
+
 def make_world(opt: Any) -> Any:
     """A new agent in ParlAI's loop over the task."""
-    from parlai.core.agents import create_agent
     from parlai.core.worlds import create_task
 
     opt = opt.copy()
-    return create_task(opt, create_agent(opt))
+    return create_task(opt, make_agent(opt))

@@ -83,6 +83,11 @@ def peak_mb() -> float:
     return _status_mb("VmHWM") if _STATUS.exists() else _highest_mb()
 
 
+def mapped_mb() -> float | None:
+    """How much of this process's memory is now files' pages, which the system takes back at need; None if unknown."""
+    return _status_mb("RssFile") if _STATUS.exists() else None
+
+
 def machine() -> dict[str, Any]:
     """What the numbers depend on: processor, cores, threads, versions."""
     return {

@@ -182,6 +182,26 @@ def test_lists_of_one_probe_are_called_approximate(make_search, kind):
         torch.testing.assert_close(scores, all_scores[[place[row] for row in rows.tolist()]])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
+    """Two groups of codes are two queries, whose lists prove nothing; with a certificate wanted, each code asks."""
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(300, 8), kind=kind, **SMALL[kind])
+    codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(2, 10, 8)
+    contexts = ContextEncoding(4 * codes, torch.arange(10).expand(2, 10) < 8)
+    asked = []
+    lists = searcher._index.search
+    monkeypatch.setattr(searcher._index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
+    found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
+    assert asked == [2 * 2]
+    assert found.found == ["approximate"] * 2
+    check_against_scan(found, searcher, contexts, top_k=5)
+    asked.clear()
+    certified = searcher.search(contexts, top_k=5, list_length=200, exactness="certified")
+    assert asked == ([2 * 8] if searcher.meta.has_exact_lists else [])
+    check_against_scan(certified, searcher, contexts, top_k=5)
+
+
 def test_newer_rows_are_found(make_search):
     torch.manual_seed(0)
     contexts = ContextEncoding(torch.randn(1, 3, 8))

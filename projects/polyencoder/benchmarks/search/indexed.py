@@ -1,0 +1,182 @@
+"""Search among many stored vectors: the scan, FAISS with exact scores, and what other rankings would find.
+
+For each context the ten best, one context at a time; recall is counted against the fp32 scan:
+- scan: all rows scored, fp32; scan_bf16: a bf16 pass and the best of it again in fp32; scan_int8: int8 vectors;
+- hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
+- certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
+- maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many
+  vectors do. Its recall says how far that is from the poly-encoder's score.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.benchmarks.common import interleaved_ms
+from polyencoder.benchmarks.search.vectors import size_mb, store
+from polyencoder.extras import require
+from polyencoder.index.approximate import FaissSearch
+from polyencoder.index.exact import scan
+from polyencoder.index.faiss_file import build_faiss
+from polyencoder.index.vectors import Vectors
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.search import RunningTopK
+
+__all__ = ["KINDS", "RECALL_WANTED", "fastest", "measure"]
+
+TOP_K = 10
+RECALL_WANTED = 0.99
+LONGEST_LIST = 4096
+TIMED = 10  # contexts that an index is timed with
+CHUNK = 1 << 14
+# (list_length, effort) that are tried: effort is ef_search for hnsw, nprobe for ivf.
+TRIED = {
+    "hnsw": [(128, 128), (128, 256), (128, 512), (256, 1024), (256, 2048)],
+    "ivf-flat": [(128, 16), (128, 64), (128, 128), (128, 256), (256, 512)],
+    "ivf-pq": [(256, 32), (512, 64), (1024, 128), (4096, 256)],
+}
+KINDS = tuple(TRIED)
+
+
+def measure(
+    vectors: Vectors, contexts: ContextEncoding, folder: Path, *, kinds: Sequence[str], scanned: int, repeats: int
+) -> list[dict[str, Any]]:
+    """The rows of the report. `folder` is for the vectors in int8; FAISS's files go beside those in fp32.
+
+    Indexes answer all contexts, and a few are timed. What looks at every vector has the first `scanned` contexts, as
+    the rows say, and is timed on two of them.
+    """
+    every = torch.arange(len(vectors))
+    small = store(folder, (vectors.take(rows) for rows in every.split(CHUNK)), dtype="int8")
+    truth = scan(contexts, vectors, top_k=TOP_K).indices
+    few = contexts.select(slice(scanned))
+    about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
+    rows = [about | row for row in _exact_rows(few, truth[:scanned], vectors, small, repeats=repeats)]
+    for kind in kinds:
+        start = time.perf_counter()
+        meta = build_faiss(vectors.folder, vectors, kind=kind)  # with all cores; it searches with as many as torch
+        built = {"build_s": time.perf_counter() - start}
+        built["size_mb"] = (vectors.folder / meta.file_name).stat().st_size / 2**20
+        searcher = FaissSearch.open(vectors.folder, vectors)
+        with _threads(torch.get_num_threads()):
+            found = list(_faiss_rows(searcher, contexts, truth, repeats=repeats))
+        rows += [about | row | built for row in found]
+    return [*rows, about | _certified(few, vectors)]
+
+
+def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The row of the fastest index that finds enough; if none does, of the one that finds most; None without any."""
+    indexed = [row for row in rows if row.get("kind") in TRIED]
+    enough = [row for row in indexed if row["recall10"] >= RECALL_WANTED]
+    if enough:
+        return max(enough, key=lambda row: row["vs_scan"])
+    return max(indexed, key=lambda row: row["recall10"], default=None)
+
+
+def _exact_rows(
+    contexts: ContextEncoding, truth: Tensor, vectors: Vectors, small: Vectors, *, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """Of all that looks at every vector."""
+    ways = {
+        "scan": lambda context: scan(context, vectors, top_k=TOP_K).indices,
+        "scan_bf16": lambda context: scan(context, vectors, top_k=TOP_K, compute_dtype=torch.bfloat16).indices,
+        "scan_int8": lambda context: scan(context, small, top_k=TOP_K).indices,
+    }
+    ones = [contexts.select(i) for i in range(min(2, contexts.batch_size))]
+    times = interleaved_ms({name: partial(_each, way, ones) for name, way in ways.items()}, repeats=repeats)
+    if contexts.n_codes > 1:  # for one code these are the score itself
+        ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
+        ways["maxsim-sum"] = lambda context: _logit_sum(context, vectors)
+    for name, way in ways.items():
+        found = truth if name == "scan" else way(contexts)
+        row = {"kind": name, "contexts": contexts.batch_size, **_agreement(found, truth)}
+        if name in times:
+            row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
+        yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
+
+
+def _faiss_rows(
+    searcher: FaissSearch, contexts: ContextEncoding, truth: Tensor, *, repeats: int
+) -> Iterator[dict[str, Any]]:
+    """Of one FAISS index."""
+    ones = [contexts.select(i) for i in range(min(TIMED, contexts.batch_size))]
+
+    def scan_one() -> object:
+        return scan(ones[0], searcher.vectors, top_k=TOP_K)
+
+    for length, effort in TRIED[searcher.meta.kind]:
+
+        def find(context: ContextEncoding, length: int = length, effort: int = effort) -> Tensor:
+            return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
+
+        # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
+        peers = {"index": partial(_each, find, ones), "scan": scan_one}
+        times = interleaved_ms(peers, repeats=repeats)
+        ms = times["index"] / len(ones)
+        yield {
+            "kind": searcher.meta.kind,
+            "contexts": contexts.batch_size,
+            "list_length": length,
+            "effort": effort,
+            **_agreement(find(contexts), truth),
+            "ms": ms,
+            "vs_scan": times["scan"] / ms,
+        }
+
+
+def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
+    build_faiss(vectors.folder, vectors, kind="flat")
+    searcher = FaissSearch.open(vectors.folder, vectors)
+    found = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
+    return {
+        "kind": "certified",
+        "contexts": len(found),
+        "list_length": LONGEST_LIST,
+        "share": found.count("certified") / len(found),
+    }
+
+
+def _each(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[ContextEncoding]) -> None:
+    for context in contexts:
+        way(context)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """FAISS with so many threads, and then with as many as before."""
+    faiss = require("faiss", extra="faiss")
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
+    return {
+        "recall10": (truth.unsqueeze(2) == found.unsqueeze(1)).any(dim=2).float().mean().item(),
+        "top1": (found[:, 0] == truth[:, 0]).float().mean().item(),
+    }
+
+
+def _largest_logit(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
+    """The ten rows [batch, 10] whose largest inner product with any code is highest."""
+    best = RunningTopK(TOP_K)
+    for first, chunk in vectors.chunks(CHUNK):
+        rows = torch.arange(first, first + len(chunk))
+        best.add(torch.stack([(chunk @ codes.t()).amax(dim=1) for codes in contexts.vectors]), rows)
+    return best.best.indices
+
+
+def _logit_sum(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
+    """The ten rows [batch, 10] with the highest sum of inner products, which is that with the sum of the codes."""
+    return scan(ContextEncoding(contexts.vectors.sum(dim=1, keepdim=True)), vectors, top_k=TOP_K).indices

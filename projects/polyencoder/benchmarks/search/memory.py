@@ -1,0 +1,105 @@
+"""Peak memory of indexing and of searching: all of a process that does nothing else, libraries and model included.
+
+The encoder is the model's own with the first of its layers alone, so that a million texts take minutes instead of
+hours: its embeddings, activations and buffers are those of the whole, and what is missing, the weights of the other
+layers, is stated (`layers_left_out_mb`). The texts are real ones, again and again with a number behind them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from polyencoder.benchmarks.common import argument_parser, mapped_mb, peak_mb, use_threads
+from polyencoder.index import candidates_from, open_index
+from polyencoder.index.meta import separable
+from polyencoder.ranker import Context, Ranker
+
+__all__ = ["measure"]
+
+Work = dict[str, Any]
+
+
+def measure(
+    ranker: Ranker, texts: Sequence[str], contexts: Sequence[Context], folder: Path, *, rows: int, threads: int
+) -> list[dict[str, Any]]:
+    """A row for indexing `rows` candidates and one for searching them, below `folder`."""
+    small, left_out_mb = _first_layer(ranker)
+    small.save_pretrained(folder / "model")
+    with open(folder / "candidates.txt", "w", encoding="utf-8") as file:
+        file.writelines(f"{text}\n" for text in _grown(texts, rows))
+    (folder / "contexts.json").write_text(json.dumps(list(contexts)), encoding="utf-8")
+    return [
+        {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb, **_alone(folder, work, threads=threads)}
+        for work in ("index", "search")
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """One piece of work in this process: what `measure` starts."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="with the model, the candidates and the contexts")
+    parser.add_argument("--work", choices=("index", "search"), required=True)
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    print(json.dumps(_index(flags.folder) if flags.work == "index" else _search(flags.folder)))
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    ranker = Ranker.from_pretrained(folder / "model", device="cpu")
+    loaded, start = peak_mb(), time.perf_counter()
+    ranker.index(candidates_from(folder / "candidates.txt"), folder / "index")
+    return {"work": "index", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": peak_mb()}
+
+
+def _search(folder: Path) -> dict[str, Any]:
+    ranker = Ranker.from_pretrained(folder / "model", device="cpu")
+    contexts = json.loads((folder / "contexts.json").read_text(encoding="utf-8"))
+    loaded, start = peak_mb(), time.perf_counter()
+    ranker.search_many(contexts, open_index(folder / "index", ranker))
+    done = {"work": "search", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": peak_mb()}
+    return done | {"contexts": len(contexts), "mapped_mb": mapped_mb()}
+
+
+def _alone(folder: Path, work: str, *, threads: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", __name__, "--folder", str(folder), "--work", work, "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise SystemExit(f"memory, {work}: {said[-1]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:
+    """The ranker with one layer in each tower, and the size of the candidate tower's others, in MB."""
+    model = copy.deepcopy(separable(ranker))
+    left_out = [p for layer in model.candidate_tower.layers()[1:] for p in layer.parameters()]
+    for tower in {model.candidate_tower, model.context_tower}:
+        layers = tower.layers()
+        del layers[1:]
+        tower.model.config.num_hidden_layers = 1
+    model.config.backbone["num_hidden_layers"] = 1
+    return Ranker(model, ranker.text, device="cpu"), _size_mb(left_out)
+
+
+def _size_mb(parameters: Sequence[nn.Parameter]) -> float:
+    return sum(one.numel() * one.element_size() for one in parameters) / 2**20
+
+
+def _grown(texts: Sequence[str], rows: int) -> Iterator[str]:
+    for i in range(rows):
+        text = texts[i % len(texts)]
+        yield text if i < len(texts) else f"{text} {i // len(texts)}"
+
+
+if __name__ == "__main__":
+    main()

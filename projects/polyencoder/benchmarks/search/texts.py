@@ -1,0 +1,57 @@
+"""Real contexts and candidates, from ParlAI's data folder: ConvAI2's, #ubuntu's and DailyDialog's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from polyencoder.reading import lines, records
+
+__all__ = ["read_candidates", "read_contexts"]
+
+_CONVAI2 = "ConvAI2/{split}_*_original*.txt*"
+_UBUNTU = "Ubuntu/train.csv*"
+_DAILYDIALOG = "dailydialog/dialogues.jsonl*"
+
+
+def read_contexts(datapath: Path, count: int) -> list[list[str]]:
+    """The turns, persona lines first, of so many of ConvAI2's validation examples, always the same."""
+    found = [turns for turns, _ in _convai2(_file(datapath, _CONVAI2.format(split="valid")))]
+    return random.Random(0).sample(found, min(count, len(found)))
+
+
+def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
+    """The different labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, or so many of them; shuffled."""
+    found = [label for _, label in _convai2(_file(datapath, _CONVAI2.format(split="train")))]
+    for _, row in records(_file(datapath, _UBUNTU), columns=["Utterance", "Label"]):
+        if float(row["Label"]) == 1:
+            found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
+    for _, dialogue in records(_file(datapath, _DAILYDIALOG)):
+        found += [reply for _, reply in pairwise(dialogue["turns"])]
+    different = [text for text in dict.fromkeys(found) if text.strip()]
+    random.Random(0).shuffle(different)
+    return different[:count]
+
+
+def _convai2(path: Path) -> Iterator[tuple[list[str], str]]:
+    """(turns so far, label) of each example of a file in ParlAI's text format."""
+    turns: list[str] = []
+    for _, line in lines(path):
+        number, _, rest = line.partition(" ")
+        if number == "1":
+            turns = []
+        text, *fields = rest.split("\t")
+        turns.append(text)
+        if fields:
+            yield list(turns), fields[0]
+            turns.append(fields[0])
+
+
+def _file(datapath: Path, pattern: str) -> Path:
+    """The largest file of this name: it has the most texts."""
+    found = [path for path in datapath.glob(pattern) if path.is_file()]
+    if not found:
+        raise SystemExit(f"{datapath}: has no {pattern}; --datapath is ParlAI's data folder (docs/tasks.md)")
+    return max(found, key=lambda path: path.stat().st_size)

@@ -1,0 +1,78 @@
+"""A million vectors on disk: real ones and copies of them with noise, or drawn ones where there is no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from polyencoder.index.vectors import VectorDtype, Vectors, quantize, write_vectors
+from polyencoder.scoring import ContextEncoding
+
+__all__ = ["DRAWN", "GROWN", "draw_contexts", "drawn", "grown", "size_mb", "store"]
+
+SHARD = 1 << 16
+LENGTH = 20**0.5  # of all drawn vectors: logits up to 20, as of models that are trained with cosines times 20
+PERTURBED = 0.35  # the length of the noise, as a share, when a real vector is copied
+DRAWN = (
+    "Drawn: topics, one for each 100 rows, and 0.8 noise, both with variances that fall as 1 / (1 + i / 16) over the "
+    "dimensions i. A context's codes: 0.7 one row, 0.5 another row for each code, 0.4 noise."
+)
+GROWN = f"Real vectors, and copies of them with noise of {PERTURBED} times their length, of the same length as they."
+
+
+def store(folder: Path, shards: Iterator[Tensor], *, dtype: VectorDtype = "float32") -> Vectors:
+    """Write vectors as an index folder has them, and open them."""
+    folder.mkdir()
+    row = dim = 0
+    for shard in shards:
+        write_vectors(folder, row, *quantize(shard, dtype))
+        row, dim = row + len(shard), shard.size(1)
+    return Vectors.open(folder, dim=dim, dtype=dtype)
+
+
+def size_mb(vectors: Vectors) -> float:
+    """Of the files, in MB (2**20 bytes)."""
+    return sum(path.stat().st_size for path in vectors.folder.glob("vectors-*")) / 2**20
+
+
+def grown(real: Tensor, rows: int) -> Iterator[Tensor]:
+    """The real vectors [n, dim], then copies of random ones of them, as `GROWN` says, in shards."""
+    for first in range(0, rows, SHARD):
+        n = min(SHARD, rows - first)
+        own = real[first : first + n]
+        copied = real[torch.randint(len(real), (n - len(own),))]
+        length = copied.norm(dim=1, keepdim=True)
+        noisy = copied + PERTURBED * length * torch.nn.functional.normalize(torch.randn_like(copied), dim=1)
+        yield torch.cat([own, noisy * length / noisy.norm(dim=1, keepdim=True)])
+
+
+def drawn(rows: int, dim: int) -> Iterator[Tensor]:
+    """Vectors as `DRAWN` says, in shards."""
+    topics = _noise(max(1, rows // 100), dim)
+    for first in range(0, rows, SHARD):
+        n = min(SHARD, rows - first)
+        yield _of_length(topics[torch.randint(len(topics), (n,))] + 0.8 * _noise(n, dim))
+
+
+def draw_contexts(vectors: Vectors, contexts: int, codes: int) -> ContextEncoding:
+    """Contexts that are near to some of the vectors, as `DRAWN` says."""
+
+    def some(n: int) -> Tensor:
+        return vectors.take(torch.randint(len(vectors), (n,))) / LENGTH
+
+    answer = some(contexts).unsqueeze(1)
+    other = some(contexts * codes).unflatten(0, (contexts, codes))
+    return ContextEncoding(_of_length(0.7 * answer + 0.5 * other + 0.4 * _noise(contexts, codes, vectors.dim)))
+
+
+def _of_length(vectors: Tensor) -> Tensor:
+    return LENGTH * torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def _noise(*size: int) -> Tensor:
+    """Normal, of mean length 1, with few large directions, as real vectors have."""
+    deviation = (1 + torch.arange(size[-1]) / 16).rsqrt()
+    return torch.randn(*size) * deviation / deviation.norm()

@@ -1,0 +1,157 @@
+"""The search benchmark in miniature: what each case counts, and what the summary takes from it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyencoder.benchmarks.search import indexed, memory
+from polyencoder.benchmarks.search.__main__ import summary
+from polyencoder.benchmarks.search.texts import read_candidates, read_contexts
+from polyencoder.benchmarks.search.vectors import draw_contexts, drawn, grown, store
+from polyencoder.ranker import Ranker
+
+TRAINED = [f"{n} dogs ." for n in range(25)]  # enough for ParlAI's dictionary to draw 20 candidates of
+
+
+@pytest.fixture
+def datapath(tmp_path) -> Path:
+    """ConvAI2, Ubuntu and DailyDialog, a few lines of each."""
+    for folder in ("ConvAI2", "Ubuntu", "dailydialog"):
+        (tmp_path / folder).mkdir()
+    lines = ["1 your persona: i ski .", "2 hi !\thello .", "3 any pets ?\ttwo dogs .\t\ttwo dogs .|a cat ."]
+    (tmp_path / "ConvAI2/valid_self_original.txt").write_text("\n".join([*lines, "1 how are you ?\tfine ."]))
+    labels = [f"{n} ?\t{label}" for n, label in enumerate(TRAINED, start=1)]
+    (tmp_path / "ConvAI2/train_self_original_no_cands.txt").write_text("\n".join(f"1 how many ? {x}" for x in labels))
+    with open(tmp_path / "Ubuntu/train.csv", "w", newline="") as file:
+        right, wrong = ["hi __eou__ __eot__", "try apt __eou__", "1.0"], ["hi __eou__ __eot__", "no __eou__", "0.0"]
+        csv.writer(file).writerows([["Context", "Utterance", "Label"], right, wrong])
+    with gzip.open(tmp_path / "dailydialog/dialogues.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"split": "train", "turns": ["a beer ?", "gladly .", "2 dogs ."]}))
+    return tmp_path
+
+
+@pytest.fixture
+def ranker(backbone_folder) -> Ranker:
+    """A small BERT as a poly-encoder of four codes."""
+    return Ranker.from_backbone(
+        backbone_folder("bert"),
+        "poly",
+        device="cpu",
+        reduction="mean",
+        n_codes=4,
+        text={"text_truncate": 30, "label_truncate": 10},
+    )
+
+
+def test_texts_are_the_labels(datapath):
+    assert sorted(read_candidates(datapath)) == sorted([*TRAINED, "gladly .", "try apt"])
+    assert len(read_candidates(datapath, 2)) == 2
+    contexts = read_contexts(datapath, 10)
+    assert sorted(contexts) == [
+        ["how are you ?"],
+        ["your persona: i ski .", "hi !"],
+        ["your persona: i ski .", "hi !", "hello .", "any pets ?"],
+    ]
+    assert len(read_contexts(datapath, 1)) == 1
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SystemExit, match=r"has no ConvAI2/valid_.*--datapath is ParlAI's data folder"):
+        read_contexts(tmp_path, 1)
+
+
+def test_grown_vectors_begin_with_the_real_ones_and_keep_their_lengths():
+    torch.manual_seed(0)
+    real = torch.nn.functional.normalize(torch.randn(20, 6), dim=1) * 3
+    rows = torch.cat(list(grown(real, 50)))
+    assert rows.shape == (50, 6)
+    assert torch.equal(rows[:20], real)
+    torch.testing.assert_close(rows.norm(dim=1), torch.full((50,), 3.0))
+    assert (torch.cdist(rows[20:], real).amin(dim=1) < 1.2).all()
+
+
+def test_indexed(tmp_path, monkeypatch):
+    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+    monkeypatch.setattr(indexed, "TRIED", {"hnsw": [(4, 4), (300, 300)], "ivf-flat": [(300, 300)]})
+    torch.manual_seed(0)
+    vectors = store(tmp_path / "vectors", drawn(300, dim=8))
+    contexts = draw_contexts(vectors, 4, codes=3)
+    rows = indexed.measure(vectors, contexts, tmp_path / "small", kinds=["hnsw", "ivf-flat"], scanned=2, repeats=1)
+    of = {(row["kind"], row.get("list_length")): row for row in rows}
+    assert [row["rows"] for row in rows] == [300] * 9
+    assert {name for name, _ in of} == {
+        *("scan", "scan_bf16", "scan_int8", "maxsim-max", "maxsim-sum", "hnsw", "ivf-flat", "certified")
+    }
+    for name in ("scan", "scan_bf16"):
+        assert of[name, None]["recall10"] == 1
+    for kind in ("hnsw", "ivf-flat"):
+        assert of[kind, 300]["recall10"] == 1
+        assert of[kind, 300]["contexts"] == 4
+        assert of[kind, 300]["build_s"] > 0
+    assert of["certified", indexed.LONGEST_LIST]["share"] == 1  # all rows are in the lists
+    assert of["scan_int8", None]["size_mb"] < of["scan", None]["size_mb"] / 2
+    found = summary(rows)
+    fastest = max((of["hnsw", 300], of["ivf-flat", 300]), key=lambda row: row["vs_scan"])
+    if of["hnsw", 4]["recall10"] < indexed.RECALL_WANTED:
+        assert found["ann_1m_speedup"] == fastest["vs_scan"]
+    assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
+    assert found["index_1m_peak_mb"] is None
+
+
+def test_where_no_index_finds_enough_the_best_is_taken():
+    rows = [{"kind": "hnsw", "recall10": recall, "vs_scan": 1 / recall} for recall in (0.5, 0.9)]
+    assert indexed.fastest(rows) == rows[1]
+    assert indexed.fastest([]) is None
+
+
+def test_memory(tmp_path, datapath, ranker):
+    texts, contexts = read_candidates(datapath), read_contexts(datapath, 2)
+    before = ranker.model.config
+    rows = memory.measure(ranker, texts, contexts, tmp_path, rows=23, threads=1)
+    assert [row["work"] for row in rows] == ["index", "search"]
+    assert all(row["peak_mb"] >= row["before_mb"] > 50 and row["rows"] == 23 for row in rows)
+    assert len((tmp_path / "candidates.txt").read_text().splitlines()) == 23
+    assert summary(rows)["index_1m_peak_mb"] == rows[0]["peak_mb"]
+    assert ranker.model.config == before
+
+
+def test_encoding(datapath, ranker):
+    pytest.importorskip("sentence_transformers")
+    from polyencoder.benchmarks.search import encoding
+
+    rows = encoding.measure(ranker, read_candidates(datapath), repeats=1)
+    assert [row["candidates"] for row in rows] == [27] * 3
+    assert rows[0]["ours_vs_this"] == 1
+    assert summary(rows)["encode_vs_sentence_transformers"] == min(row["ours_vs_this"] for row in rows[1:])
+
+
+def test_answering(datapath, tmp_path, monkeypatch):
+    pytest.importorskip("parlai")
+    from parlai.utils import logging
+
+    from polyencoder.benchmarks.search import answering
+
+    monkeypatch.setattr(logging.logger, "level", logging.logger.level)
+    texts, contexts = read_candidates(datapath), read_contexts(datapath, 3)
+    rows = answering.measure(
+        datapath,
+        texts,
+        contexts,
+        tmp_path,
+        size_of={"layers": 1, "dim": 16, "heads": 2},
+        counts=(10, 40),
+        cross=(1, 4),
+    )
+    systems = ["bi-encoder", "poly-16", "poly-64", "poly-360", "poly-64, bf16", "ParlAI's poly-64"]
+    assert [row["system"] for row in rows] == [*systems, *systems, "cross-encoder"]
+    assert [row["candidates"] for row in rows] == [10] * 6 + [40] * 6 + [4]
+    assert all(0 <= row["after_encoding_ms"] <= row["median_ms"] for row in rows)
+    assert [row["replies_as_parlai"] for row in rows if row["system"] == "poly-64"] == [1, 1]
+    times = {row["system"]: row["median_ms"] for row in rows if row["candidates"] == 40}
+    assert summary(rows)["poly64_100k_vs_parlai"] == times["ParlAI's poly-64"] / times["poly-64"]
