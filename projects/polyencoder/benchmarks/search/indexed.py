@@ -118,7 +118,7 @@ def _faiss_rows(
             return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
-        peers = {"index": partial(_each, find, ones), "scan": scan_one}
+        peers: dict[str, Callable[[], object]] = {"index": partial(_each, find, ones), "scan": scan_one}
         times = interleaved_ms(peers, repeats=repeats)
         ms = times["index"] / len(ones)
         yield {
