@@ -252,3 +252,34 @@ def add_distillation_args(parser: ParlaiParser) -> None:
         help="The file that keeps the teacher's scores, so that it scores no pair of texts twice; several runs may "
         "share it. Default: beside the model, MODEL_FILE.teacher.sqlite.",
     )
+
+
+def add_hard_negative_args(parser: ParlaiParser) -> None:
+    """Add what the models have whose candidates can be put into an index, in training."""
+    group = parser.add_argument_group("Hard negatives")
+    group.add_argument(
+        "--hard-negatives",
+        type=int,
+        default=0,
+        help="With --candidates batch: how many wrong answers that the model so far ranks high join the batch for each "
+        "example, mined among the labels that it has been trained on in this run.",
+    )
+    group.add_argument(
+        "--hard-negatives-every",
+        type=int,
+        default=1000,
+        help="After how many updates the labels seen so far are indexed, for the first time and anew. For once an "
+        "epoch, the number of examples divided by the batch size.",
+    )
+    group.add_argument(
+        "--hard-negative-ranks",
+        type=str,
+        default="1-100",
+        help="Which of the wrong answers, best first, are taken from, such as 10-100: the very best are often right.",
+    )
+    group.add_argument(
+        "--hard-negative-margin",
+        type=float,
+        default=None,
+        help="Leave out those that score above the label's score less this: they are too likely to be right.",
+    )

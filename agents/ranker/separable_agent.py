@@ -10,6 +10,7 @@ from parlai.agents.ranker.args import add_cache_args
 from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.indexed import IndexedAgent
 from parlai.agents.ranker.learning.distillation import DistillingAgent
+from parlai.agents.ranker.learning.hard_negatives import HardNegativesAgent
 from parlai.agents.ranker.learning.joint import Step
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.opt import Opt
@@ -23,7 +24,7 @@ from polyencoder.learning.gather import gather_vectors
 from polyencoder.text import TokenBatch
 
 
-class SeparableAgent(DistillingAgent, IndexedAgent):
+class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
     """Base of the bi- and the poly-encoder agent."""
 
     @classmethod

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from polyencoder.errors import InputError
 from polyencoder.reading import records
 
-__all__ = ["Question", "read_questions"]
+__all__ = ["Question", "in_batches", "read_questions"]
+
+T = TypeVar("T")
 
 
 class Question(NamedTuple):
@@ -36,6 +39,13 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
                 if text.lstrip().startswith("{"):
                     record = _parsed(text, where=where)
             yield Question(_turns(record, where=where), record.get("id"))
+
+
+def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of so many items, the last perhaps shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
 
 
 def _parsed(line: str, *, where: str) -> dict[str, Any]:

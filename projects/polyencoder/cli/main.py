@@ -10,6 +10,7 @@ from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.export import export
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
+from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
 from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError
@@ -18,7 +19,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="polyencoder",
-    help="Rankers for dialogue and search: import, export, calibrate, index and search.",
+    help="Rankers for dialogue and search: import, export, calibrate, index, search and mine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
@@ -31,6 +32,7 @@ app.command("calibrate")(calibrate)
 app.command("index")(index)
 app.command("update")(update)
 app.command("search")(search)
+app.command("mine")(mine)
 app.command("zoo")(zoo)
 
 

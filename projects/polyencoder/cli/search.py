@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Annotated, Any, cast
 
 import typer
 
-from polyencoder.cli.contexts import Question, read_questions
+from polyencoder.cli.contexts import Question, in_batches, read_questions
 from polyencoder.cli.options import BackendName, Device, IndexPath, MinProbability, Model, load
 from polyencoder.errors import InputError
 from polyencoder.index.base import Filter, Found, Hit
@@ -68,7 +66,7 @@ def search(
         min_probability=min_probability,
     )
     nothing = "no candidate passes the filter" if min_probability is None else "no candidate is probable enough"
-    for batch in _batches(questions, batch_size):
+    for batch in in_batches(questions, batch_size):
         for question, hits in zip(batch, searcher([one.turns for one in batch]), strict=True):
             typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits, nothing))
     if searcher.contexts == 0:
@@ -93,12 +91,6 @@ def _filter(pairs: list[str]) -> Filter | None:
         if not isinstance(meant, (list, dict)):
             options.append(meant)
     return wanted or None
-
-
-def _batches(questions: Iterable[Question], size: int) -> Iterator[list[Question]]:
-    iterator = iter(questions)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _as_json(question: Question, hits: list[Hit]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.checkpoint import model_fingerprint
+from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.learning.score_cache import ScoreCache
 from polyencoder.models import CrossEncoder
@@ -82,14 +83,15 @@ class Teacher:
         some, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)
         context_tokens = ranker.text.contexts([contexts[i] for i in some.tolist()]).to(ranker.device)
-        candidate_tokens = ranker.text.candidates([candidates[i] for i in texts.tolist()]).to(ranker.device)
+        asked_texts = [candidates[i] for i in texts.tolist()]
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=self._bf16):
             if isinstance(model, CrossEncoder):
                 asked = torch.full((len(some), index.size(1)), -1)
                 asked[row_of, columns] = place_of
+                candidate_tokens = ranker.text.candidates(asked_texts).to(ranker.device)
                 scores = model.score(context_tokens, candidate_tokens, asked.to(ranker.device)).cpu()[row_of, columns]
             else:
-                vectors = model.encode_candidates(candidate_tokens)
+                vectors = encode_candidates(model, ranker.text, asked_texts)
                 scores = model.score(model.encode_context(context_tokens), vectors).cpu()[row_of, place_of]
         return scores.float()
 

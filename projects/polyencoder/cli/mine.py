@@ -1,0 +1,99 @@
+"""`polyencoder mine`: hard negatives for a file of pairs, written as candidates to train on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from polyencoder.cli.contexts import in_batches
+from polyencoder.cli.options import BackendName, Device, Model, load
+from polyencoder.errors import InputError
+from polyencoder.files import fingerprint, replacing
+from polyencoder.index.open import open_index
+from polyencoder.learning.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.reading import expand
+from polyencoder.reading.examples import Pair, read_pairs
+
+__all__ = ["mine"]
+
+
+def mine(
+    model: Model,
+    pairs: Annotated[
+        str,
+        typer.Option(
+            "--pairs",
+            "-p",
+            help="FILE or GLOB, several with commas: JSON lines, CSV, TSV or Parquet with `context`, a text or a list "
+            "of turns, and `response`. Read twice.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="A .jsonl file for -t selection:jsonl --candidates inline.")],
+    negatives: Annotated[int, typer.Option("--negatives", "-n", help="How many for each pair.")] = 4,
+    ranks: Annotated[
+        str, typer.Option(help="Which of the wrong responses, best first, are taken from, such as 10-100.")
+    ] = "1-100",
+    margin: Annotated[
+        float | None, typer.Option(help="Leave out those that score above the response's score less this.")
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option("--index", "-i", help="Mine in this index; by default in the responses of the pairs.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Contexts that are searched with together.", min=1)] = 64,
+    device: Device = None,
+    backend: BackendName = "torch",
+    progress: Annotated[bool, typer.Option(help="Show bars with rate and time left on standard error.")] = True,
+) -> None:
+    """Write the pairs with hard negatives: wrong responses that the model takes for good ones.
+
+    A response that any of the pairs has for the same context is no negative of it.
+    """
+    settings = HardNegatives(negatives, *parse_ranks(ranks), margin)
+    files = expand(pairs)
+    right = _responses(files)
+    ranker = load(model, device=device, backend=backend)
+    responses = dict.fromkeys(text for texts in right.values() for text in texts)
+    miner = Miner(
+        ranker, open_index(index, ranker) if index else ranker.index(list(responses), progress=progress), settings
+    )
+    counts = {"pairs": 0, "negatives": 0}
+    with (
+        replacing(out) as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+        tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar,
+    ):
+        for batch in in_batches(_pairs(files), batch_size):
+            mined = miner(
+                ranker.encode_contexts([pair.context for pair in batch]),
+                [pair.response for pair in batch],
+                right=[right[_key(pair)] for pair in batch],
+            )
+            for pair, texts in zip(batch, mined, strict=True):
+                record = {**pair.record, "candidates": [pair.response, *texts]}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                counts["negatives"] += len(texts)
+            counts["pairs"] += len(batch)
+            bar.update(len(batch))
+    typer.echo(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
+
+
+def _responses(files: list[str]) -> dict[str, list[str]]:
+    """All responses of each context, under its key."""
+    right: dict[str, list[str]] = {}
+    for pair in _pairs(files):
+        right.setdefault(_key(pair), []).append(pair.response)
+    if not right:
+        raise InputError(f"{', '.join(files)}: no pair in it")
+    return right
+
+
+def _pairs(files: list[str]) -> Iterator[Pair]:
+    return (pair for file in files for pair in read_pairs(file))
+
+
+def _key(pair: Pair) -> str:
+    return fingerprint([pair.context])

@@ -1,0 +1,134 @@
+"""Hard negatives: wrong candidates that the model, as it is so far, takes for good ones, found in an index.
+
+Some of what scores highest is right, though no one has labelled it. Two settings leave it alone: the best ranks can be
+passed over, as in DPR's and RocketQA's training, and so can whatever comes near the label's own score or above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Hit, Index
+from polyencoder.index.meta import separable
+from polyencoder.scoring import ContextEncoding
+
+if TYPE_CHECKING:
+    from polyencoder.ranker import Ranker
+
+__all__ = ["HardNegatives", "Miner", "parse_ranks"]
+
+
+@dataclass(frozen=True)
+class HardNegatives:
+    """Which wrong candidates are taken: the best `count` that pass.
+
+    first_rank, last_rank: their places, from 1, among the wrong candidates, best first. margin: they score at least so
+    much less than the label; None for whatever they score.
+    """
+
+    count: int
+    first_rank: int = 1
+    last_rank: int = 100
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"hard negatives: their number is {self.count}; it must be at least 1")
+        if not 1 <= self.first_rank <= self.last_rank:
+            raise ConfigError(
+                f"hard negatives: the ranks are {self.first_rank}-{self.last_rank}; give the first and the last, as in "
+                "10-100"
+            )
+        if self.last_rank - self.first_rank + 1 < self.count:
+            raise ConfigError(
+                f"hard negatives: {self.count} are wanted, but the ranks {self.first_rank}-{self.last_rank} are fewer"
+            )
+
+
+class Miner:
+    """Mines hard negatives from an index.
+
+    Args:
+        ranker: the bi- or poly-encoder that learns. It may have learnt since the index was made: what is found then are
+            the candidates as they were for the contexts as they are.
+        index: of the candidates.
+        settings: which are taken.
+
+    Raises:
+        InputError: the ranker is a cross-encoder, or the index is empty.
+    """
+
+    def __init__(self, ranker: Ranker, index: Index, settings: HardNegatives) -> None:
+        separable(ranker)
+        if len(index) == 0:
+            raise InputError("the index is empty: there is no candidate to mine")
+        self._ranker = ranker
+        self._index = index
+        self._settings = settings
+
+    @torch.no_grad()
+    def __call__(
+        self, contexts: ContextEncoding, labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
+    ) -> list[list[str]]:
+        """The hard negatives of each context, hardest first: `count`, or as many as there are.
+
+        None of them equals the label, nor one of the texts that are `right` as well for the context, up to case and
+        white space; and none comes twice.
+        """
+        excluded = [
+            {same(label), *map(same, more)} for label, more in zip(labels, right or [[]] * len(labels), strict=True)
+        ]
+        if len(excluded) != contexts.batch_size:
+            raise InputError(f"{contexts.batch_size} contexts, but {len(excluded)} labels")
+        ceilings = self._ceilings(contexts, labels)
+        settings = self._settings
+        top_k = settings.last_rank + max(map(len, excluded))
+        while True:  # an index may have a text several times, so that more must be asked for
+            top_k = min(top_k, len(self._index))
+            found = self._index.search(contexts, top_k=top_k)
+            wrong = [wrong_hits(hits, out) for hits, out in zip(found, excluded, strict=True)]
+            if top_k == len(self._index) or all(len(hits) >= settings.last_rank for hits in wrong):
+                break
+            top_k *= 2
+        return [
+            [hit.text for hit in hits[settings.first_rank - 1 : settings.last_rank] if hit.score <= ceiling][
+                : settings.count
+            ]
+            for hits, ceiling in zip(wrong, ceilings, strict=True)
+        ]
+
+    def _ceilings(self, contexts: ContextEncoding, labels: Sequence[str]) -> list[float]:
+        """The most that a negative of each context may score."""
+        margin = self._settings.margin
+        if margin is None:
+            return [float("inf")] * len(labels)
+        vectors = self._ranker.encode_candidates(labels)
+        scores = separable(self._ranker).score(contexts, vectors.unsqueeze(1)).squeeze(1)
+        return [score - margin for score in scores.tolist()]
+
+
+def wrong_hits(hits: Sequence[Hit], right: Collection[str]) -> list[Hit]:
+    """The hits that are none of these texts, each different text once, where it is best."""
+    wrong: dict[str, Hit] = {}
+    for hit in hits:
+        wrong.setdefault(same(hit.text), hit)
+    return [hit for text, hit in wrong.items() if text not in right]
+
+
+def same(text: str) -> str:
+    """Equal for texts that are the same answer but for case and white space."""
+    return " ".join(text.casefold().split())
+
+
+def parse_ranks(text: str) -> tuple[int, int]:
+    """`10-100` -> (10, 100), `100` -> (1, 100). Raises ConfigError."""
+    first, _, last = text.rpartition("-")
+    try:
+        return int(first or 1), int(last)
+    except ValueError:
+        raise ConfigError(f"ranks {text!r}: give the first and the last, as in 10-100") from None

@@ -1,0 +1,119 @@
+"""`--hard-negatives N` through ParlAI: what joins the batch, when, and that the model learns with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parlai.agents.ranker.learning import hard_negatives
+
+from polyencoder import ConfigError, Ranker
+
+MODELS = ["biencoder", "polyencoder"]
+
+
+def turns_of(animals) -> list[dict]:
+    return [{"text": f"where is the {animal} ?", "labels": [f"my {animal} is here ."]} for animal in animals]
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """The pool of each batch that was learnt."""
+    made = []
+    pool = hard_negatives.HardNegativesAgent.learning_pool
+
+    def record(self, batch):
+        made.append(pool(self, batch))
+        return made[-1]
+
+    monkeypatch.setattr(hard_negatives.HardNegativesAgent, "learning_pool", record)
+    return made
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, pools):
+    """The first two batches have their labels; from the third on two of the wrong labels seen so far for each."""
+    options = {"learningrate": 1e-9, "warmup_updates": -1}  # the model stays as it is, so that its rankings do
+    agent = make_agent(
+        model,
+        init_model=str(trained(model)[0]),
+        reduction_type="mean",
+        candidates="batch",
+        hard_negatives=2,
+        hard_negatives_every=2,
+        hard_negative_ranks="2-3",
+        bf16=bf16,
+        **options,
+    )
+    pools.clear()  # of the training that made the model
+    batches = [turns_of(["cat", "dog", "cow"]), turns_of(["hen", "pig"]), turns_of(["owl", "cat"]), turns_of(["fox"])]
+    for batch in batches:
+        respond(agent, *batch)
+        assert agent.model.training
+    ranker = Ranker.from_pretrained(trained(model)[0], device="cpu")
+    seen = [turn["labels"][0] for batch in batches[:3] for turn in batch]
+    for number, (batch, pool) in enumerate(zip(batches, pools, strict=True)):
+        labels = [turn["labels"][0] for turn in batch]
+        mined = set()
+        for turn in batch if number >= 2 else []:
+            ranking = ranker.rank(turn["text"], list(dict.fromkeys(seen)))
+            mined |= set([one.text for one in ranking if one.text != turn["labels"][0]][1:3])
+        assert pool.texts[: len(labels)] == labels
+        assert len(set(pool.texts)) == len(pool.texts)
+        if not bf16:  # which rounds, so that another may come next
+            assert set(pool.texts) == {*labels, *mined}
+        assert [pool.texts[column] for column in pool.labels.tolist()] == labels
+        assert pool.mask is None  # a text is in the pool once: an example's own label is no negative of it
+
+
+def test_the_index_is_made_anew(make_agent, respond, pools):
+    agent = make_agent("biencoder", candidates="batch", hard_negatives=9, hard_negatives_every=2)
+    respond(agent, *turns_of(["cat"]))
+    respond(agent, *turns_of(["dog"]))
+    for animal in ("cow", "hen", "pig", "owl"):
+        respond(agent, *turns_of([animal]))
+    assert [len(pool.texts) for pool in pools] == [1, 1, 3, 4, 5, 6]
+    assert "my hen is here ." in pools[-2].texts
+    assert "my hen is here ." not in pools[2].texts
+
+
+def test_gradients_are_those_of_the_pool(make_agent, respond, pools):
+    """Mining leaves no trace but the negatives: the step is that of the same candidates given inline."""
+    first, second = turns_of(["cat", "dog"]), turns_of(["cow", "hen"])
+    torch.manual_seed(0)
+    mining = make_agent("polyencoder", candidates="batch", hard_negatives=3, hard_negatives_every=1)
+    respond(mining, *first)
+    respond(mining, *second)
+    texts = list(pools[-1].texts)
+    assert len(texts) == 4
+    torch.manual_seed(0)
+    inline = make_agent("polyencoder", candidates="batch")
+    respond(inline, *first)
+    inline.candidates = "inline"
+    respond(inline, *(turn | {"label_candidates": texts} for turn in second))
+    pairs = zip(mining.model.named_parameters(), inline.model.parameters(), strict=True)
+    for (name, ours), theirs in pairs:
+        torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
+
+
+def test_training_with_them(train, tmp_path):
+    report = train("biencoder", tmp_path / "model", hard_negatives=3, hard_negatives_every=4)
+    assert report["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hard_negatives": -1}, "--hard-negatives -1: must be 0, for none, or more"),
+        (
+            {"candidates": "inline"},
+            "--hard-negatives 2 are added to --candidates batch, not inline: .*polyencoder mine",
+        ),
+        ({"hard_negatives_every": 0}, "--hard-negatives-every 0: must be at least 1"),
+        ({"hard_negative_ranks": "5-5"}, "2 are wanted, but the ranks 5-5 are fewer"),
+        ({"hard_negative_ranks": "best"}, "ranks 'best': give the first and the last"),
+    ],
+)
+def test_what_cannot_be(options, message, make_agent):
+    with pytest.raises(ConfigError, match=message):
+        make_agent("biencoder", **{"candidates": "batch", "hard_negatives": 2} | options)

@@ -1,0 +1,89 @@
+"""`polyencoder mine`: the file that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder import ConfigError, InputError
+from polyencoder.cli.main import app
+from polyencoder.index import Candidate
+
+PAIRS = [
+    {"context": ["hello !", "do you ski ?"], "response": "i like to ski .", "id": 7},
+    {"context": "do you have pets ?", "response": "two dogs and a cat ."},
+    {"context": " do you have pets ? ", "response": "no , i have a cat ."},
+    {"context": "what do you do ?", "response": "i teach math ."},
+    {"context": "and your brother ?", "response": "I teach  math ."},
+]
+
+
+@pytest.fixture
+def ranker(make_ranker, tmp_path):
+    made = make_ranker("poly")
+    made.save_pretrained(tmp_path / "model")
+    return made
+
+
+@pytest.fixture
+def run(ranker, tmp_path):
+    """(*arguments, pairs=PAIRS) -> the records that `polyencoder mine` writes."""
+
+    def call(*arguments: object, pairs=PAIRS) -> list[dict]:
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        given = ["mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
+        result = CliRunner().invoke(app, list(map(str, [*given, "--no-progress", *arguments])), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+    return call
+
+
+def test_each_pair_gets_the_models_best_wrong_responses(run, ranker):
+    for record, pair in zip(run("-n", 2, "--batch-size", 2), PAIRS, strict=True):
+        assert {**pair, "candidates": record["candidates"]} == record
+        label, *mined = record["candidates"]
+        assert label == pair["response"]
+        wrong = ["i like to ski .", "two dogs and a cat .", "no , i have a cat .", "i teach math ."]
+        if "pets" in pair["context"]:  # both responses are right
+            wrong = [wrong[0], wrong[3]]
+        elif label.lower().startswith("i teach"):
+            wrong = wrong[:3]
+        else:
+            wrong = wrong[1:]
+        context = pair["context"] if isinstance(pair["context"], list) else pair["context"].strip()
+        best = [one.text for one in ranker.rank(context, wrong, top_k=2)]
+        assert [" ".join(text.lower().split()) for text in mined] == [" ".join(text.lower().split()) for text in best]
+
+
+def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences):
+    texts = [text for text in sentences if "math" not in text]
+    ranker.index([Candidate(None, text) for text in texts], tmp_path / "index")
+    for record, pair in zip(run("-n", 2, "--ranks", "3-7", "--index", tmp_path / "index"), PAIRS, strict=True):
+        turns = "\n".join([pair["context"]] if isinstance(pair["context"], str) else pair["context"]).strip()
+        expected = [hit.text for hit in ranker.rank(turns, texts, top_k=4)[2:]]
+        assert record["candidates"] == [pair["response"], *expected]
+
+
+def test_a_margin_may_leave_nothing(run):
+    assert [record["candidates"] for record in run("--margin", 1000)] == [[pair["response"]] for pair in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pairs", "error", "message"),
+    [
+        (["-n", "0"], PAIRS, ConfigError, "their number is 0"),
+        (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
+        ([], [], InputError, "pairs.jsonl: no pair in it"),
+        ([], [{"context": "hello"}], InputError, "line 1: `response` is None; it must be a text"),
+        ([], [{"context": [], "response": "x"}], InputError, "line 1: `context` is .*; it must be a text or a list"),
+        (["--pairs", "no-such.jsonl"], PAIRS, InputError, "no-such.jsonl"),
+    ],
+)
+def test_what_is_refused(run, tmp_path, arguments, pairs, error, message):
+    (tmp_path / "out.jsonl").write_text("what was there before\n")
+    with pytest.raises(error, match=message):
+        run(*arguments, pairs=pairs)
+    assert (tmp_path / "out.jsonl").read_text() == "what was there before\n"
