@@ -180,7 +180,7 @@ def _parameters(kind: str, vectors: Vectors, overrides: dict[str, int | str]) ->
     rows, dim = len(vectors), vectors.dim
     found: dict[str, int | str] = {}
     if kind == "hnsw":
-        found |= {"m": 24, "ef_construction": 40, "ef_search": 512}
+        found |= {"m": 32, "ef_construction": 100, "ef_search": 512}
     if kind.startswith("ivf"):
         wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
         nlist = int(overrides.get("nlist", max(1, min(wanted, rows // _LEAST_PER_CENTROID))))
