@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from parlai.agents.ranker.candidates import CandidatePool, batch_pool
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, check_confidence_options, confidence
 from parlai.agents.ranker.examples import example_error, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, candidate_cache_path, read_candidates
+from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.step import LearningAgent, contexts_of
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
@@ -47,14 +47,12 @@ class RankerAgent(LearningAgent):
 
     def _calibration(self) -> Calibration | None:
         """That of the model whose scores an answer has."""
-        return self._library_ranker().calibration
+        model_file = self.opt.get("model_file")
+        return read_calibration(model_file, self._library_ranker()) if model_file else None
 
     def _library_ranker(self) -> Ranker:
-        """The model as the library's `Ranker`, with the calibration beside its file."""
-        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
-        if self.opt.get("model_file"):
-            ranker.calibration = read_calibration(self.opt["model_file"], ranker)
-        return ranker
+        """The model as it is now, as the library's `Ranker`."""
+        return Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
 
     @abstractmethod
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
@@ -217,7 +215,7 @@ class RankerAgent(LearningAgent):
         path = self.fixed_candidates_path or self.get_task_candidates_path()
         self.fixed = FixedCandidates(
             read_candidates(path),
-            cache=candidate_cache_path(self.opt, path),
+            folder=candidate_index_path(self.opt, path),
             reuse=self.opt["fixed_candidate_vecs"] != "replace",
         )
         self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)

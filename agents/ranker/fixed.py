@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import parlai.utils.logging as logging
-import safetensors
-import safetensors.torch
+import torch
 from parlai.core.opt import Opt
 from parlai.utils.distributed import is_primary_worker
-from safetensors import safe_open
 from torch import Tensor
 
-from polyencoder.errors import InputError
-from polyencoder.files import fingerprint as digest
-from polyencoder.files import replacing
+from polyencoder.errors import CheckpointError, InputError, PolyencoderError
+from polyencoder.index import Candidate, FolderIndex, build_index
+from polyencoder.index.build import SHARD_SIZE, candidates_digest
+from polyencoder.index.folder import remove_index
+from polyencoder.ranker import Ranker
 
 
 def read_candidates(path: str) -> list[str]:
@@ -34,66 +34,75 @@ def read_candidates(path: str) -> list[str]:
     return texts
 
 
-def candidate_cache_path(opt: Opt, candidates_path: str) -> str | None:
-    """Where the candidates' vectors are kept: what `--fixed-candidate-vecs` names, else a file beside the model."""
+def candidate_index_path(opt: Opt, candidates_path: str) -> str | None:
+    """Where the candidates' index is kept: what `--fixed-candidate-vecs` names, else a folder beside the model."""
     setting = opt.get("fixed_candidate_vecs") or "reuse"
     if setting not in ("reuse", "replace"):
         return setting
     model_file = opt.get("model_file")
     if not model_file or candidates_path.startswith(model_file):
-        return model_file and f"{candidates_path}.safetensors"
-    return f"{model_file}.{os.path.basename(candidates_path)}.safetensors"
+        return model_file and f"{candidates_path}.index"
+    return f"{model_file}.{os.path.basename(candidates_path)}.index"
 
 
 class FixedCandidates:
     """The candidates of `--candidates fixed`, with their vectors.
 
-    The vectors are kept on disk, in a file that holds the fingerprint of what made them: model and tokenizer, which
-    the caller's `fingerprint` stands for, and the candidates. A file with another fingerprint is made anew, whatever it
-    is called.
+    The vectors are kept on disk, in an index of the library's, which knows the model, the tokenizer and the candidates
+    that it was made of, and is mapped into memory. One of another model or of other candidates is made anew.
     """
 
-    def __init__(self, texts: list[str], *, cache: str | None, reuse: bool) -> None:
+    def __init__(self, texts: list[str], *, folder: str | None, reuse: bool) -> None:
         self.texts = texts
         self.place = {text: i for i, text in enumerate(texts)}
-        self._cache = cache
+        self._folder = folder
         self._reuse = reuse
-        self._vectors: Tensor | None = None
+        self._vectors: list[Tensor] | None = None
 
     def clear(self) -> None:
-        """Forget the vectors: the model has changed. The file, which belongs to the model as it was, is not touched."""
+        """Forget the vectors: the model has changed. The index, of the model as it was, is not touched."""
         self._vectors = None
 
     def vectors(
-        self, *, encode: Callable[[list[str]], Tensor], fingerprint: Callable[[], str], on_disk: bool
-    ) -> Tensor:
-        """Vectors [n, dim] of all candidates: remembered, else from the file if it fits, else made by `encode`."""
+        self, ranker: Callable[[], Ranker], *, encode: Callable[[list[str]], Tensor], on_disk: bool
+    ) -> list[Tensor]:
+        """Vectors of all candidates, in pieces [n, dim]: remembered, else of the index, else made by `encode`.
+
+        `ranker` gives the agent's model; `on_disk` says whether that is one whose vectors are worth keeping.
+        """
         if self._vectors is None:
-            expected = digest([fingerprint(), *self.texts]) if self._cache and on_disk else None
-            found = self._read(expected) if expected and self._reuse else None
-            self._vectors = encode(self.texts) if found is None else found
-            if expected and found is None:
-                self._write(self._vectors, expected)
+            index = self._index(ranker()) if self._folder and on_disk else None
+            if index is None:
+                self._vectors = [encode(self.texts)]
+            else:
+                like = next(ranker().model.parameters())
+                self._vectors = [chunk.to(like) for _, chunk in index.vectors.chunks(SHARD_SIZE)]
+                index.catalogue.close()
         return self._vectors
 
-    def _read(self, expected: str) -> Tensor | None:
-        if not self._cache or not os.path.exists(self._cache):
+    def _index(self, ranker: Ranker) -> FolderIndex | None:
+        """The index on disk, made if need be. Of many processes the first makes it, and others may find none."""
+        assert self._folder is not None
+        if self._reuse:
+            try:
+                return self._there(ranker, self._folder)
+            except PolyencoderError as error:
+                if os.path.exists(self._folder):
+                    logging.info(f"made anew: {error}")
+        if not is_primary_worker():
             return None
-        try:
-            with safe_open(self._cache, framework="pt") as file:
-                if (file.metadata() or {}).get("fingerprint") == expected:
-                    logging.info(f"vectors of {len(self.texts)} fixed candidates read from {self._cache}")
-                    return file.get_tensor("vectors")
-        except (safetensors.SafetensorError, OSError) as error:
-            logging.warning(f"{self._cache}: damaged, made anew ({error})")
-            return None
-        logging.info(f"{self._cache}: made by another model, tokenizer or candidates file; made anew")
-        return None
+        remove_index(self._folder)
+        with torch.autocast(ranker.device.type, enabled=False):  # --bf16 is of the scoring; the index serves others too
+            build_index(self._folder, self._records(), ranker)
+        logging.info(f"{len(self.texts)} fixed candidates encoded into the index {self._folder}")
+        return self._there(ranker, self._folder)
 
-    def _write(self, vectors: Tensor, expected: str) -> None:
-        if self._cache and is_primary_worker():
-            with replacing(self._cache) as temporary:
-                safetensors.torch.save_file(
-                    {"vectors": vectors.detach().cpu().contiguous()}, temporary, metadata={"fingerprint": expected}
-                )
-            logging.info(f"vectors of {len(self.texts)} fixed candidates written to {self._cache}")
+    def _there(self, ranker: Ranker, folder: str) -> FolderIndex:
+        """The index of the folder. An error if there is none, or another model or other candidates made it."""
+        index = FolderIndex.open(folder, ranker)
+        if index.meta.candidates != candidates_digest(self._records()):
+            raise CheckpointError(f"{folder}: an index of other candidates")
+        return index
+
+    def _records(self) -> Iterator[Candidate]:
+        return (Candidate(None, text) for text in self.texts)

@@ -72,6 +72,8 @@ class IndexedAgent(RankerAgent):
 
     def _opened(self) -> Searcher:
         ranker = self._library_ranker()
+        if self.opt.get("min_probability") is not None:
+            ranker.calibration = super()._calibration()
         index = open_index(self.opt["index"], ranker)
         rerank = self.opt.get("rerank")
         return Searcher(

@@ -17,7 +17,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from torch import Tensor
 
-from polyencoder.encoding import candidate_fingerprint, encode_candidates
+from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError
 from polyencoder.learning.cached import encode
 from polyencoder.learning.gather import gather_vectors
@@ -59,23 +59,21 @@ class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
         return scores
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        vectors = self._pool_vectors(pool)
-        if pool.index is not None:
-            vectors = vectors[pool.index]
-        scores: Tensor = self.ranker.score(self.ranker.encode_context(contexts), vectors)
-        return scores
+        encoded = self.ranker.encode_context(contexts)
+        return torch.cat([self.ranker.score(encoded, part) for part in self._parts(pool)], dim=1)
 
-    def _pool_vectors(self, pool: CandidatePool) -> Tensor:
-        """One vector for each text of the pool: [texts, dim]."""
+    def _parts(self, pool: CandidatePool) -> list[Tensor]:
+        """The vectors of the candidates in pieces, each [n, dim] for all examples or [batch, n, dim]."""
         if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
-            return self._vectors.get(pool.texts, self._encode)
+            vectors = self._vectors.get(pool.texts, self._encode)
+            return [vectors if pool.index is None else vectors[pool.index]]
         fixed = self.fixed.vectors(
+            self._library_ranker,
             encode=self._encode,
-            fingerprint=lambda: f"{candidate_fingerprint(self.ranker, self.dict.text)} bf16={self.opt.get('bf16')}",
             on_disk=self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer(),
-        ).to(next(self.ranker.parameters()))
-        own = pool.texts[len(fixed) :]
-        return torch.cat([fixed, self._vectors.get(own, self._encode)]) if own else fixed
+        )
+        own = pool.texts[len(self.fixed.texts) :]
+        return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
 
     def _encode(self, texts: Sequence[str]) -> Tensor:
         batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)

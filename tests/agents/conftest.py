@@ -22,6 +22,8 @@ from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
+from polyencoder.index import shards
+
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 torch.set_num_threads(1)
 
@@ -244,5 +246,6 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    monkeypatch.setattr(separable_agent, "encode_candidates", record)
+    for module in (separable_agent, shards):
+        monkeypatch.setattr(module, "encode_candidates", record)
     return calls

@@ -108,6 +108,18 @@ def build_index(
             time.sleep(_POLL_SECONDS)
 
 
+def candidates_digest(candidates: Iterable[Candidate]) -> str:
+    """What `IndexMeta.candidates` is for an index that was built of these and never changed."""
+    digest = hashlib.blake2b(digest_size=16)
+    for candidate in candidates:
+        digest.update(_digested(candidate))
+    return digest.hexdigest()
+
+
+def _digested(candidate: Candidate) -> bytes:
+    return repr(candidate[:3]).encode()
+
+
 def _catalogued(folder: Path, candidates: Iterable[Candidate], plan: IndexMeta, *, progress: bool) -> IndexMeta:
     """The first pass, or a look at whether the one that was made before had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
@@ -115,7 +127,7 @@ def _catalogued(folder: Path, candidates: Iterable[Candidate], plan: IndexMeta, 
     def read() -> Iterator[Candidate]:
         with _bar("reading", None, unit=" candidates", show=progress) as bar:
             for candidate in candidates:
-                digest.update(repr(candidate[:3]).encode())
+                digest.update(_digested(candidate))
                 bar.update()
                 yield candidate
 

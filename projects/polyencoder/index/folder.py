@@ -7,8 +7,11 @@ transaction comes last, so a kill leaves the old index, with at most a file behi
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import InputError
+from polyencoder.errors import InputError, first_line
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from polyencoder.ranker import Ranker
 
 T = TypeVar("T")
+
+_OF_AN_INDEX = re.compile(
+    r"meta\.json|unfinished\.json|catalogue\.sqlite.*|vectors-\d+(\.scales)?\.npy|faiss\.json|faiss-.*\.index|\..*\.part"
+)
 
 
 class FolderIndex(Index):
@@ -96,7 +103,8 @@ class FolderIndex(Index):
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
-        build_faiss(self.folder, self.vectors, kind=kind, **overrides)
+        with _explained(self.folder):
+            build_faiss(self.folder, self.vectors, kind=kind, **overrides)
         self._faiss = None
 
     def allowed_rows(self, filter: Filter | None = None) -> Tensor | None:
@@ -162,24 +170,31 @@ class FolderIndex(Index):
         """
         new = _beside(self.folder, "compacted")
         shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        with self.catalogue.changing():  # nobody adds what the new index would lack
-            self.vectors = self._map()
-            self.catalogue.copy_living(new / CATALOGUE)
-            living = torch.ones(len(self.vectors), dtype=torch.bool)
-            living[self.catalogue.dead_rows()] = False
-            for i, rows in enumerate(living.nonzero().squeeze(1).split(self.meta.shard_size)):
-                write_vectors(new, i * self.meta.shard_size, *self.vectors.stored(rows))
-            self.meta.write(new)
+        with _explained(self.folder), self.catalogue.changing():  # nobody adds what the new index would lack
+            try:
+                self._write_living(new)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
             _exchange(self.folder)
         self.catalogue.close()
         self.catalogue = Catalogue.open(self.folder)
         self.vectors, self._faiss = self._map(), None
 
+    def _write_living(self, new: Path) -> None:
+        new.mkdir()
+        self.vectors = self._map()
+        self.catalogue.copy_living(new / CATALOGUE)
+        living = torch.ones(len(self.vectors), dtype=torch.bool)
+        living[self.catalogue.dead_rows()] = False
+        for i, rows in enumerate(living.nonzero().squeeze(1).split(self.meta.shard_size)):
+            write_vectors(new, i * self.meta.shard_size, *self.vectors.stored(rows))
+        self.meta.write(new)
+
     def _change(self, items: Iterable[T], change: Callable[[T], None]) -> None:
         """Apply the change to each item, `shard_size` of them in a transaction, and encode the texts that are new."""
         for step in _steps(items, self.meta.shard_size):
-            with self.catalogue.changing():
+            with _explained(self.folder), self.catalogue.changing():
                 if self.meta.candidates is not None:  # no longer what it was built from
                     self.meta = replace(self.meta, candidates=None)
                     self.meta.write(self.folder)
@@ -205,10 +220,35 @@ class FolderIndex(Index):
         return Vectors.open(self.folder, dim=self.meta.dim, dtype=self.meta.dtype, rows=self.catalogue.rows)
 
 
+def remove_index(folder: str | os.PathLike[str]) -> None:
+    """Remove an index, finished or not, if there is one. InputError if other things are there, which stay."""
+    path = Path(folder)
+    if not path.exists():
+        return
+    names = [] if path.is_file() else sorted(entry.name for entry in path.iterdir())
+    strange = [name for name in names if not _OF_AN_INDEX.fullmatch(name)]
+    if path.is_file() or strange:
+        what = f"has {strange[0]} in it" if strange else "is a file"
+        raise InputError(f"{path}: {what}, which belongs to no index; give another folder for the index")
+    (path / META).unlink(missing_ok=True)  # first: what a kill leaves is then no index any more
+    shutil.rmtree(path)
+
+
 def _steps(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while step := list(islice(iterator, size)):
         yield step
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Make errors of the disk ours, a full one above all. The index is then as it was before the step."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        raise InputError(
+            f"{folder}: cannot be changed ({first_line(error)}); mend that and run the same command again"
+        ) from error
 
 
 def _beside(folder: Path, what: str) -> Path:

@@ -66,7 +66,7 @@ class IndexMeta:
         path = folder / name
         try:
             values = json.loads(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise CheckpointError(_missing(folder)) from None
         except ValueError as error:
             raise CheckpointError(f"{path}: damaged, not valid JSON ({error}); build the index again") from None

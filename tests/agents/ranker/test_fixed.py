@@ -10,6 +10,7 @@ import torch
 from parlai.agents.ranker import fixed
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 
+from polyencoder import Ranker
 from polyencoder.errors import InputError
 
 SEPARABLE = ["biencoder", "polyencoder"]
@@ -30,7 +31,7 @@ def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candida
     options = {"candidates": source, "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     report = train(model, tmp_path / "model", **options)
     assert report["accuracy"] > 0.8
-    assert not list(tmp_path.glob("*.safetensors"))  # what training would leave is stale a step later
+    assert not list(tmp_path.glob("*.index"))  # what training would leave is stale a step later
     inline = evaluate(tmp_path / "model", eval_candidates="inline")
     assert same(report, inline)
     for _ in range(2):  # the vectors are made, then read
@@ -72,11 +73,11 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
     assert not same(inline["model.v1"], inline["model.v2"])
     for name in ("model.v1", "model.v2", "model.v1", "model.v2"):
         assert same(evaluate(tmp_path / name, **options), inline[name])
-    written = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-    assert written == ["model.v1.answers.txt.safetensors", "model.v2.answers.txt.safetensors"]
+    written = sorted(path.name for path in tmp_path.glob("*.index"))
+    assert written == ["model.v1.answers.txt.index", "model.v2.answers.txt.index"]
 
 
-# ---- the file of vectors
+# ---- the index of vectors
 
 
 def test_vectors_are_encoded_once_and_then_read(copy_of, evaluate, candidates_file, encoded):
@@ -88,8 +89,8 @@ def test_vectors_are_encoded_once_and_then_read(copy_of, evaluate, candidates_fi
     assert len(encoded) == 1
 
 
-def test_vectors_in_a_file_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
-    path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors.bin"
+def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
+    path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors"
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     options |= {"fixed_candidate_vecs": str(vectors)}
     first = evaluate(path, **options)
@@ -112,15 +113,54 @@ def test_replace_makes_vectors_anew(setting, copy_of, evaluate, candidates_file,
     assert len(encoded) == (1 if setting == "reuse" else 2)
 
 
-def test_a_damaged_file_of_vectors_is_made_anew(copy_of, evaluate, candidates_file, tmp_path, encoded):
+@pytest.mark.parametrize("damaged", ["vectors-000000000000.npy", "meta.json", "catalogue.sqlite"])
+def test_a_damaged_index_is_made_anew(damaged, copy_of, evaluate, candidates_file, tmp_path, encoded):
     path = copy_of("biencoder")
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     first = evaluate(path, **options)
-    vectors = tmp_path / "model.answers.txt.safetensors"
-    vectors.write_bytes(vectors.read_bytes()[:-64])
+    file = tmp_path / "model.answers.txt.index" / damaged
+    if damaged == "catalogue.sqlite":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-64])
     assert same(evaluate(path, **options), first)
     assert same(evaluate(path, **options), first)
     assert len(encoded) == 2
+
+
+def test_it_is_an_index_like_any_other(copy_of, evaluate, candidates_file, labels, tmp_path):
+    """Others can search what the agent has made, and the agent uses what they have made."""
+    path = copy_of("polyencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    evaluate(path, bf16=True, **options)
+    ranker = Ranker.from_pretrained(path, device="cpu")
+    hits = ranker.search("where is the owl ?", tmp_path / "model.answers.txt.index", top_k=8)
+    ranked = ranker.rank("where is the owl ?", labels)
+    assert [hit.text for hit in hits] == [one.text for one in ranked]
+    assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked], rel=1e-4)
+
+
+def test_candidates_in_several_files_of_vectors(copy_of, evaluate, candidates_file, labels, encoded, tmp_path):
+    """As `polyencoder index --shard-size 3` makes them: each is scored where it lies."""
+    path = copy_of("polyencoder")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "mine", shard_size=3)
+    encoded.clear()
+    sharded = evaluate(path, fixed_candidate_vecs=str(tmp_path / "mine"), **options)
+    assert encoded == []
+    assert same(sharded, evaluate(path))
+
+
+@pytest.mark.parametrize("there", ["file", "folder"])
+def test_what_is_no_index_stays(there, copy_of, evaluate, candidates_file, tmp_path):
+    mine = tmp_path / "mine"
+    if there == "folder":
+        mine.mkdir()
+    (mine / "thesis.txt" if there == "folder" else mine).write_text("important")
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    with pytest.raises(InputError, match="mine: .*belongs to no index; give another folder"):
+        evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(mine), **options)
+    assert (mine / "thesis.txt" if there == "folder" else mine).read_text() == "important"
 
 
 def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, evaluate, candidates_file, tmp_path):
@@ -128,23 +168,16 @@ def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, eval
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     report = evaluate(path, encode_candidate_vecs=False, **options)
     assert same(report, trained("biencoder")[1])
-    assert not list(tmp_path.glob("*.safetensors"))
+    assert not list(tmp_path.glob("*.index"))
 
 
-def test_only_one_process_of_many_writes_the_file(monkeypatch, tmp_path):
+def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp_path):
     monkeypatch.setattr(fixed, "is_primary_worker", lambda: False)
-    candidates = FixedCandidates(["a", "b"], cache=str(tmp_path / "vectors"), reuse=True)
-    candidates.vectors(encode=lambda texts: torch.ones(len(texts), 3), fingerprint=lambda: "x", on_disk=True)
+    candidates = FixedCandidates(["a", "b"], folder=str(tmp_path / "index"), reuse=True)
+    ones = torch.ones(2, 3)
+    (vectors,) = candidates.vectors(lambda: make_ranker("bi"), encode=lambda texts: ones, on_disk=True)
+    assert vectors is ones
     assert os.listdir(tmp_path) == []
-
-
-def test_vectors_without_a_fingerprint_are_not_used(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"vectors": torch.zeros(2, 3)}, tmp_path / "vectors")
-    candidates = FixedCandidates(["a", "b"], cache=str(tmp_path / "vectors"), reuse=True)
-    made = candidates.vectors(encode=lambda texts: torch.ones(len(texts), 3), fingerprint=lambda: "x", on_disk=True)
-    assert made.tolist() == torch.ones(2, 3).tolist()
 
 
 # ---- the file of candidates
@@ -250,7 +283,7 @@ def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, can
     moved = tmp_path / "moved"
     moved.mkdir()
     for file in tmp_path.glob("model*"):
-        shutil.copy(file, moved)
+        (shutil.copytree if file.is_dir() else shutil.copy)(file, moved / file.name)
     shutil.copy(candidates_file, moved)
     evaluate(moved / "model", eval_candidates="fixed", fixed_candidates_path=str(moved / "answers.txt"))
     assert len(encoded) == 1

@@ -7,13 +7,15 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index import FolderIndex
 from polyencoder.index.vectors import vector_files
 
@@ -223,25 +225,77 @@ def test_a_cross_encoder_makes_no_index(make_ranker, texts, tmp_path):
     assert not (tmp_path / "index").exists()
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(make_ranker, make_backbone_config, tmp_path):
-    """A limit to the size of files stands for the disk."""
-    ranker = make_ranker("bi", backbone=make_backbone_config(dim=128))
-    ranker.save_pretrained(model := tmp_path / "model")
-    path = tmp_path / "many.txt"
-    path.write_text("\n".join(f"candidate {i}" for i in range(1000)) + "\n")
-    command = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index", "--shard-size", 1000]
+@pytest.fixture
+def with_disk_of():
+    """(limit) -> a block in which no file can be larger: a full disk."""
 
-    def fail_with(limit: int) -> None:
+    @contextmanager
+    def limited(limit: int) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            fail(InputError, "cannot be written.*run the same command again", *command)
+            yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+@pytest.fixture
+def many(make_ranker, make_backbone_config, tmp_path):
+    """(name, first) -> a file of a thousand candidates, and, as attribute, the model that they are for."""
+    ranker = make_ranker("bi", backbone=make_backbone_config(dim=128))
+    ranker.save_pretrained(tmp_path / "wide")
+
+    def write(name: str, first: int) -> Path:
+        path = tmp_path / name
+        path.write_text("\n".join(f"candidate {i}" for i in range(first, first + 1000)) + "\n")
+        return path
+
+    write.ranker = ranker
+    return write
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of, tmp_path):
+    command = ["index", "--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
+    command += ["--shard-size", 1000]
+
+    def fail_with(limit: int) -> None:
+        with with_disk_of(limit):
+            fail(InputError, "cannot be written.*run the same command again", *command)
 
     fail_with(50_000)  # less than the catalogue
     assert not (tmp_path / "index").exists()
     fail_with(400_000)  # more than the catalogue, less than the vectors
     assert {entry.name for entry in (tmp_path / "index").iterdir()} == {"catalogue.sqlite", "unfinished.json"}
     CliRunner().invoke(app, list(map(str, command)), catch_exceptions=False)
-    assert len(FolderIndex.open(tmp_path / "index", ranker)) == 1000
+    assert len(FolderIndex.open(tmp_path / "index", many.ranker)) == 1000
+
+
+def test_a_full_disk_and_faiss(many, with_disk_of, tmp_path):
+    pytest.importorskip("faiss")
+    options = ["--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
+    with with_disk_of(600_000):  # more than the vectors, which FAISS copies with a little beside them
+        fail(PolyencoderError, "FAISS could not build", "index", *options, "--faiss", "hnsw")
+    index = FolderIndex.open(tmp_path / "index", many.ranker)
+    assert len(index.search(many.ranker.encode_contexts(["hello"]), top_k=3)[0]) == 3
+    assert not list((tmp_path / "index").glob("faiss*"))
+
+
+def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
+    folder, model = tmp_path / "index", ["--model", tmp_path / "wide"]
+
+    def call(*arguments: object) -> None:
+        CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+    call("index", *model, "--candidates", many("a.txt", 0), "--out", folder)
+    before = {path.name for path in folder.iterdir()}
+    change = ["update", *model, "--index", folder, "--add", many("b.txt", 1000)]
+    with with_disk_of(400_000):
+        fail(InputError, "cannot be changed .*run the same command again", *change)
+        fail(InputError, "cannot be changed", "update", *model, "--index", folder, "--compact")
+    assert {path.name for path in folder.iterdir()} == before
+    assert not list(tmp_path.glob(".index*"))
+    assert len(FolderIndex.open(folder, many.ranker)) == 1000
+    call(*change)
+    assert len(FolderIndex.open(folder, many.ranker)) == 2000

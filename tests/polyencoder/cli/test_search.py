@@ -146,11 +146,12 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
+        (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),
         (InputError, "a poly-encoder cannot re-rank", ["--rerank", "MODEL"]),
     ],
 )
 def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):
-    given = [tmp_path / "model" if option == "MODEL" else option for option in options]
+    given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
     fails(error, message, "--model", tmp_path / "model", "--index", folder, "--context", "hello", *given)
 
 

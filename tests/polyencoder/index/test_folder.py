@@ -17,7 +17,7 @@ import polyencoder.index.folder as folder_module
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.meta import META, UNFINISHED, Fingerprints, IndexMeta
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."]]
@@ -388,3 +388,17 @@ def test_meta_survives_the_disk(folder):
     meta.write(folder, "copy.json")
     assert IndexMeta.read(folder, "copy.json") == meta
     assert (folder / "copy.json").read_bytes() == (folder / META).read_bytes()
+
+
+def test_only_an_index_is_removed(folder, tmp_path):
+    (folder / "mine.txt").write_text("important")
+    with pytest.raises(InputError, match="has mine.txt in it, which belongs to no index"):
+        remove_index(folder)
+    assert (folder / META).exists()
+    (folder / "mine.txt").unlink()
+    remove_index(folder)
+    assert not folder.exists()
+    remove_index(folder)  # there is none
+    (tmp_path / "file").write_text("important")
+    with pytest.raises(InputError, match="is a file, which belongs to no index"):
+        remove_index(tmp_path / "file")
