@@ -97,6 +97,13 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "CPUs with bfloat16 instructions.",
     )
     group.add_argument(
+        "--compile",
+        type="bool",
+        default=False,
+        help="Train with encoders that torch.compile has made: the first steps wait for the compiler. Needs a "
+        "C++ compiler, on a GPU triton.",
+    )
+    group.add_argument(
         "--hits-at",
         type=str,
         default="1,5,10",

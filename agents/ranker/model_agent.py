@@ -27,11 +27,13 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 
 from polyencoder.backbone import Backbone, backbone_config, load_pretrained
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
+from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.learning.gather import gather_objects
 from polyencoder.models import RankerModel, build_model, freeze
+from polyencoder.precision import why_bf16_gains_nothing
 from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.text import TokenBatch
 from polyencoder.transfer import transfer_weights
@@ -59,6 +61,18 @@ class RankerModelAgent(TorchRankerAgent):
         self._is_finetune = False
         self._scaling_is_to_be_measured = False
         super().__init__(opt, shared)
+        if not shared:
+            self._say_what_precision_gains()
+
+    def _say_what_precision_gains(self) -> None:
+        """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""
+        if self.opt.get("fp16") and self.opt.get("bf16"):
+            raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")
+        if self.opt.get("fp16") and not self.use_cuda:
+            logging.warning("--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster")
+        device = "cuda" if self.use_cuda else "cpu"
+        if self.opt.get("bf16") and (reason := why_bf16_gains_nothing(device)):
+            logging.warning(f"--bf16 true gains nothing here: {reason}")
 
     @property
     def ranker(self) -> RankerModel:
@@ -107,6 +121,8 @@ class RankerModelAgent(TorchRankerAgent):
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)
         freeze(model, fine_tuned=fine_tuned_part(opt))
+        if opt.get("compile") and self._should_initialize_optimizer():
+            compile_encoders(model, device="cuda" if self.use_cuda else "cpu")
         return model
 
     def load(self, path: str) -> dict[str, Any]:

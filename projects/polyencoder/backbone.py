@@ -40,6 +40,7 @@ class Backbone(nn.Module):
         if getattr(model, "pooler", None) is not None:
             model.register_module("pooler", None)
         self.model = model
+        self.compiled = False  # `compile_encoders` says so
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
 
     @property
@@ -77,7 +78,7 @@ class Backbone(nn.Module):
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
         on_cpu = tokens.ids.device.type == "cpu"
-        learning_in_bf16 = on_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
+        learning_in_bf16 = on_cpu and not self.compiled and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
         with PlainAttention() if learning_in_bf16 else nullcontext():
             output: Tensor = self.model(**inputs).last_hidden_state
         return output
@@ -88,7 +89,7 @@ class Backbone(nn.Module):
         From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
         time. The second is for the families whose attention mask is that of the padding and nothing else.
         """
-        narrow = mask.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
+        narrow = mask.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export()
         if narrow and _TAKES_NARROW_MASK and self.model.config.model_type in _PADDING_ALONE and not bool(mask.all()):
             return mask[:, None, None]
         return mask.long()

@@ -2,16 +2,19 @@
 
     python -m polyencoder.benchmarks.training --datapath ../shared/data --backbone FOLDER --json
 
-Three comparisons on ConvAI2, batches of 64, the other labels as negatives, contexts of 360 tokens and 20 utterances:
-a tiny transformer (1 layer, 32 dimensions: what is left is the way of the data), a small one (4 layers, 256), both in
-ParlAI's own training loop; and fine-tuning `--backbone` with our agent and with sentence-transformers' trainer
-(MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed. The
-peers take turns, `--repeats` times; the ratio is that of the medians.
+Three comparisons on ConvAI2, batches of 64 (`--batch`), the other labels as negatives, contexts of 360 tokens and 20
+utterances: a tiny transformer (1 layer, 32 dimensions: what is left is the way of the data), a small one (4 layers,
+256), both in ParlAI's own training loop; and fine-tuning `--backbone` with our agent and with sentence-transformers'
+trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
+The peers take turns, `--repeats` times; the ratios are those of the medians, in time (`..._vs_...`) and in processor
+time (`..._processor`), which is the steadier one on a machine that does other work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +25,17 @@ from typing import Any
 from polyencoder.benchmarks.agents import CONVAI2, make_world, options, size
 from polyencoder.benchmarks.common import argument_parser, machine, print_report, use_threads
 
-BATCH = 64
+CASES = ("datapath", "small", "minilm")
 LEARNING_RATE = 5e-5
 SIZES = {"datapath": size(layers=1, dim=32, heads=2, codes=16), "small": size(layers=4, dim=256, heads=4)}
 COMMON = {
     "candidates": "batch",
-    "batchsize": BATCH,
     "optimizer": "adamw",
     "learningrate": LEARNING_RATE,
     "lr_scheduler": "none",
 }
-FINE_TUNING = {
+FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, all of which learns, the cosine of means
+    "share_encoders": True,
     "reduction_type": "mean",
     "normalize_sent_emb": True,
     "output_scaling": 4.47,
@@ -41,79 +44,102 @@ FINE_TUNING = {
     "text_truncate": 360,
     "label_truncate": 72,
 }
-Run = Callable[[int], float]
-"""Seconds of so many training steps."""
+Run = Callable[[int], tuple[float, float]]
+"""Seconds of so many training steps: of time, and of the processor's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", help="ParlAI's data folder, with ConvAI2 in it (default: ParlAI's own)")
     parser.add_argument("--backbone", help="a pre-trained encoder, to fine-tune beside sentence-transformers")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="(minilm: if there is a --backbone)")
+    parser.add_argument("--batch", type=int, default=64, help="of all peers; sentence-transformers takes 8 GB for 64")
     parser.add_argument("--steps", type=int, default=10, help="of each turn")
     parser.add_argument("--repeats", type=int, default=3)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     steps, repeats = (2, 1) if flags.quick else (flags.steps, flags.repeats)
-    where = {"datapath": flags.datapath} if flags.datapath else {}
+    where: dict[str, Any] = {"datapath": flags.datapath} if flags.datapath else {}
 
     rows: list[dict[str, Any]] = []
     summary: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case, dimensions in SIZES.items():
+            if case not in flags.cases:
+                continue
             peers = {
-                peer: _loop(folder / f"{case}_{peer}", model=model, **dimensions, **where)
+                peer: _loop(folder / f"{case}_{peer}", model=model, batchsize=flags.batch, **dimensions, **where)
                 for peer, model in {"ours": "polyencoder", "parlai": "transformer/polyencoder"}.items()
             }
-            speeds = _speeds(peers, steps=steps, repeats=repeats)
-            rows += [{"case": case, "peer": peer, "examples_per_second": speed} for peer, speed in speeds.items()]
-            summary[f"{case}_vs_parlai"] = speeds["ours"] / speeds["parlai"]
-        if flags.backbone:
+            measured = _measured(peers, case=case, examples=flags.batch * steps, steps=steps, repeats=repeats)
+            rows += measured
+            summary |= _ratios(measured, f"{case}_vs_parlai")
+        if flags.backbone and "minilm" in flags.cases:
+            ours = {"model": "biencoder", "backbone": flags.backbone, "batchsize": flags.batch, **FINE_TUNING}
             peers = {
-                "ours": _loop(folder / "minilm", model="biencoder", backbone=flags.backbone, **FINE_TUNING, **where),
-                "sentence_transformers": _sentence_transformers(flags.backbone, where),
+                "ours": _loop(folder / "minilm", **ours, **where),
+                "sentence_transformers": _sentence_transformers(flags.backbone, where, batch=flags.batch),
             }
-            speeds = _speeds(peers, steps=steps, repeats=repeats)
-            rows += [{"case": "minilm", "peer": peer, "examples_per_second": speed} for peer, speed in speeds.items()]
-            summary["minilm_vs_sentence_transformers"] = speeds["ours"] / speeds["sentence_transformers"]
+            measured = _measured(peers, case="minilm", examples=flags.batch * steps, steps=steps, repeats=repeats)
+            rows += measured
+            summary |= _ratios(measured, "minilm_vs_sentence_transformers")
     report = {
         "benchmark": "training",
         "machine": machine(),
-        "settings": {"task": CONVAI2, "batchsize": BATCH, "steps": steps, "repeats": repeats},
+        "settings": {"task": CONVAI2, "batchsize": flags.batch, "steps": steps, "repeats": repeats},
         "rows": rows,
         "summary": summary,
     }
     print_report(report, as_json=flags.json)
 
 
-def _speeds(peers: Mapping[str, Run], *, steps: int, repeats: int) -> dict[str, float]:
-    """Examples per second of each peer: the median of its turns, after one that is not counted."""
+def _measured(peers: Mapping[str, Run], *, case: str, examples: int, steps: int, repeats: int) -> list[dict[str, Any]]:
+    """A row for each peer: examples per second, and per second of processor time, which a busy machine changes less.
+
+    Medians of the peer's turns of so many steps and examples, after one step that is not counted.
+    """
     for run in peers.values():
         run(1)
-    seconds: dict[str, list[float]] = {name: [] for name in peers}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     for _ in range(repeats):
         for name, run in peers.items():
             seconds[name].append(run(steps))
-    return {name: BATCH * steps / statistics.median(values) for name, values in seconds.items()}
+    rows = []
+    for name, turns in seconds.items():
+        wall, processor = (statistics.median(values) for values in zip(*turns, strict=True))
+        speeds = {"examples_per_second": examples / wall, "examples_per_processor_second": examples / processor}
+        rows.append({"case": case, "peer": name, **speeds})
+    return rows
+
+
+def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    """How many times the speed of the other peer ours has."""
+    ours, other = rows
+    return {
+        name: ours["examples_per_second"] / other["examples_per_second"],
+        f"{name}_processor": ours["examples_per_processor_second"] / other["examples_per_processor_second"],
+    }
 
 
 def _loop(folder: Path, **flags: Any) -> Run:
     """Steps of ParlAI's training loop, which goes on where the turn before it stopped."""
     world = make_world(options(folder=folder, training=True, **COMMON, **flags))
 
-    def run(steps: int) -> float:
-        start = time.perf_counter()
+    def run(steps: int) -> tuple[float, float]:
+        start, processor = time.perf_counter(), time.process_time()
         for _ in range(steps):
             world.parley()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - processor
 
     return run
 
 
-def _sentence_transformers(backbone: str, where: Mapping[str, Any]) -> Run:
+def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Run:
     """Steps of sentence-transformers' trainer on pairs of the same task, shuffled in the same way."""
     try:
         peer, datasets = import_module("sentence_transformers"), import_module("datasets")
+        losses = import_module("sentence_transformers.losses")
     except ImportError as error:
         raise SystemExit(f"this benchmark compares with sentence-transformers ({error}): pip install it") from None
     from transformers import TrainerCallback
@@ -121,27 +147,28 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any]) -> Run:
     class Clock(TrainerCallback):
         """Seconds from the first step to the end of the last, without what the trainer does before and after."""
 
-        start = seconds = 0.0
+        start = seconds = (0.0, 0.0)
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.start = self.start or time.perf_counter()
+            if not self.start[0]:
+                self.start = time.perf_counter(), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.seconds = time.perf_counter() - self.start
+            self.seconds = time.perf_counter() - self.start[0], time.process_time() - self.start[1]
 
     model = peer.SentenceTransformer(backbone, device="cpu")
     model.max_seq_length = 360
     pairs = iter(_pairs(where))
 
-    def run(steps: int) -> float:
-        rows = [next(pairs) for _ in range(steps * BATCH)]
+    def run(steps: int) -> tuple[float, float]:
+        rows = [next(pairs) for _ in range(steps * batch)]
         clock = Clock()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # where it reports
             peer.SentenceTransformerTrainer(
                 model=model,
                 args=peer.SentenceTransformerTrainingArguments(
                     output_dir=folder,
-                    per_device_train_batch_size=BATCH,
+                    per_device_train_batch_size=batch,
                     max_steps=steps,
                     learning_rate=LEARNING_RATE,
                     save_strategy="no",
@@ -150,7 +177,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any]) -> Run:
                     use_cpu=True,
                 ),
                 train_dataset=datasets.Dataset.from_list(rows),
-                loss=peer.losses.MultipleNegativesRankingLoss(model, scale=20.0),
+                loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
                 callbacks=[clock],
             ).train()
         return clock.seconds

@@ -1,0 +1,78 @@
+"""bfloat16 and float16 in ParlAI's training loop, and what is said where they gain nothing."""
+
+from __future__ import annotations
+
+import parlai.utils.logging as logging
+import pytest
+from parlai.agents.ranker import model_agent
+from parlai.agents.ranker.learning.step import LearningAgent
+
+from polyencoder.errors import ConfigError
+
+STEPS = 20
+
+
+@pytest.fixture
+def warnings(monkeypatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(logging, "warning", said.append)
+    return said
+
+
+@pytest.fixture
+def losses(monkeypatch) -> list[float]:
+    """The loss of each training step, from now on."""
+    seen: list[float] = []
+    record = LearningAgent.record
+
+    def spy(self, scores, losses, pool):
+        seen.append(float(losses.mean()))
+        return record(self, scores, losses, pool)
+
+    monkeypatch.setattr(LearningAgent, "record", spy)
+    return seen
+
+
+@pytest.mark.parametrize(("model", "rate"), [("biencoder", 1e-3), ("polyencoder", 5e-4)])
+def test_bf16_learns_as_fp32_does(model, rate, train, losses, tmp_path):
+    """The first 20 losses of both runs are within 2%, on the whole way from the teacher to the update.
+
+    At ten and more times the default rate, so that there is something to learn in 20 steps. At twenty times the
+    poly-encoder's loss falls so steeply (1.7 to 0.5) that runs part by more: any rounding shifts them along the slope.
+    """
+    stop = {"max_train_steps": STEPS, "num_epochs": -1, "validation_every_n_epochs": -1, "warmup_updates": -1}
+    for name, bf16 in (("fp32", False), ("bf16", True)):
+        train(model, tmp_path / name, bf16=bf16, learningrate=rate, n_layers=2, **stop)
+    assert len(losses) == 2 * STEPS
+    fp32, bf16 = losses[:STEPS], losses[STEPS:]
+    assert fp32 != bf16  # it was bfloat16
+    assert fp32[-1] < fp32[0]
+    assert bf16 == pytest.approx(fp32, rel=0.02)
+
+
+def test_fp16_without_a_gpu_is_said_and_computes_in_fp32(make_agent, warnings):
+    agent = make_agent("biencoder", fp16=True)
+    assert "--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster" in warnings
+    assert not agent.fp16
+
+
+def test_two_precisions_are_refused(make_agent):
+    with pytest.raises(ConfigError, match="^--fp16 true and --bf16 true exclude each other"):
+        make_agent("biencoder", fp16=True, bf16=True)
+
+
+@pytest.mark.parametrize("reason", [None, "this processor is too old"])
+def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, reason):
+    monkeypatch.setattr(model_agent, "why_bf16_gains_nothing", lambda device: reason)
+    make_agent("biencoder", bf16=True)
+    said = [text for text in warnings if "bf16" in text]
+    assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
+
+
+def test_only_learning_compiles(make_agent, monkeypatch):
+    """A checkpoint that was trained with --compile is read where nothing can compile."""
+    compiled = []
+    monkeypatch.setattr(model_agent, "compile_encoders", lambda model, *, device: compiled.append(device))
+    make_agent("biencoder", compile=True)
+    make_agent("biencoder", compile=True, datatype="valid")
+    assert compiled == ["cpu"]
