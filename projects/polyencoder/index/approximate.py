@@ -10,8 +10,7 @@ below the largest of these. Once the k-th best score of the union is above, the 
 exists. This is a proof only where a list truly holds a code's nearest. A graph (HNSW), some lists of many (IVF) or
 compressed vectors (PQ) have recall instead.
 
-Where no proof is asked for, codes that are much alike ask together, by their mean (see `groups`): of 64 codes a trained
-model's context has two or three such groups, so that a search takes a twentieth of the time.
+Where no proof is asked for, codes that are much alike ask together, by their mean (see `groups`).
 """
 
 from __future__ import annotations
