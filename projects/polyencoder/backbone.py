@@ -52,7 +52,8 @@ class Backbone(nn.Module):
 
         On a CPU, where padding costs as much as text, sequences of like length go through the model together.
         """
-        grouped = tokens.ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        fixed = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()  # a graph is for any lengths
+        grouped = tokens.ids.device.type == "cpu" and not fixed
         groups = length_groups(tokens.mask.sum(1).tolist()) if grouped else []
         if len(groups) <= 1:
             return self._run(tokens)

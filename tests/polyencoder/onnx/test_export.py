@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.config import TextConfig
 from polyencoder.onnx import export, export_onnx
 from polyencoder.text import pad
 
@@ -38,6 +39,17 @@ def run(folder, graph: str, tokens) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(folder / graph, providers=["CPUExecutionProvider"])
     given = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
     return session.run(None, {one.name: given[one.name].numpy() for one in session.get_inputs()})
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_a_graph_of_long_texts_takes_any_batch(make_ranker, make_backbone_config, tmp_path, architecture):
+    """With the lengths of the paper: torch would take sequences that differ so much one after the other."""
+    backbone = make_backbone_config(n_positions=512)
+    ranker = make_ranker(architecture, backbone=backbone, text=TextConfig(text_truncate=360, label_truncate=72))
+    export_onnx(ranker, tmp_path)
+    graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
+    contexts, candidates = ["hi", "do you ski ? " * 60, "hello there"], ["yes", "i like snow " * 30]
+    assert (graphs.score(contexts, candidates) - ranker.score(contexts, candidates)).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
