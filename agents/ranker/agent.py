@@ -12,7 +12,8 @@ from parlai.agents.ranker.confidence import Confidence, answer_metrics, check_co
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
-from parlai.agents.ranker.learning.step import LearningAgent, contexts_of
+from parlai.agents.ranker.learning.step import contexts_of
+from parlai.agents.ranker.learning.watch import WatchedAgent
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
@@ -27,7 +28,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch
 
 
-class RankerAgent(LearningAgent):
+class RankerAgent(WatchedAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
     fixed: FixedCandidates | None = None

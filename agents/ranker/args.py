@@ -22,6 +22,7 @@ PAPER_DEFAULTS = {
     "lr_scheduler_patience": 0,
     "warmup_updates": 100,
     "validation_every_n_epochs": 0.5,
+    "save_after_valid": True,  # a run that is killed goes on from there
     "reduction_type": "first",
     "share_encoders": False,
     # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant

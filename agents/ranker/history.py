@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from parlai.core.message import Message
+from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
+from parlai.tasks.selection.epochs import EARLIER
 
 
 class RankerHistory(History):
     """ParlAI's history without its own copy of the token ids."""
 
+    def __init__(self, opt: Opt, **others: Any) -> None:
+        super().__init__(opt, **others)
+        self._keeps_replies = opt.get("use_reply", "label") != "none"
+
     def parse(self, text: str) -> list[int]:
         return []  # the ids of a turn are made, and remembered, by the text encoder
+
+    def update_history(self, obs: Message, temp_history: str | None = None) -> None:
+        """Add what was said; a resumed run's first message of a conversation brings what was said before."""
+        for message in obs.get(EARLIER, ()):
+            super().update_history(message)
+            if self._keeps_replies:
+                self.add_reply(message["labels"][0])
+        super().update_history(obs, temp_history)
 
     def turns(self) -> list[str]:
         """The utterances so far, oldest first; a temporary one belongs to the last of them."""

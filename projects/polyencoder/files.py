@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def discard_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left when they were writing `path`. Nobody else may be writing it now."""
+    target = Path(path)
+    pattern = f".{glob.escape(target.name)}.????????.part"  # eight characters of mkstemp's
+    for leftover in target.parent.glob(pattern):
+        leftover.unlink(missing_ok=True)
+
+
+def duplicate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Make `target` the same file as `source`, at no cost where the file system has hard links, else a copy of it.
+
+    For files that are replaced when they change, never written to.
+    """
+    if os.path.exists(target) and os.path.samefile(source, target):
+        return
+    with replacing(target) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -16,7 +16,13 @@ from parlai.tasks.selection.dice import Dice
 from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
-__all__ = ["Episode", "Epochs", "Reader", "Source"]
+__all__ = ["EARLIER", "EPOCH_EXAMPLES", "Episode", "Epochs", "Reader", "Source"]
+
+EARLIER = "earlier"
+"""Where a message has the messages before it, when it is the first that a resumed run has of its conversation."""
+
+EPOCH_EXAMPLES = "epoch_examples"
+"""Where a training run's first messages say how many examples an epoch has."""
 
 Episode = list[dict[str, Any]]
 """The messages of one conversation, in order: `{"text", "labels"[, CHOICES]}` each."""
@@ -63,7 +69,9 @@ class Epochs:
         reader: which part of it is ours.
         seed: of the shuffling, None for the order of the source.
         endless: begin the next epoch when one is over, instead of stopping.
-        seen: examples that an earlier, stopped run has had from this reader. They are passed over.
+        seen: examples that an earlier, stopped run has had from this reader, if it is endless. They are passed over.
+        slots: conversations that are read side by side, ParlAI's `--batchsize`: each of them takes one example in its
+            turn, and another episode when its own is over. So the stopped run was in the middle of as many.
         draw: makes an epoch's episode from a stored one, for tasks that choose something anew each time.
     """
 
@@ -75,10 +83,11 @@ class Epochs:
         seed: int | None,
         endless: bool,
         seen: int = 0,
+        slots: int = 1,
         draw: Callable[[Episode, Dice], Episode],
     ) -> None:
         self._source, self._reader, self._seed, self._endless, self._draw = source, reader, seed, endless, draw
-        self._seen = seen
+        self._seen, self._slots = seen, slots
         self.epoch = 0
         self._stream = self._read()
         self._next: Episode | None = None
@@ -108,25 +117,61 @@ class Epochs:
             self._next, self._looked = next(self._stream, None), True
 
     def _read(self) -> Iterator[Episode]:
-        skip = self._seen
+        episodes = self._all_epochs()
+        if self._seen:
+            yield from self._begun(episodes)
+        yield from episodes
+
+    def _begun(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
+        """What each slot has when the seen examples are taken from it: the rest of its episode, or a new one."""
+        rests: list[tuple[Episode, int]] = [([], 0)] * self._slots
+        for number in range(self._seen - self._whole_epochs()):
+            slot = number % self._slots
+            episode, done = rests[slot]
+            if done == len(episode):
+                episode, done = next(episodes, []), 0
+            rests[slot] = episode, done + 1
+        for episode, done in rests:
+            if done < len(episode):
+                yield _rest(episode, done)
+            elif (fresh := next(episodes, None)) is not None:
+                yield fresh
+
+    def _whole_epochs(self) -> int:
+        """Pass over the epochs that are over, where they need not be read: all episodes have one message.
+
+        Gives the number of examples in them.
+        """
+        length = 0
+        for episode in self._one_epoch():
+            length += 1
+            if len(episode) > 1 or length > self._seen:
+                return 0
+        self.epoch = self._seen // length if length else 0
+        return self.epoch * length
+
+    def _all_epochs(self) -> Iterator[Episode]:
         while True:
-            length = 0
+            empty = True
             for episode in self._one_epoch():
-                length += len(episode)
-                if skip >= len(episode):
-                    skip -= len(episode)
-                elif skip:  # in the middle of a conversation: from its beginning, it makes no sense without
-                    skip = 0
-                    yield episode
-                else:
-                    yield episode
-            if not self._endless or length == 0:
+                empty = False
+                yield episode
+            if not self._endless or empty:
                 return
-            self.epoch += 1 + skip // length  # all epochs are equally long, so whole ones need not be read
-            skip %= length
+            self.epoch += 1
 
     def _one_epoch(self) -> Iterator[Episode]:
         dice = None if self._seed is None else Dice(f"{self._seed}:epoch {self.epoch}")
         for number, episode in enumerate(self._source.episodes(dice, share=self._reader.share)):
             place = number * self._reader.count + self._reader.number
             yield self._draw(episode, Dice(f"{self._seed}:epoch {self.epoch}:draw {place}"))
+
+
+def _rest(episode: Episode, done: int) -> Episode:
+    """An episode without its first messages, which the first of the others brings along: they are its context."""
+    start = done
+    while start and not episode[start - 1].get("episode_done"):  # a mutator may have made several of one
+        start -= 1
+    first = episode[done].copy()
+    first[EARLIER] = episode[start:done]
+    return [first, *episode[done + 1 :]]

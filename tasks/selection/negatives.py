@@ -51,6 +51,10 @@ class NegativeSampler:
         self.source = source
         self._draws = count_up()
 
+    def skip(self, draws: int) -> None:
+        """Go on after so many draws without a key, those of a run that was stopped."""
+        self._draws = count_up(draws)
+
     def candidates(self, labels: Sequence[str], *, key: str | None = None) -> list[str]:
         """`labels[0]` and the negatives, shuffled. Equal keys give equal ones; without a key each call draws anew.
 

@@ -15,7 +15,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import FixedDialogTeacher
 from parlai.tasks.selection.dice import Dice
-from parlai.tasks.selection.epochs import Episode, Epochs, Reader, Source
+from parlai.tasks.selection.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
 from parlai.tasks.selection.metrics import RankingMetrics
 from parlai.tasks.selection.negatives import NegativeSampler, add_negatives_args
 from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts
@@ -75,6 +75,7 @@ class SelectionTeacher(FixedDialogTeacher):
         self.wants_candidates = source in INLINE
         self.gives_candidates = not self.training or source is None or self.wants_candidates
         self._queue: deque[Message] = deque()
+        self._tells_epoch = self.training and "num_epochs" in opt  # a training script
         if shared:
             self.source, self.epochs = shared["source"], shared["epochs"]
             self.sampler, self.bad = shared["sampler"], shared["bad"]
@@ -109,6 +110,14 @@ class SelectionTeacher(FixedDialogTeacher):
 
     # ---- what all have
 
+    def _composed(self, episode: Episode, dice: Dice) -> Episode:
+        """A stored episode as it is sent."""
+        drawn = self.draw(episode, dice)
+        messages = [Message(message, episode_done=message is drawn[-1]) for message in drawn]
+        for mutator in self.mutators:
+            messages = list(mutator(messages))
+        return messages
+
     def open_source(self, split: str) -> Source:
         """The episodes of a split: found, and read where they stay in memory."""
         files = self.files(split)
@@ -139,7 +148,8 @@ class SelectionTeacher(FixedDialogTeacher):
         if DatatypeHelper.is_streaming(self.datatype):
             labels = islice(labels, SAMPLED_FROM)
         count = self.opt.get("num_negatives", 19)
-        return NegativeSampler(labels, count=count, seed=self._seed, source=f"the training data of {self.opt['task']}")
+        seed = self._seed if self.training else self._task_seed
+        return NegativeSampler(labels, count=count, seed=seed, source=f"the training data of {self.opt['task']}")
 
     def num_episodes(self) -> int:
         return self.source.counts()[0]
@@ -158,12 +168,10 @@ class SelectionTeacher(FixedDialogTeacher):
             episode = self.epochs.take()
             if episode is None:
                 return Message.padding_example(), True
-            last = episode[-1]
-            messages = [Message(message, episode_done=message is last) for message in episode]
-            for mutator in self.mutators:
-                messages = mutator(messages)
-            self._queue.extend(messages)
+            self._queue.extend(episode)
         message = self._queue.popleft()
+        if self._tells_epoch:
+            message[EPOCH_EXAMPLES], self._tells_epoch = self.num_examples(), False
         self._give_candidates(message)
         return message, not self._queue and self.epochs.over
 
@@ -188,8 +196,15 @@ class SelectionTeacher(FixedDialogTeacher):
             message["label_candidates"] = choices
 
     @property
-    def _seed(self) -> int:
+    def _task_seed(self) -> int:
+        """What another run has in common with this one: `--teacher_seed`."""
         return int(self.opt.get("teacher_seed") or 0)
+
+    @property
+    def _seed(self) -> int:
+        """Of the order of training, which `--seed` changes as well: another run, another order."""
+        given = self.opt.get("teacher_seed") is not None
+        return self._task_seed if given else int(self.opt.get("seed") or 0)
 
     def _open_epochs(self) -> Epochs:
         reader = Reader.of(self.opt)
@@ -197,13 +212,18 @@ class SelectionTeacher(FixedDialogTeacher):
         seen = round(done * self.num_examples() / reader.count) if done else 0  # to count a stream takes reading it
         if seen:
             logging.info(f"{self.opt['task']}: going on after {seen} examples that this process has had before")
+            if self.sampler:
+                self.sampler.skip(seen)
+        # batches that take examples as their lengths, or the workers that prepare them, have it
+        irregular = self.opt.get("dynamic_batching") or self.opt.get("num_workers")
         return Epochs(
             self.source,
             reader=reader,
             seed=self._seed if self.cycle else None,
             endless=self.cycle,
             seen=seen,
-            draw=self.draw,
+            slots=1 if irregular else self.opt.get("batchsize", 1),
+            draw=self._composed,
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from parlai.tasks.selection import epochs as epochs_module
-from parlai.tasks.selection.epochs import Epochs, Reader
+from parlai.tasks.selection.epochs import EARLIER, Epochs, Reader
 from parlai.tasks.selection.sources import Counts, InMemory, Streamed
 
 READERS = [1, 2, 3]
@@ -29,8 +29,8 @@ def make_source(kind: str, episodes, *, buffer: int = 4):
     return Streamed(lambda name: iter(files[name]), list(files), buffer=buffer, estimate=lambda: Counts(0, 0))
 
 
-def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, draw=lambda episode, dice: episode):
-    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, draw=draw)
+def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1, draw=lambda episode, dice: episode):
+    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, slots=slots, draw=draw)
 
 
 def with_dice(episode, dice):
@@ -136,18 +136,44 @@ def test_going_on_is_dropping_what_was_seen(kind, number, seen, readers, buffer)
         assert texts(resumed, 20) == texts(undisturbed, seen + 20)[seen:]
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 40))
-def test_conversations_go_on_at_a_beginning(lengths, seen):
-    """Whole episodes that were seen are passed over; one that was begun is given from its beginning."""
-    source = make_source("memory", episodes_of(lengths))
-    undisturbed = list(islice(iter(make_epochs(source, endless=True).take, None), 60))
-    place = 0
-    left = seen
-    while left >= len(undisturbed[place]):
-        left -= len(undisturbed[place])
-        place += 1
-    resumed = make_epochs(source, endless=True, seen=seen)
-    assert [resumed.take() for _ in range(5)] == undisturbed[place : place + 5]
+def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
+    """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
+    queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]
+    batches = []
+    for _ in range(rounds):
+        for queue in queues:
+            if not queue:
+                said: list[str] = []
+                for message in epochs.take():
+                    said += [earlier["text"] for earlier in message.get(EARLIER, ())]
+                    queue.append((message["text"], said.copy()))
+                    said.append(message["text"])
+        batches.append([queue.pop(0) for queue in queues])
+    return batches
+
+
+@given(
+    KINDS,
+    st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 12), min_size=1, max_size=2),
+)
+def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, slots, stops):
+    """In the middle of them, each slot at another place of its own; also when it is stopped again."""
+    source = make_source(kind, episodes_of(lengths))
+    undisturbed = side_by_side(make_epochs(source, endless=True), slots, sum(stops) + 10)
+    seen = 0
+    for stop in stops:
+        seen += stop
+        resumed = make_epochs(source, endless=True, seen=seen * slots, slots=slots)
+        assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
+
+
+def test_a_rest_does_not_repeat_what_a_mutator_has_made_of_an_episode():
+    """`flatten` makes each message a conversation of its own, which holds what was said before."""
+    flat = [[{"text": f"0.{m}", "episode_done": True} for m in range(4)]]
+    rest = make_epochs(make_source("memory", flat), endless=True, seen=2).take()
+    assert [(message["text"], message.get(EARLIER, [])) for message in rest] == [("0.2", []), ("0.3", [])]
 
 
 @pytest.mark.parametrize("readers", READERS)

@@ -1,0 +1,49 @@
+"""All random generators that training draws from: seeded together, remembered and put back together."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002, the generator that others' code draws from
+    torch.manual_seed(seed)
+
+
+def random_state(own: random.Random) -> dict[str, Any]:
+    """The state of all generators and of the agent's own, as tensors, numbers and texts."""
+    name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
+    return {
+        "python": _packed(random),
+        "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(place), int(has_gauss), float(gauss)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "agent": _packed(own),
+    }
+
+
+def restore_random_state(state: dict[str, Any], own: random.Random) -> None:
+    """Put all generators where `random_state` saw them."""
+    _unpack(state["python"], random)
+    name, keys, *others = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *others))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if len(state["cuda"]) == torch.cuda.device_count():  # on another machine a GPU's states have no place
+        torch.cuda.set_rng_state_all(state["cuda"])
+    _unpack(state["agent"], own)
+
+
+def _packed(generator: Any) -> tuple[int, torch.Tensor, float | None]:
+    version, keys, gauss = generator.getstate()
+    return version, torch.tensor(keys), gauss
+
+
+def _unpack(state: tuple[int, torch.Tensor, float | None], generator: Any) -> None:
+    version, keys, gauss = state
+    generator.setstate((version, tuple(keys.tolist()), gauss))

@@ -1,0 +1,176 @@
+"""A run that was killed and is started again with the same command goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.learning.checkpoints import Checkpoint
+from parlai.agents.ranker.learning.randomness import random_state, restore_random_state, seed_everything
+from parlai.agents.ranker.learning.step import LearningAgent
+from parlai.core.metrics import Metric
+from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch, Output
+from parlai.utils.distributed import is_primary_worker, num_workers, sync_object
+
+from polyencoder.errors import CheckpointError
+from polyencoder.files import replacing
+
+TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
+LOWER_IS_BETTER = ("loss", "ppl", "mean_rank")  # as ParlAI's training loop has it, whatever the mode says
+
+
+class ResumableAgent(LearningAgent):
+    """Saves and restores what training depends on, beyond the weights and ParlAI's own states."""
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self._restored: dict[str, Any] | None = None  # until the first batch: ParlAI seeds in between
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._resumed_at: int | None = None
+        self._best: float | None = None
+        self._is_best = False
+        self._validated_at = 0
+        self._is_over = False
+        if not shared and opt.get("load_from_checkpoint"):
+            _prepare(opt)
+        seed = opt.get("seed")
+        if seed is not None and not shared and self._trains(opt):
+            seed_everything(seed)  # ParlAI does so when the weights have been drawn already
+        super().__init__(opt, shared)
+        if seed is not None:
+            self.random = Random(seed)
+
+    @staticmethod
+    def _trains(opt: Opt) -> bool:
+        datatype = opt.get("datatype") or ""
+        return "train" in datatype and "evalmode" not in datatype and not opt.get("interactive_mode")
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        states = super().state_dict()
+        if hasattr(self, "optimizer"):
+            states[TRAINING_KEY] = self.training_state()
+        return states
+
+    def training_state(self) -> dict[str, Any]:
+        """What a run needs to go on, in tensors, numbers, texts and containers of them: all that may be unpickled."""
+        gradients = [p.grad for p in self.model.parameters()] if self._number_grad_accum else []
+        return {
+            "random": random_state(self.random),
+            "accumulated": {"batches": self._number_grad_accum, "gradients": gradients},  # --update-freq
+            "best": self._best,
+            "validated_at": self._validated_at,
+        }
+
+    def save(self, path: str | None = None) -> None:
+        """Write a checkpoint beside its name and rename it. If it cannot be written, training goes on all the same."""
+        path = path or self.opt.get("model_file")
+        if not path:
+            return
+        if self._best_is_kept(path):
+            logging.info(f"{path} stays: it has the best validation of this run")
+            return
+        try:
+            if not os.path.exists(f"{path}.dict"):
+                self.dict.save(f"{path}.dict", sort=False)
+            with replacing(f"{path}.opt") as temporary:
+                self.opt.save(str(temporary))
+            self._checkpoint_at(path).write(self.state_dict(), keep_previous=self._is_resumed_from(path))
+        except OSError as error:
+            message = f"{path} could not be written: {error.strerror}"
+            if self._is_over or not self._trains(self.opt):
+                raise CheckpointError(message) from error
+            logging.error(f"{message}. Training goes on; what was saved before is untouched")
+
+    def _checkpoint_at(self, path: str) -> Checkpoint:
+        return self._checkpoints.setdefault(path, Checkpoint(path))
+
+    def _is_resumed_from(self, path: str) -> bool:
+        """Whether a restart reads this file: not the best model's where there are checkpoints."""
+        model_file = self.opt.get("model_file")
+        return path != model_file or not os.path.exists(f"{model_file}.checkpoint")
+
+    def _best_is_kept(self, path: str) -> bool:
+        """Whether ParlAI is about to write the last weights over the best, since its resumed loop knows of none."""
+        resumed = self._resumed_at is not None and path == self.opt.get("model_file")
+        return resumed and self._best is not None and not self._is_best and os.path.exists(path)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._is_over = True
+        for checkpoint in self._checkpoints.values():
+            checkpoint.seal()
+
+    # ---- going on
+
+    def load(self, path: str) -> dict[str, Any]:
+        states = super().load(path)
+        if self._trains(self.opt) and not self._is_finetune:
+            self._restored = states.get(TRAINING_KEY)
+        if self._restored:
+            self._resumed_at = states["number_training_updates"]
+            self._best, self._validated_at = self._restored["best"], self._restored["validated_at"]
+        return states
+
+    def train_step(self, batch: Batch) -> Output | None:
+        for checkpoint in self._checkpoints.values():
+            checkpoint.seal()
+        if self._restored:
+            self.restore_training_state(self._restored)
+            self._restored = None
+        self._is_best = False
+        return super().train_step(batch)
+
+    def restore_training_state(self, state: dict[str, Any]) -> None:
+        """Before the first batch of a resumed run: put back what `training_state` gave."""
+        if is_primary_worker():  # the checkpoint is its own
+            restore_random_state(state["random"], self.random)
+        self._number_grad_accum = state["accumulated"]["batches"]
+        for parameter, gradient in zip(self.model.parameters(), state["accumulated"]["gradients"], strict=False):
+            parameter.grad = None if gradient is None else gradient.to(parameter)
+
+    def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
+        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
+        if not self._is_premature():
+            super().receive_metrics(metrics_dict)
+        self._validated_at = self._number_training_updates
+        name = self.opt.get("validation_metric")
+        value = metrics_dict.get(name)
+        if value is None:
+            return
+        value = value.value() if isinstance(value, Metric) else float(value)
+        lower = name in LOWER_IS_BETTER or self.opt.get("validation_metric_mode") == "min"
+        self._is_best = self._best is None or (value < self._best if lower else value > self._best)
+        if self._is_best:
+            self._best = value
+
+    def _is_premature(self) -> bool:
+        """Whether ParlAI validates only since a resumed loop has forgotten when it did so (`-vstep`).
+
+        The plateau that the schedule looks for must not be that of one update.
+        """
+        steps = self.opt.get("validation_every_n_steps", -1)
+        just_resumed = self._resumed_at is not None and self._number_training_updates <= self._resumed_at + 1
+        return just_resumed and self._number_training_updates - self._validated_at < steps
+
+
+def _prepare(opt: Opt) -> None:
+    """Before ParlAI's training loop loads anything: a checkpoint that is whole, or none."""
+    model_file = opt.get("model_file")
+    if not model_file:
+        return
+    override = opt.setdefault("override", {})
+    checkpoint, best = Checkpoint(f"{model_file}.checkpoint"), Checkpoint(model_file)
+    batch = (opt.get("batchsize") or 1) * num_workers()
+    if opt.get("init_model") == checkpoint.path:
+        if not sync_object(not is_primary_worker() or checkpoint.make_ready(batch=batch, otherwise=[best])):
+            opt["init_model"] = override.get("init_model")
+    elif is_primary_worker() and os.path.exists(model_file):
+        best.make_ready(batch=batch)
+    sync_object(None)
+    # The loop makes its agent anew at the end, to evaluate the best model: not from the checkpoint. It passes on the
+    # dictionary of what the command has set, this very one.
+    override["load_from_checkpoint"] = False

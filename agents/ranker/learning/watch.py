@@ -1,0 +1,128 @@
+"""Training that can be watched: a progress line, a record of how the model was made, a curve at the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.learning.curve import Curve
+from parlai.agents.ranker.learning.progress import Goal, Progress, ProgressLine, Rate, line
+from parlai.agents.ranker.learning.record import write_record
+from parlai.agents.ranker.learning.resume import ResumableAgent
+from parlai.core.message import Message
+from parlai.core.metrics import Metric
+from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch, Output
+from parlai.tasks.selection.epochs import EPOCH_EXAMPLES
+from parlai.utils.distributed import is_primary_worker, num_workers
+
+from polyencoder.errors import ConfigError
+
+# what the line and the curve call the numbers that ParlAI's reports have
+IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}
+IN_VALIDATION = {"loss": "loss", "hits@1": "R@1"}
+
+
+class WatchedAgent(ResumableAgent):
+    """Shows and records how training goes, in ParlAI's training loop and its first process."""
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self.curve = Curve()
+        self._before = Progress()
+        self._examples = 0
+        self._epoch: int | None = None
+        self._started = time.monotonic()
+        self._rate = Rate()
+        self._line: ProgressLine | None = None
+        super().__init__(opt, shared)
+        self._is_watched = not shared and bool(opt.get("load_from_checkpoint")) and is_primary_worker()
+        if self._is_watched and opt.get("model_file"):
+            self._write_record()
+        if self._is_watched and ProgressLine.is_wanted():
+            self._line = ProgressLine()
+
+    # ---- what a resumed run knows of its first parts
+
+    def training_state(self) -> dict[str, Any]:
+        done = self._progress()
+        own = {"curve": self.curve.points, "examples": done.examples, "seconds": done.seconds}
+        return {**super().training_state(), **own}
+
+    def load(self, path: str) -> dict[str, Any]:
+        states = super().load(path)
+        if self._restored and "curve" in self._restored:
+            self.curve = Curve(self._restored["curve"])
+            self._before = Progress(examples=self._restored["examples"], seconds=self._restored["seconds"])
+        return states
+
+    # ---- while it trains
+
+    def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
+        if self._line and self._epoch is None and isinstance(observations, list):
+            self._epoch = next((obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs), None)
+        replies: list[Message] = super().batch_act(observations)
+        return replies
+
+    def train_step(self, batch: Batch) -> Output | None:
+        output = super().train_step(batch)
+        self._examples += batch.batchsize * num_workers()
+        if self._line:
+            self._rate.add(time.monotonic(), batch.batchsize * num_workers())
+            if self._line.due():
+                self._show(self._line)
+        return output
+
+    def report(self) -> dict[str, Metric]:
+        """ParlAI asks for it when it logs: a point of the curve."""
+        report: dict[str, Metric] = super().report()
+        if self._is_watched and self.is_training:
+            self.curve.add("training", self._number_training_updates, _renamed(report, IN_TRAINING))
+        return report
+
+    def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
+        super().receive_metrics(metrics_dict)
+        self.curve.add("validation", self._number_training_updates, _renamed(metrics_dict, IN_VALIDATION))
+        self._rate.pause()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._line:
+            self._line.close()
+        if self._is_watched and self.curve and self.opt.get("model_file"):
+            self._draw()
+            self._is_watched = False
+
+    # ---- how it is shown
+
+    def _progress(self) -> Progress:
+        seconds = self._before.seconds + time.monotonic() - self._started
+        return Progress(self._before.examples + self._examples, self._number_training_updates, seconds)
+
+    def _show(self, shown: ProgressLine) -> None:
+        goal, done, rate = Goal.of(self.opt, epoch=self._epoch), self._progress(), self._rate.value()
+        numbers = _renamed(super().report(), IN_TRAINING)
+        known = {name: value for name, value in numbers.items() if value is not None}
+        text = line(rate=rate, report=known, seconds_left=goal.seconds_left(done, rate=rate))
+        shown.show(text, share=goal.share(done))
+
+    def _write_record(self) -> None:
+        path = f"{self.opt['model_file']}.run.json"
+        try:
+            write_record(path, self.opt, updates=self._number_training_updates)
+        except OSError as error:
+            logging.error(f"{path} could not be written: {error.strerror}")
+
+    def _draw(self) -> None:
+        path = f"{self.opt['model_file']}.png"
+        try:
+            self.curve.draw(path)
+        except ConfigError as error:
+            logging.info(f"no curve is drawn: {error}")
+        except OSError as error:
+            logging.error(f"{path} could not be written: {error.strerror}")
+
+
+def _renamed(report: dict[str, Any], names: dict[str, str]) -> dict[str, float | None]:
+    values = {new: report.get(name) for name, new in names.items()}
+    return {name: value.value() if isinstance(value, Metric) else value for name, value in values.items()}

@@ -1,0 +1,183 @@
+"""What a run shows and leaves behind: the progress line, the record, the curve."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import pty
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import parlai.utils.logging as logging
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.agents.ranker.learning import progress as progress_module
+from parlai.agents.ranker.learning.curve import Curve
+from parlai.agents.ranker.learning.progress import Goal, Progress, ProgressLine, Rate, line
+from parlai.agents.ranker.learning.record import write_record
+from parlai.core.opt import Opt
+from parlai.scripts.train_model import TrainModel
+from PIL import Image
+
+from polyencoder.errors import ConfigError
+
+OPTIONS = {"model": "biencoder", "task": "selection:jsonl", "loglevel": "info", "dict_maxtokens": 300, "batchsize": 4}
+OPTIONS |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "text_truncate": 16, "n_positions": 32}
+OPTIONS |= {"eval_candidates": "batch", "log_every_n_steps": 2, "validation_every_n_epochs": 1.0, "seed": 1}
+
+
+# ---- the line
+
+
+def test_goals_and_what_is_left():
+    goal = Goal.of(Opt(num_epochs=2.5, max_train_steps=-1, max_train_time=100.0), epoch=400)
+    assert goal == Goal(examples=1000, updates=None, seconds=100)
+    done = Progress(examples=250, updates=10, seconds=20)
+    assert goal.share(done) == 0.25
+    assert goal.seconds_left(done, rate=10) == 75
+    assert goal.seconds_left(done, rate=1) == 80  # the time is up before
+    steps = Goal.of(Opt(num_epochs=-1, max_train_steps=40, max_train_time=-1), epoch=400)
+    assert steps.seconds_left(done, rate=10) == 75
+    assert steps.share(Progress(examples=2000, updates=50)) == 1
+
+
+def test_nothing_is_promised_of_what_is_not_known():
+    endless = Goal.of(Opt(num_epochs=-1), epoch=None)
+    assert endless.share(Progress(5, 5, 5)) is None
+    assert endless.seconds_left(Progress(5, 5, 5), rate=5) is None
+    assert Goal.of(Opt(num_epochs=3), epoch=None) == endless  # of a task that does not say how long an epoch is
+    assert Goal(examples=10).seconds_left(Progress(), rate=0) is None
+    assert line(rate=0, report={}, seconds_left=None) == ""
+
+
+def test_the_line():
+    report = {"loss": 1.34219, "R@1": 0.4777, "learning rate": 5e-5}
+    expected = "1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left"
+    assert line(rate=1184.2, report=report, seconds_left=192) == expected
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 512)), min_size=2, max_size=20))
+def test_the_rate_leaves_out_pauses(batches):
+    rate, now = Rate(), 0.0
+    rate.add(now, 10_000)  # how long it took is not known
+    now += 1000
+    rate.pause()
+    rate.add(now, 10_000)
+    for seconds, examples in batches:
+        now += seconds
+        rate.add(now, examples)
+    seconds, examples = map(sum, zip(*batches, strict=True))
+    assert rate.value() == pytest.approx(examples / seconds)
+
+
+def test_the_line_gives_way_to_the_log(monkeypatch):
+    """A log line never stands behind the progress line, and nothing of it stays."""
+    screen = io.StringIO()
+    monkeypatch.setattr(progress_module, "EVERY", 0)
+    handler = logging.logger.streamHandler
+    old = handler.setStream(screen)
+    logging.logger.setLevel("INFO")
+    try:
+        shown = ProgressLine(screen)
+        shown.show("loss 2", share=0.5)
+        logging.info("a line of the log")
+        shown.show("loss 1", share=0.75)
+        shown.close()
+    finally:
+        handler.setStream(old)
+    assert " 50%|" in screen.getvalue()
+    before, _, after = screen.getvalue().partition(" INFO")
+    assert before.rpartition("\r")[0].rpartition("\r")[2].strip() == "", "cleared before the log line"
+    assert "loss 1" in after
+    assert after.rpartition("\r")[2].strip() == ""
+    assert shown._give_way not in logging.logger.filters
+
+
+# ---- the files
+
+
+def test_the_record_keeps_the_starts_of_a_resumed_run(tmp_path, monkeypatch):
+    path = str(tmp_path / "model.run.json")
+    monkeypatch.setattr(sys, "argv", ["parlai", "train_model", "-t", "my task"])
+    opt = Opt(seed=3, learningrate=1e-3, override={"a": 1}, odd={1, 2})
+    for updates in (0, 40, 90):
+        write_record(path, opt, updates=updates)
+    record = json.loads(Path(path).read_text())
+    assert [start["updates"] for start in record["starts"]] == [0, 40, 90]
+    assert record["starts"][0]["command"] == "parlai train_model -t 'my task'"
+    assert record["starts"][0]["versions"].keys() >= {"python", "torch", "transformers", "parlai", "parlai-polyencoder"}
+    assert record["seed"] == 3
+    assert record["options"]["learningrate"] == 1e-3
+    assert "override" not in record["options"]
+    write_record(path, opt, updates=0)  # another run with the same name
+    assert len(json.loads(Path(path).read_text())["starts"]) == 1
+
+
+def test_a_curve_is_a_picture(tmp_path):
+    curve = Curve()
+    assert not curve
+    for updates in range(0, 100, 10):
+        curve.add("training", updates, {"loss": 1 / (updates + 1), "R@1": None, "learning rate": 1e-3})
+    curve.add("validation", 50, {"loss": 0.5, "R@1": 0.1})
+    curve.draw(str(tmp_path / "model.png"))
+    with Image.open(tmp_path / "model.png") as image:
+        assert image.format == "PNG"
+        assert min(image.size) > 500
+        assert len(image.getcolors(1_000_000)) > 10
+    assert Curve(json.loads(json.dumps(curve.points))).points == curve.points
+
+
+def test_without_its_extra_a_curve_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[plot\]'"):
+        Curve().draw(str(tmp_path / "model.png"))
+    assert not list(tmp_path.iterdir())
+
+
+# ---- a run
+
+
+@pytest.fixture
+def options(tmp_path):
+    for split, count in {"train": 16, "valid": 8, "test": 8}.items():
+        lines = (json.dumps({"context": f"question {n}", "response": f"answer {n}"}) + "\n" for n in range(count))
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    return OPTIONS | {"selection_folder": str(tmp_path), "model_file": str(tmp_path / "model")}
+
+
+def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatch):
+    """The line is for a terminal, the files for both; TensorBoard takes our metrics."""
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # lines and columns
+    monkeypatch.setattr(progress_module, "EVERY", 0)
+    with open(terminal, "w") as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        TrainModel.main(**options, num_epochs=2, tensorboard_log=True)
+        stderr.flush()
+        with open(main, "rb", buffering=0) as screen:
+            shown = screen.read(65536).decode()
+    assert " examples/s, loss " in shown
+    assert "left" in shown
+    assert " 50%|" in shown
+    record = json.loads((tmp_path / "model.run.json").read_text())
+    assert [start["updates"] for start in record["starts"]] == [0]
+    assert record["seed"] == 1
+    assert (tmp_path / "model.png").stat().st_size > 1000
+    assert [file for file in (tmp_path / "model.tensorboard").iterdir() if file.stat().st_size]
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    monkeypatch.setattr(logging.logger.streamHandler, "stream", log := io.StringIO())
+    (tmp_path / "model.png").unlink()
+    TrainModel.main(**options, num_epochs=3)
+    assert "examples/s" not in pipe.getvalue()
+    assert "\r" not in log.getvalue()
+    assert log.getvalue().count("no curve is drawn: the package `matplotlib` is not installed") == 1
+    assert not (tmp_path / "model.png").exists()
+    assert [start["updates"] for start in json.loads((tmp_path / "model.run.json").read_text())["starts"]] == [0, 4]
