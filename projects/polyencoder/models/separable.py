@@ -18,8 +18,7 @@ from polyencoder.text.tokens import TokenBatch
 class SeparableRanker(nn.Module, ABC):
     """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2).
 
-    The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is the training path,
-    which distributed training needs as one call.
+    The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all of them in one call.
     """
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
