@@ -11,10 +11,10 @@ from parlai.scripts.interactive import Interactive
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
+from polyencoder.calibration.fitting import fit
+from polyencoder.calibration.observations import observe
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.evaluation import Example
-from polyencoder.fitting import fit
-from polyencoder.observations import observe
 
 NONE = "I have no good answer to that."
 

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from polyencoder.calibration import DEPTH, calibration_file
+from polyencoder.calibration.fitting import Fit, Reliability, fit
+from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.options import Device, Model, load
 from polyencoder.errors import ConfigError
-from polyencoder.fitting import Fit, Reliability, fit
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.observations import observe, observe_search
 from polyencoder.ranker import Ranker
 from polyencoder.reading.examples import Example, read_examples
 

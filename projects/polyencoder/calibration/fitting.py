@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyencoder.calibration import DEPTH, Calibration
+from polyencoder.calibration.observations import Observations
+from polyencoder.calibration.probability import DEPTH, Calibration
 from polyencoder.errors import InputError
-from polyencoder.observations import Observations
 
 __all__ = ["Bin", "Fit", "Reliability", "fit", "reliability"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from polyencoder.calibration import DEPTH
+from polyencoder.calibration.probability import DEPTH
 from polyencoder.evaluation import example_scores
 from polyencoder.reading.examples import Example
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from polyencoder.calibration import DEPTH, Calibration
+from polyencoder.calibration.fitting import fit, reliability
+from polyencoder.calibration.observations import Observations
 from polyencoder.errors import InputError
-from polyencoder.fitting import fit, reliability
-from polyencoder.observations import Observations
 
 SPREAD = 2.0
 

@@ -1,0 +1,21 @@
+"""Scores as probabilities (`probability`), fitted (`fitting`) to what a model says of examples (`observations`)."""
+
+from __future__ import annotations
+
+from polyencoder.calibration.probability import (
+    DEPTH,
+    Calibration,
+    LeastProbability,
+    calibration_file,
+    least_probability,
+    read_calibration,
+)
+
+__all__ = [
+    "DEPTH",
+    "Calibration",
+    "LeastProbability",
+    "calibration_file",
+    "least_probability",
+    "read_calibration",
+]
