@@ -13,10 +13,11 @@ from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
-from parlai.utils.distributed import is_primary_worker, num_workers, sync_object
+from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.errors import CheckpointError
 from polyencoder.files import replacing
+from polyencoder.learning.gather import gather_objects
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
 LOWER_IS_BETTER = ("loss", "ppl", "mean_rank")  # as ParlAI's training loop has it, whatever the mode says
@@ -166,11 +167,12 @@ def _prepare(opt: Opt) -> None:
     checkpoint, best = Checkpoint(f"{model_file}.checkpoint"), Checkpoint(model_file)
     batch = (opt.get("batchsize") or 1) * num_workers()
     if opt.get("init_model") == checkpoint.path:
-        if not sync_object(not is_primary_worker() or checkpoint.make_ready(batch=batch, otherwise=[best])):
+        ready = not is_primary_worker() or checkpoint.make_ready(batch=batch, otherwise=[best])
+        if not gather_objects(ready)[0]:
             opt["init_model"] = override.get("init_model")
     elif is_primary_worker() and os.path.exists(model_file):
         best.make_ready(batch=batch)
-    sync_object(None)
+    gather_objects(None)  # nobody reads before the first process is done
     # The loop makes its agent anew at the end, to evaluate the best model: not from the checkpoint. It passes on the
     # dictionary of what the command has set, this very one.
     override["load_from_checkpoint"] = False

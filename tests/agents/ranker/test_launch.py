@@ -110,7 +110,7 @@ def test_two_processes_have_the_curve_of_one(options, launched, tmp_path):
     reports = launched("train_model", half, half)
     curve = losses(one)
     assert len(curve) >= 12
-    assert curve[-1] < 0.9 * curve[0]
+    assert sum(curve[-3:]) < 0.9 * sum(curve[:3]), "the last epoch is learnt better than the first"
     assert losses(two) == pytest.approx(curve, rel=1e-3)
     for valid, test in reports:
         for report in (valid, test):
