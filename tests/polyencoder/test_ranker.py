@@ -38,7 +38,7 @@ def test_the_order_is_the_scores(ranker, sentences):
     assert len({one.score for one in ranking}) == len(candidates)
     for one in ranking:
         assert one == Ranked(one.index, candidates[one.index], scores[one.index].item())
-        assert [type(value) for value in one] == [int, str, float]
+        assert [type(value) for value in one] == [int, str, float, type(None)]  # no probability: not calibrated
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 6, 7, 1000])
@@ -80,8 +80,8 @@ def test_many_contexts_are_scored_as_one_by_one(ranker, sentences):
 
 
 def test_one_candidate(ranker):
-    ((index, text, _),) = ranker.rank("hi", ["hello"])
-    assert (index, text) == (0, "hello")
+    (only,) = ranker.rank("hi", ["hello"])
+    assert (only.index, only.text) == (0, "hello")
 
 
 def test_an_empty_candidate_is_a_candidate(ranker):
@@ -155,7 +155,7 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
         Ranker.from_pretrained("no/such-model")
 
 
-def test_a_hub_id_fetches_the_three_files_alone(monkeypatch, make_ranker, tmp_path, sentences):
+def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, tmp_path, sentences):
     ranker = make_ranker("bi")
     ranker.save_pretrained(tmp_path / "snapshot")
     asked = {}
@@ -164,7 +164,7 @@ def test_a_hub_id_fetches_the_three_files_alone(monkeypatch, make_ranker, tmp_pa
         lambda name, allow_patterns: asked.update({name: allow_patterns}) or str(tmp_path / "snapshot"),
     )
     again = Ranker.from_pretrained("someone/model")
-    assert asked == {"someone/model": ["config.json", "model.safetensors", "tokenizer.json"]}
+    assert asked == {"someone/model": ["config.json", "model.safetensors", "tokenizer.json", "calibration.json"]}
     assert torch.equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 

@@ -109,6 +109,8 @@ class Checkpoint:
                 return True
         if damage:
             raise damage
+        if not os.path.exists(self.path + COUNTERS) or _read_json(self.path + COUNTERS):
+            return True  # a model that was copied: before a run's first checkpoint its counters are there, and empty
         logging.warning(f"the run was killed while it wrote its first checkpoint, {self.path}: beginning anew")
         write_text(self.path + COUNTERS, NO_COUNTERS)
         self._discard("")
@@ -166,6 +168,12 @@ class Checkpoint:
         there = os.path.exists(self.path + suffix)
         Path(self.path + suffix).unlink(missing_ok=True)
         return there
+
+
+def write_states(states: dict[str, Any], path: str) -> None:
+    """Write a model's states beside their name and rename them; no counters go with them."""
+    with replacing(path) as temporary:
+        _save(states, temporary)
 
 
 def _save(states: dict[str, Any], path: Path) -> None:

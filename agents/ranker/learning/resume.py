@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.learning.checkpoints import Checkpoint
+from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
 from parlai.agents.ranker.learning.randomness import random_state, restore_random_state, seed_everything
 from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.metrics import Metric
@@ -32,9 +32,12 @@ class ResumableAgent(LearningAgent):
         self._resumed_at: int | None = None
         self._best: float | None = None
         self._is_best = False
+        self._has_validated = False
         self._validated_at = 0
         self._is_over = False
-        if not shared and opt.get("load_from_checkpoint"):
+        # ParlAI's training loop alone sets it; the options of some published models have it as well
+        self._is_in_loop = not shared and bool(opt.get("load_from_checkpoint")) and self._trains(opt)
+        if self._is_in_loop:
             _prepare(opt)
         seed = opt.get("seed")
         if seed is not None and not shared and self._trains(opt):
@@ -79,12 +82,19 @@ class ResumableAgent(LearningAgent):
                 self.dict.save(f"{path}.dict", sort=False)
             with replacing(f"{path}.opt") as temporary:
                 self.opt.save(str(temporary))
-            self._checkpoint_at(path).write(self.state_dict(), keep_previous=self._is_resumed_from(path))
+            if self._is_loops_own(path):
+                self._checkpoint_at(path).write(self.state_dict(), keep_previous=self._is_resumed_from(path))
+            else:
+                write_states(self.state_dict(), path)
         except OSError as error:
             message = f"{path} could not be written: {error.strerror}"
             if self._is_over or not self._trains(self.opt):
                 raise CheckpointError(message) from error
             logging.error(f"{message}. Training goes on; what was saved before is untouched")
+
+    def _is_loops_own(self, path: str) -> bool:
+        """Whether ParlAI's training loop saves, which writes its counters next: a checkpoint, or the best model."""
+        return self._is_in_loop and (self._has_validated or path.endswith(".checkpoint"))
 
     def _checkpoint_at(self, path: str) -> Checkpoint:
         return self._checkpoints.setdefault(path, Checkpoint(path))
@@ -109,7 +119,8 @@ class ResumableAgent(LearningAgent):
 
     def load(self, path: str) -> dict[str, Any]:
         states = super().load(path)
-        if self._trains(self.opt) and not self._is_finetune:
+        is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
+        if is_whole and self._trains(self.opt) and not self._is_finetune:
             self._restored = states.get(TRAINING_KEY)
         if self._restored:
             self._resumed_at = states["number_training_updates"]
@@ -137,6 +148,7 @@ class ResumableAgent(LearningAgent):
         """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
         if not self._is_premature():
             super().receive_metrics(metrics_dict)
+        self._has_validated = True
         self._validated_at = self._number_training_updates
         name = self.opt.get("validation_metric")
         value = metrics_dict.get(name)

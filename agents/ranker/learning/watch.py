@@ -36,7 +36,7 @@ class WatchedAgent(ResumableAgent):
         self._rate = Rate()
         self._line: ProgressLine | None = None
         super().__init__(opt, shared)
-        self._is_watched = not shared and bool(opt.get("load_from_checkpoint")) and is_primary_worker()
+        self._is_watched = self._is_in_loop and is_primary_worker()
         if self._is_watched and opt.get("model_file"):
             self._write_record()
         if self._is_watched and ProgressLine.is_wanted():

@@ -33,8 +33,8 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     """Write each float32 graph of a folder again as `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs; embeddings, attention between
-    tokens, layer normalisation and the second layer of each feed-forward block stay float32. The scale of activations is that of a whole batch, so that a text's
-    vector depends a little on the texts beside it.
+    tokens, layer normalisation and the second layer of each feed-forward block stay float32. The scale of activations
+    is that of a whole batch, so that a text's vector depends a little on the texts beside it.
 
     Args:
         folder: what `export_onnx` wrote.

@@ -45,7 +45,9 @@ def test_the_linear_layers_are_int8_and_the_rest_is_not(quantized):
         matrices = [name for name, dims in integer.items() if dims == 2]
         assert len(matrices) == 2 * 5  # two layers: query, key, value, output, the first of the feed-forward part
         assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 5
-        floats = [one.name for one in graph.initializer if tuple(one.dims) == (32, 16)]  # the feed-forward part's second
+        floats = [
+            one.name for one in graph.initializer if tuple(one.dims) == (32, 16)
+        ]  # the feed-forward part's second
         assert len(floats) == 2
 
 

@@ -132,6 +132,14 @@ def test_the_best_model_stands_in_for_a_first_checkpoint_without_counters(tmp_pa
     assert what_is_there(best) == (SAVES - 1, SAVES - 1)
 
 
+def test_a_model_that_was_copied_without_its_counters_stays(tmp_path):
+    best = tmp_path / "model"
+    train(best, start=0)
+    (tmp_path / "copy").write_bytes(best.read_bytes())
+    assert Checkpoint(str(tmp_path / "copy")).make_ready(batch=1)
+    assert (tmp_path / "copy").read_bytes() == best.read_bytes()
+
+
 @pytest.mark.parametrize("counters", [True, False])
 def test_files_of_others_are_left_alone(tmp_path, counters):
     path = tmp_path / "model"
