@@ -142,7 +142,7 @@ def add_cache_args(parser: ParlaiParser) -> None:
         default=0,
         help="Train with the memory of this many contexts of --text-truncate tokens, whatever the batch size: a batch "
         "goes through the encoder in pieces with as many tokens, and again to compute gradients, which stay the same "
-        "(gradient caching). A step takes about a third longer. 0: all at once.",
+        "(gradient caching). It costs one more forward pass. 0: all at once.",
     )
 
 
@@ -155,7 +155,7 @@ def add_pair_args(parser: ParlaiParser) -> None:
         default=0,
         help="Train with the memory of this many tokens, however many pairs of context and candidate a batch has: "
         "pairs of like length go through the encoder together, at most so many tokens at a time, and again to compute "
-        "gradients, which stay the same. A step takes about a third longer. 0: all at once.",
+        "gradients, which stay the same. It costs one more forward pass. 0: all at once.",
     )
 
 
