@@ -16,6 +16,7 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker import separable_agent
+from parlai.agents.ranker.learning.randomness import seed_everything
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
@@ -150,7 +151,7 @@ def train(task_of: Callable[[str], dict[str, Any]]) -> Callable[..., dict[str, f
     """(model, model_file, **options) -> the last validation's report, of a tiny model of this kind on its task."""
 
     def run(model: str, model_file: Path | str, **options: Any) -> dict[str, float]:
-        torch.manual_seed(0)
+        seed_everything(0)
         defaults = {**TINY, **LEARNING, **PARTICULAR[model], **task_of(model)}
         valid, _ = TrainModel.main(**{**defaults, "model": model, "model_file": str(model_file), **options})
         return _numbers(valid)

@@ -140,7 +140,7 @@ def test_training_with_background_workers(options, trained_on, tmp_path):
     assert len(flat(trained_on)) == 2 * EXAMPLES
     ahead = Counter(flat(trained_on))
     assert set(ahead) <= set(questions())
-    assert len(ahead) > EXAMPLES // 2
+    assert len(ahead) >= EXAMPLES // 2  # the share of one, if it was ahead all the time
 
 
 def _one_process(rank: int, count: int, rendezvous: str, opt, results) -> None:

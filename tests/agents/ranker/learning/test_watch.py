@@ -142,6 +142,12 @@ def test_without_its_extra_a_curve_says_so(tmp_path, monkeypatch):
 # ---- a run
 
 
+@pytest.fixture(autouse=True)
+def heard(monkeypatch):
+    """Scripts of ParlAI that ran before in this process may have muted its console."""
+    monkeypatch.setattr(logging.logger.streamHandler, "level", logging.INFO)
+
+
 @pytest.fixture
 def options(tmp_path):
     for split, count in {"train": 16, "valid": 8, "test": 8}.items():
