@@ -144,8 +144,11 @@ def test_without_its_extra_a_curve_says_so(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
-    """Scripts of ParlAI that ran before in this process may have muted its console."""
+    """What ran before in this process may have muted ParlAI's console, or disabled all loggers that there were."""
     monkeypatch.setattr(logging.logger.streamHandler, "level", logging.INFO)
+    monkeypatch.setattr(logging.logger, "disabled", False)
+    monkeypatch.setattr(logging.logger.manager, "disable", 0)
+    logging.logger._cache.clear()
 
 
 @pytest.fixture
