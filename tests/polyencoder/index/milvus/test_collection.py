@@ -172,7 +172,9 @@ class TestAServer:
                 request()
             assert "secret" not in str(caught.value)
             assert "\n" not in str(caught.value)
-        assert capfd.readouterr().err == ""
+        # gRPC's own native code may say that the server went away; pymilvus and we say nothing more than the errors.
+        printed = capfd.readouterr().err.splitlines()
+        assert [line for line in printed if "Got goaway" not in line] == []
 
     def test_where_nobody_listens(self, ranker, capfd):
         with socket.socket() as free:
