@@ -11,8 +11,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when hugg
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -34,6 +36,14 @@ SENTENCES = [
     "that is great , my brother likes to ski too !",
 ]
 N_POSITIONS = 64
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test begins with the same random state, whatever ran before it: none passes or fails by luck."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ Options are given as ParlAI's scripts take them in Python: `model_file=...` is `
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,8 +70,6 @@ def _episodes(part: str) -> list[list[dict[str, Any]]]:
 @pytest.fixture(autouse=True)
 def _calm() -> None:
     logging.logger.setLevel(logging.ERROR)
-    torch.manual_seed(0)
-    random.seed(0)
 
 
 @pytest.fixture(scope="session")
