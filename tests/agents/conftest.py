@@ -41,7 +41,7 @@ TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "logl
 # Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
 LEARNING = {"learningrate": 1e-2, "warmup_updates": 5, "batchsize": 16, "eval_batchsize": 7, "seed": 1}
 LEARNING |= {"num_epochs": 12.1, "validation_every_n_epochs": 4.0}
-LEARNING |= {"validation_metric": "loss", "validation_cutoff": 0.0}
+LEARNING |= {"validation_metric": "loss", "validation_cutoff": 0.0, "log_every_n_secs": -1.0}  # no clock has a say
 PARTICULAR = {
     "biencoder": {"reduction_type": "mean"},
     "polyencoder": {"reduction_type": "mean", "poly_n_codes": 4},
