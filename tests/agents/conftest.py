@@ -202,7 +202,9 @@ def make_agent(dictionary: str) -> Callable[..., Any]:
 
     def make(model: str, **options: Any) -> Any:
         if "model_file" in options and os.path.exists(options["model_file"]):
-            return create_agent(_parse(**{**options, "model": model, "model_file": str(options["model_file"])}))
+            # Not the beginning of a training loop, which would put the counters back to those of this file.
+            own = {"model": model, "model_file": str(options["model_file"]), "load_from_checkpoint": False}
+            return create_agent(_parse(**{**options, **own}))
         particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
         defaults = {**TINY, **particular, "dict_file": dictionary, "task": "fromfile", "datatype": "train"}
         return create_agent(_parse(**{**defaults, "model": model, **options}))
