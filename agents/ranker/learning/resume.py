@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
 from parlai.agents.ranker.learning.randomness import random_state, restore_random_state, seed_everything
 from parlai.agents.ranker.learning.step import LearningAgent
+from parlai.core.exceptions import StopTrainException
 from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
@@ -133,8 +135,19 @@ class ResumableAgent(LearningAgent):
         if self._restored:
             self.restore_training_state(self._restored)
             self._restored = None
+            if 0 < (self.opt.get("max_train_steps") or 0) <= self._number_training_updates:
+                return None  # the run was over: ParlAI's loop finds that out after a batch
         self._is_best = False
         return super().train_step(batch)
+
+    def update_params(self) -> None:
+        """As ParlAI's. The end of a schedule is left to its loop, which counts `--max-train-steps` as well.
+
+        Were the loop broken off in its last step, that would be missing in the counters and reports; and they would
+        be empty after a resumed run without any other step.
+        """
+        with suppress(StopTrainException):
+            super().update_params()
 
     def restore_training_state(self, state: dict[str, Any]) -> None:
         """Before the first batch of a resumed run: put back what `training_state` gave."""

@@ -209,6 +209,20 @@ def test_the_best_model_is_not_written_over_at_the_end(data, tmp_path):
     assert counters["final_valid_report"]["loss"] == pytest.approx(counters["valid_reports"][0]["loss"])
 
 
+@pytest.mark.parametrize("schedule", ["reduceonplateau", "linear", "cosine"])
+def test_a_run_that_is_over_stays_as_it_is(schedule, data, tmp_path):
+    model = tmp_path / "model"
+    options = f"--max-train-steps 8 --lr-scheduler {schedule} --update-freq 1 --validation-every-n-epochs -1"
+    ends = []
+    for batches_asked_for in (8, 9):  # ParlAI's loop knows only after one that the run was over
+        finish(start(model, data, options), model)
+        counters = json.loads(Path(f"{model}.trainstats").read_text())
+        ends.append((states(model)["model"], counters["final_valid_report"]["loss"]))
+        assert states(model)["number_training_updates"] == 8
+        assert counters["parleys"] == batches_asked_for
+    assert same(*ends)
+
+
 def test_a_seed_repeats_a_run_and_another_does_not(undisturbed, data, tmp_path):
     options = "--num-epochs 1"
     first = undisturbed(options)
