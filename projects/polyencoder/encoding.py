@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from polyencoder.files import fingerprint
 from polyencoder.models import SeparableRanker
 from polyencoder.text import TextEncoder, token_batches
 
+PART = 1 << 12  # texts that are tokenized at a time: what a tokenizer makes of one is a hundred times its ids
 BATCH_TOKENS = 1 << 14  # the most tokens of a batch, padding included; one long text does not widen a thousand short
 
 
@@ -21,14 +23,17 @@ def encode_candidates(
     candidates: Sequence[str],
     *,
     batch_size: int = 256,
+    remember: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
     """One vector for each candidate, [candidates, dim] on the model's device.
 
     Candidates are encoded from short to long in batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, so
-    that nearly nothing of a batch is padding. `progress` is told how many more are done after each batch.
+    that nearly nothing of a batch is padding. `remember` keeps the tokens of those that may come again; `progress` is
+    told how many more are done after each batch.
     """
-    ids = text.candidate_ids(candidates)
+    parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
+    ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
     device = next(model.parameters()).device
     out: Tensor | None = None
     for batch in token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=BATCH_TOKENS):

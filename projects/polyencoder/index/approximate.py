@@ -40,7 +40,7 @@ Exactness = Literal["approximate", "certified", "exact"]
 # Lists longer than this, and scoring everything is hardly slower.
 _LONGEST_LIST = 4096
 # The nearest to a group's mean are the nearest to its codes in another order: longer lists make up for that.
-_SHORTEST_LIST = 128
+_SHORTEST_LIST = 256
 # When so few rows, or so small a share of all, are allowed, FAISS would look at a lot to find them: they are scanned.
 _SCAN_ROWS = 8192
 _SCAN_SHARE = 1 / 64
@@ -100,7 +100,7 @@ class FaissSearch:
             exactness: what every result must be at least. "approximate": whatever the lists give. "certified": lists
                 are doubled until the certificate holds, then everything is scanned; at once, if the lists of this kind
                 of index prove nothing (see `FaissFile.has_exact_lists`). "exact": a scan.
-            list_length: how many rows each code, or group of codes, proposes; None for max(4 k, 128).
+            list_length: how many rows each code, or group of codes, proposes; None for max(4 k, 256).
             effort: how hard FAISS looks: `ef_search` (hnsw) or `nprobe` (ivf); None for the index's own, and more if
                 only some rows are allowed. "certified" reads all lists, whatever it is.
 

@@ -184,7 +184,7 @@ def _parameters(kind: str, vectors: Vectors, overrides: dict[str, int | str]) ->
     if kind.startswith("ivf"):
         wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
         nlist = int(overrides.get("nlist", max(1, min(wanted, rows // _LEAST_PER_CENTROID))))
-        found |= {"nlist": nlist, "nprobe": max(1, nlist // 64)}
+        found |= {"nlist": nlist, "nprobe": max(1, nlist // 8)}
         found["training_rows"] = min(rows, max(_TRAINING_PER_LIST * nlist, 1 << 16))
     if kind == "ivf-pq":
         pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)

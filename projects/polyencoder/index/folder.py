@@ -213,7 +213,7 @@ class FolderIndex(Index):
                 f"{self.folder}: was opened without its model, which new texts need; open it with a Ranker"
             )
         texts = self.catalogue.texts(start, stop)
-        vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts)
+        vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
         write_vectors(self.folder, start, *quantize(vectors, self.meta.dtype))
 
     def _map(self) -> Vectors:

@@ -63,7 +63,7 @@ def encode_here(
     with closing(Catalogue.open(folder)) as catalogue:
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
-            vectors = encode_candidates(model, text, texts, progress=advance)
+            vectors = encode_candidates(model, text, texts, remember=False, progress=advance)
             write_vectors(folder, first, *quantize(vectors, plan.dtype))
 
 

@@ -43,8 +43,13 @@ class TextEncoder:
         """The number of tokens in the vocabulary."""
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens. The lists are shared: do not change them."""
+    def ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
+        """Token ids of each text, without special tokens. The lists are shared: do not change them.
+
+        What will not come again need not be remembered.
+        """
+        if not remember:
+            return self._encode(texts)
         memory = self._memory
         if missing := [text for text in dict.fromkeys(texts) if text not in memory]:
             memory.update(zip(missing, self._encode(missing), strict=True))
@@ -75,12 +80,13 @@ class TextEncoder:
             max_tokens=self.config.text_truncate,
         )
 
-    def candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each candidate, surrounded by the start and end tokens."""
         limit = self.config.label_truncate
+        found = self.ids(texts, remember=remember)
         if self.config.truncation == "tokens":
-            return [[self.start_id, *ids, self.end_id][:limit] for ids in self.ids(texts)]
-        return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in self.ids(texts)]
+            return [[self.start_id, *ids, self.end_id][:limit] for ids in found]
+        return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
         """A padded batch of contexts, each a list of turns or one text."""
@@ -101,7 +107,7 @@ class TextEncoder:
         """A digest of all that decides which tokens a text becomes."""
         return fingerprint([self.tokenizer.to_str(), repr(self.config)])
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         encode = self.tokenizer.encode_batch_fast
         if len(texts) < MANY:
             return [encode([text], add_special_tokens=False)[0].ids for text in texts]

@@ -334,9 +334,8 @@ def test_a_shard_that_was_cut_short(make_index, tmp_path):
 
 def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch):
     """Ten times the candidates, the same peak of what Python and numpy allocate."""
-    monkeypatch.setattr("polyencoder.text.encoder.MEMORY", 1000)
 
-    def encode(model, text, texts, progress):  # as cheap as can be: many thousands are encoded
+    def encode(model, text, texts, remember, progress):  # as cheap as can be: many thousands are encoded
         progress(len(texts))
         return torch.tensor([[float(len(t))] * model.dim for t in texts])
 

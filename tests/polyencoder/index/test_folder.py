@@ -194,7 +194,7 @@ class TestChanging:
         encoded = []
         original = folder_module.encode_candidates
         monkeypatch.setattr(
-            folder_module, "encode_candidates", lambda m, t, texts: encoded.extend(texts) or original(m, t, texts)
+            folder_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
         )
         index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
         index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])

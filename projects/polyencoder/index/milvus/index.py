@@ -258,7 +258,7 @@ class MilvusIndex(Index):
             if self._ranker is None:
                 where = self.collection.where
                 raise InputError(f"{where}: was opened without its model, which new texts need; open it with a Ranker")
-            encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts)
+            encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
             vectors |= zip(texts, quantize(encoded, "float32")[0].numpy(), strict=True)
         self.collection.write(
             {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
