@@ -7,9 +7,6 @@ import time
 from itertools import count
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
@@ -29,7 +26,7 @@ class TestChanging:
         encoded = []
         original = index_module.encode_candidates
         monkeypatch.setattr(
-            index_module, "encode_candidates", lambda m, t, texts: encoded.extend(texts) or original(m, t, texts)
+            index_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
         )
         index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})])
         index.add(few)
@@ -119,67 +116,10 @@ class TestChanging:
         assert time.perf_counter() - start < 0.4
 
 
-IDS = st.sampled_from(
-    ["a", "b", 'quote " and \\', "it's", "new\nline", "tab\t \x01 \u00e9 \U0001f642", "d'] or id in ['a"]
-)
-TEXTS = st.sampled_from(["hello", "hi there", "bye", "do you ski ?"])
-METADATA = st.sampled_from([None, {"k": 1}, {"k": 2, "nested": {"a": [1, None]}}, {"k": 'x" or "'}])
+def test_any_sequence_of_changes(database, ranker, check_any_changes):
+    def make(first: Candidate, variant: int) -> MilvusIndex:
+        index = MilvusIndex.create(f"{database}#{next(names)}", ranker, kind=("auto", "flat")[variant % 2])
+        index.add([first])
+        return index
 
-
-class AgainstADict(RuleBasedStateMachine):
-    """Any sequence of changes leaves what a dict would hold."""
-
-    ranker = None
-    database = None
-
-    @initialize(kind=st.sampled_from(["auto", "flat"]))
-    def create(self, kind):
-        self.where = f"{self.database}#{next(names)}"
-        self.index = MilvusIndex.create(self.where, self.ranker, kind=kind)
-        self.oracle = {}
-
-    @rule(records=st.lists(st.tuples(IDS, TEXTS, METADATA), max_size=5))
-    def add(self, records):
-        new = {id_: (text, metadata) for id_, text, metadata in records if id_ not in self.oracle}
-        self.index.add(Candidate(id_, *value) for id_, value in new.items())
-        self.oracle |= new
-
-    @rule(ids=st.sets(IDS))
-    def remove(self, ids):
-        gone = sorted(ids & self.oracle.keys())
-        self.index.remove(gone)
-        for id_ in gone:
-            del self.oracle[id_]
-
-    @rule(records=st.lists(st.tuples(IDS, TEXTS, METADATA), max_size=4))
-    def update(self, records):
-        there = [record for record in records if record[0] in self.oracle]
-        self.index.update(Candidate(*record) for record in there)
-        self.oracle |= {id_: (text, metadata) for id_, text, metadata in there}
-
-    @rule()
-    def open_again(self):
-        self.index = MilvusIndex.open(self.where, self.ranker)
-
-    @invariant()
-    def same_as_the_dict(self):
-        if not hasattr(self, "index"):
-            return
-        assert len(self.index) == len(self.oracle)
-        contexts = self.ranker.encode_contexts([["hello , how are you ?"]][:1])
-        for filter in (None, {"k": 1}, {"k": 'x" or "'}, {"k": [None, 2]}):
-            expected = {
-                id_: value
-                for id_, value in self.oracle.items()
-                if filter is None
-                or (value[1] or {}).get("k") in (filter["k"] if isinstance(filter["k"], list) else [filter["k"]])
-            }
-            if self.oracle:
-                (hits,) = self.index.search(contexts, top_k=len(self.oracle), filter=filter)
-                assert {hit.id: (hit.text, hit.metadata) for hit in hits} == expected
-                assert len(hits) == len(expected)
-
-
-def test_any_sequence_of_changes(database, ranker):
-    AgainstADict.ranker, AgainstADict.database = ranker, database
-    run_state_machine_as_test(AgainstADict, settings=settings(max_examples=6, stateful_step_count=8, deadline=None))
+    check_any_changes(make, lambda index: MilvusIndex.open(index.collection.where, ranker), examples=6, steps=8)

@@ -1,0 +1,165 @@
+"""Changing an index folder: what it holds is what a dict would."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+import polyencoder.index.folder as folder_module
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.build import build_index
+from polyencoder.index.folder import FolderIndex
+
+
+class TestChanging:
+    def test_added_is_found(self, index, ranker, candidates, folder, assert_finds):
+        new = [Candidate("x", "a new one", {"n": 1}), Candidate("y", candidates[0].text), Candidate("z", "a new one")]
+        index.add(new)
+        assert_finds(index, ranker, [*candidates, *new])
+        assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, *new])
+        assert {p.name for p in folder.glob("vectors-*")} == {f"vectors-{n:012d}.npy" for n in (0, 3, 6, 8)}
+
+    def test_adding_in_steps(self, index, ranker, candidates, assert_finds):
+        new = [Candidate(f"new {i}", f"new text {i}") for i in range(8)]  # steps of 3
+        index.add(iter(new))
+        assert_finds(index, ranker, [*candidates, *new])
+
+    def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
+        encoded = []
+        original = folder_module.encode_candidates
+        monkeypatch.setattr(
+            folder_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
+        )
+        index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
+        index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])
+        index.compact()
+        assert encoded == ["new", "newer"]
+
+    def test_a_removed_text_comes_back_without_encoding(self, index, ranker, candidates, folder, assert_finds):
+        index.remove(["3"])
+        assert_finds(index, ranker, [c for c in candidates if c.id != "3"])
+        index.add([candidates[3]])
+        assert_finds(index, ranker, candidates)
+        assert len(list(folder.glob("vectors-*"))) == 3
+
+    @pytest.mark.parametrize(
+        ("change", "argument", "message"),
+        [
+            ("add", Candidate("0", "other"), "the id '0' is that of candidate 1 already"),
+            ("remove", "nobody", "no candidate has the id 'nobody'"),
+            ("update", Candidate("nobody", "text"), "no candidate has the id 'nobody'"),
+            ("update", Candidate(None, "text", where="f, line 3"), "f, line 3: has no id"),
+            ("update", Candidate("0", ""), "its text is empty"),
+        ],
+    )
+    def test_what_cannot_be_changed(self, index, ranker, candidates, change, argument, message, assert_finds):
+        with pytest.raises(InputError, match=message):
+            getattr(index, change)([argument])
+        assert_finds(index, ranker, candidates)
+
+    @pytest.mark.parametrize("where", ["encode_candidates", "write_vectors"])
+    @pytest.mark.parametrize("after", [True, False])
+    def test_killed_while_adding(self, monkeypatch, index, folder, ranker, candidates, where, after, assert_finds):
+        def die(*args, **kwargs):
+            if after:
+                original(*args, **kwargs)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            original = getattr(folder_module, where)
+            patch.setattr(folder_module, where, die)
+            with pytest.raises(KeyboardInterrupt):
+                index.add([Candidate("x", "new"), Candidate("y", "newer")])
+        for opened in (index, FolderIndex.open(folder, ranker)):
+            assert_finds(opened, ranker, candidates)
+        index.add([Candidate("z", "something else")])  # takes the row that was begun
+        assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, Candidate("z", "something else")])
+
+    def test_a_change_says_that_it_is_no_longer_what_was_built(self, index, folder, ranker, candidates):
+        index.remove(["0"])
+        with pytest.raises(InputError, match="was changed since it was built"):
+            build_index(folder, candidates, ranker, shard_size=3)
+
+    def test_others_may_search_meanwhile(self, index, folder, ranker, contexts):
+        other = FolderIndex.open(folder, ranker)
+        index.add([Candidate("new", "new")])
+        index.remove(["0", "twin 0"])
+        assert "0" not in {hit.id for hit in other.search(contexts, top_k=8)[0]}
+        index.compact()
+        assert len(other.search(contexts, top_k=8)[0]) == 8  # as it was when it was opened, save what is gone
+        with pytest.raises(InputError, match="another process has compacted the index; open it again"):
+            other.remove(["1"])
+
+
+class TestCompacting:
+    def test_the_dead_are_gone(self, index, ranker, candidates, folder, assert_finds):
+        new = [Candidate(f"new {i}", f"new text {i}") for i in range(4)]
+        gone = ["0", "2", "twin 0", "new 0"]
+        index.add(new)
+        index.remove(gone)
+        living = [candidate for candidate in (*candidates, *new) if candidate.id not in gone]
+        index.compact()
+        assert len(index.vectors) == 9
+        assert_finds(index, ranker, living)
+        assert_finds(FolderIndex.open(folder, ranker), ranker, living)
+        assert [p.name for p in sorted(folder.parent.iterdir())] == ["index"]
+        later = Candidate("later", "later")
+        index.add([later])
+        assert_finds(index, ranker, [*living, later])
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+    def test_vectors_are_copied_to_the_bit(self, tmp_path, ranker, candidates, dtype):
+        build_index(tmp_path / "i", candidates, ranker, shard_size=3, dtype=dtype)
+        index = FolderIndex.open(tmp_path / "i", ranker)
+        before = index.vectors.take(torch.tensor([0, 2, 3, 4, 5, 6, 7]))
+        index.remove(["1", "twin 1"])
+        index.compact()
+        assert index.vectors.take(torch.arange(7)).equal(before)
+
+    def test_to_nothing(self, index, ranker, folder, assert_finds):
+        index.remove([str(i) for i in range(8)])
+        index.remove(["twin 0", "twin 1"])
+        index.compact()
+        assert len(FolderIndex.open(folder, ranker)) == 0
+        first = Candidate("first", "hello")
+        index.add([first])
+        assert_finds(index, ranker, [first])
+
+    @pytest.mark.parametrize("rename", [1, 2])
+    def test_killed_in_between(self, monkeypatch, index, ranker, candidates, folder, rename, assert_finds):
+        index.remove(["0"])
+        original, calls = Path.rename, iter(range(1, 9))
+
+        def die(self, target):
+            if next(calls) == rename:
+                raise KeyboardInterrupt
+            return original(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", die)
+            with pytest.raises(KeyboardInterrupt):
+                index.compact()
+        again = FolderIndex.open(folder, ranker)
+        assert_finds(again, ranker, [c for c in candidates if c.id != "0"])
+        again.compact()
+        assert_finds(again, ranker, [c for c in candidates if c.id != "0"])
+
+    def test_without_any_dead_the_vectors_stay(self, index, folder):
+        before = {path.name: path.read_bytes() for path in folder.glob("vectors*")}
+        index.compact()
+        assert {path.name: path.read_bytes() for path in folder.glob("vectors*")} == before
+
+
+def test_any_sequence_of_changes(tmp_path, ranker, check_any_changes):
+    folders = (tmp_path / str(i) for i in count())
+
+    def make(first: Candidate, variant: int) -> FolderIndex:
+        folder, dtype = next(folders), ("float32", "bfloat16", "int8")[variant % 3]
+        build_index(folder, [first], ranker, shard_size=2, dtype=dtype)
+        return FolderIndex.open(folder, ranker)
+
+    check_any_changes(make, lambda index: FolderIndex.open(index.folder, ranker), examples=20, steps=15)
