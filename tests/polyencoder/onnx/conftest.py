@@ -22,7 +22,17 @@ KINDS = {
     "cross": ("cross", {}),
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
 }
-SEPARABLE = [kind for kind in KINDS if not kind.startswith("cross")]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[kind for kind in KINDS if not kind.startswith("cross")])
+def separable(request) -> str:
+    """A kind that has vectors."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -12,25 +12,13 @@ from polyencoder.encoding import candidate_fingerprint
 from polyencoder.onnx import load_onnx
 from polyencoder.scoring import score
 
-SEPARABLE = [
-    "bi",
-    "bi-first-shared",
-    "bi-max",
-    "bi-mean_first",
-    "poly-codes",
-    "poly-n_first",
-    "poly-n_last",
-    "poly-first_n_last",
-    "poly-many_codes",
-]
-CROSS = ["cross", "cross-mean"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-@pytest.fixture(params=[*SEPARABLE, *CROSS])
-def pair(request, exported) -> tuple[Ranker, Ranker]:
+@pytest.fixture
+def pair(kind, exported) -> tuple[Ranker, Ranker]:
     """A ranker of torch and the same of graphs."""
-    ranker, folder = exported(request.param)
+    ranker, folder = exported(kind)
     return ranker, Ranker.from_pretrained(folder, backend="onnx", device="cpu")
 
 
@@ -65,9 +53,8 @@ def test_a_context_is_scored_alone_as_among_others(pair, dialogues, sentences):
     torch.testing.assert_close(ranker.score(dialogues, sentences), alone, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", SEPARABLE)
-def test_padding_changes_nothing(exported, make_tokens, padded, kind):
-    model, _ = load_onnx(exported(kind)[1], device="cpu")
+def test_padding_changes_nothing(exported, make_tokens, padded, separable):
+    model, _ = load_onnx(exported(separable)[1], device="cpu")
     sequences = make_tokens([2, 9, 30])
     results = []
     for extra in (0, 7):
@@ -76,9 +63,8 @@ def test_padding_changes_nothing(exported, make_tokens, padded, kind):
     torch.testing.assert_close(*results, **CLOSE)
 
 
-@pytest.mark.parametrize("kind", SEPARABLE)
-def test_encodings_are_torchs(exported, dialogues, sentences, kind):
-    torch_ranker, folder = exported(kind)
+def test_encodings_are_torchs(exported, dialogues, sentences, separable):
+    torch_ranker, folder = exported(separable)
     ranker = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
     expected, found = torch_ranker.encode_contexts(dialogues), ranker.encode_contexts(dialogues)
     assert (found.dim, found.vectors.dtype) == (expected.dim, torch.float32)
