@@ -19,7 +19,7 @@ from transformers import RobertaConfig
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
-from polyencoder.importing.folder import rename, save_backbone
+from polyencoder.importing.folder import rename, save_backbone, weights_and_biases
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_fairseq"]
@@ -122,9 +122,7 @@ def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict
     pairs |= {
         f"layers.{i}.{theirs}": f"encoder.layer.{i}.{ours}" for i in range(n_layers) for theirs, ours in _LAYER.items()
     }
-    names = _EMBEDDINGS | {
-        f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in pairs.items() for kind in ("weight", "bias")
-    }
+    names = _EMBEDDINGS | weights_and_biases(pairs)
     weights = rename(
         state,
         {f"{prefix}{theirs}": ours for theirs, ours in names.items()},

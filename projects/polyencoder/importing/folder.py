@@ -17,7 +17,7 @@ from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.files import replacing
 
-__all__ = ["rename", "save_backbone"]
+__all__ = ["rename", "save_backbone", "weights_and_biases"]
 
 
 def rename(
@@ -40,6 +40,11 @@ def rename(
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: not the encoder that its options describe: {problems[0]}{more}")
     return {new: state[name].float() for name, new in names.items()}
+
+
+def weights_and_biases(modules: Mapping[str, str]) -> dict[str, str]:
+    """For `rename`: the names of both tensors of each module, from the module's name there -> its new name."""
+    return {f"{old}.{kind}": f"{new}.{kind}" for old, new in modules.items() for kind in ("weight", "bias")}
 
 
 def save_backbone(

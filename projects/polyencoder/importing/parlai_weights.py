@@ -18,6 +18,7 @@ from torch import Tensor
 from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.folder import weights_and_biases
 
 # For each architecture: ParlAI's encoders -> our towers
 _TOWERS: dict[str, dict[str, str]] = {
@@ -171,9 +172,8 @@ def _encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
     if opt["n_segments"] >= 1:
         names["segment_embeddings.weight"] = _SEGMENTS
     for i in range(opt["n_layers"]):
-        for theirs, ours in _LAYER.items():
-            for kind in ("weight", "bias"):
-                names[f"layers.{i}.{theirs}.{kind}"] = f"encoder.layer.{i}.{ours}.{kind}"
+        modules = {f"layers.{i}.{theirs}": f"encoder.layer.{i}.{ours}" for theirs, ours in _LAYER.items()}
+        names |= weights_and_biases(modules)
     return names
 
 

@@ -19,7 +19,7 @@ from transformers import BertConfig
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
-from polyencoder.importing.folder import rename, save_backbone
+from polyencoder.importing.folder import rename, save_backbone, weights_and_biases
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_xlm"]
@@ -121,9 +121,7 @@ def _weights(
     pairs = {"layer_norm_emb": "embeddings.LayerNorm"}
     for i in range(option(options, "n_layers", int, origin=origin)):
         pairs |= {theirs.format(i): f"encoder.layer.{i}.{ours}" for theirs, ours in _LAYER.items()}
-    names = _EMBEDDINGS | {
-        f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in pairs.items() for kind in ("weight", "bias")
-    }
+    names = _EMBEDDINGS | weights_and_biases(pairs)
     segments = _segments(state.pop(_LANGUAGES, None), options, languages=languages, origin=origin)
     weights = rename(state, names, left_out=("pred_layer.",), origin=origin)
     # two rows of zeros where there are no languages, so that a cross-encoder can start from this encoder
