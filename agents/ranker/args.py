@@ -178,6 +178,19 @@ def add_index_args(parser: ParlaiParser) -> None:
         "R@K/N say so by their names, and hits@k of a larger k is a lower bound.",
     )
     group.add_argument(
+        "--index-effort",
+        type=int,
+        default=None,
+        help="How hard the FAISS index of --index looks: ef_search of hnsw, nprobe of ivf. Default: as it was built.",
+    )
+    group.add_argument(
+        "--index-list-length",
+        type=int,
+        default=None,
+        help="How many candidates each code, or group of codes that are alike, proposes to a search that does not "
+        "score everything. Default: four times --index-top-k, at least 256.",
+    )
+    group.add_argument(
         "--rerank",
         type=str,
         default=None,

@@ -75,6 +75,7 @@ class IndexedAgent(RankerAgent):
         if self.opt.get("min_probability") is not None:
             ranker.calibration = super()._calibration()
         index = open_index(self.opt["index"], ranker)
+        index.tune(effort=self.opt.get("index_effort"), list_length=self.opt.get("index_list_length"))
         rerank = self.opt.get("rerank")
         return Searcher(
             ranker,
@@ -127,6 +128,9 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: orders what a search finds, so it needs --index")
+        for name in ("index_effort", "index_list_length"):
+            if opt.get(name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
         return
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")

@@ -241,7 +241,8 @@ class Ranker:
                 opened, or finished if that was killed; any other that is there is an error.
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
             faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
-                "ivf-pq", or "auto" for what suits the number of candidates.
+                "ivf-pq", or "auto" for what suits the number of candidates. With parameters of that kind, as in
+                "hnsw,m=16,ef_search=256"; `polyencoder.index.faiss_file.build_faiss` says which.
             milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
             workers, share, shard_size, model_name, progress: see `polyencoder.index.build_index`.
 

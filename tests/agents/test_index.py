@@ -13,6 +13,7 @@ from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.index import Candidate, Hit
+from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.open import open_index
 
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
@@ -72,6 +73,31 @@ def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidat
     assert found["found_rank"] == pytest.approx(scored["rank"])
     assert found["search_ms"] > 0
     assert not {"loss", "ppl", "mrr", "rank"} & found.keys()  # which a search does not know
+
+
+def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_file, monkeypatch):
+    """All of the lists, and long ones, find what scoring everything does."""
+    pytest.importorskip("faiss")
+    path, _ = trained("polyencoder")
+    search, found = FaissSearch.search, set()
+
+    def noted(self, *args, **settings):
+        results = search(self, *args, **settings)
+        found.update(results.found)
+        return results
+
+    monkeypatch.setattr(FaissSearch, "search", noted)
+    options = {"index": index_of("polyencoder", faiss="ivf-flat,nlist=4,nprobe=1"), "index_top_k": 2, "hits_at": "1,2"}
+    evaluate(path, **options, index_effort=1, index_list_length=2)
+    assert found
+    assert "certified" not in found
+    found.clear()
+    report = evaluate(path, **options, index_effort=4, index_list_length=8)
+    assert found == {"certified"}
+    scored = evaluate(
+        copy_of("polyencoder"), fixed_candidates_path=str(candidates_file), eval_candidates="fixed", hits_at="1,2"
+    )
+    assert {report[name] - scored[name] for name in ("R@1/8", "R@2/8")} == {0}
 
 
 def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
@@ -135,6 +161,8 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     ("options", "message"),
     [
         ({"rerank": "model"}, "--rerank model: orders what a search finds, so it needs --index"),
+        ({"index_effort": 64}, "--index-effort 64: says how to search, so it needs --index"),
+        ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),
         ({"index": "INDEX", "eval_candidates": "inline"}, "--index stands for fixed candidates, not --eval-candidates"),

@@ -12,6 +12,7 @@ from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
 from polyencoder.index.build import SHARD_SIZE
+from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.open import open_index
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
@@ -24,7 +25,10 @@ _FILES = (
     "`text`, perhaps `id`, and any metadata; also .gz, .bz2 and .xz."
 )
 _SKIP = "Leave out candidates that cannot be used, and say how many."
-_FAISS = "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat."
+_FAISS = (
+    "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat. A kind "
+    "may have parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."
+)
 _MILVUS = (
     "How Milvus finds neighbours: auto, as it thinks best, or flat, by looking at all, so that results are certified."
 )
@@ -88,6 +92,7 @@ def update(
 ) -> None:
     """Change an index: remove, update, add, compact and build its FAISS index, in this order."""
     bad = BadExamples(skip=skip_bad)
+    kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     removed, updated, added = (expand(files) if files else [] for files in (remove, update, add))
     opened = open_index(index, load(model, device=device, backend=backend))
     if remove_id or removed:
@@ -101,8 +106,8 @@ def update(
             raise ConfigError(f"{index}: --compact and --faiss are for index folders; this engine does that by itself")
         if compact:
             opened.compact()
-        if faiss:
-            opened.build_faiss(faiss)
+        if kind:
+            opened.build_faiss(kind, **parameters)
     _report(index, opened, bad=bad)
 
 

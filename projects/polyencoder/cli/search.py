@@ -41,6 +41,14 @@ def search(
         str | None,
         typer.Option(help="At least exact, certified or approximate; by default the fastest that the index has."),
     ] = None,
+    effort: Annotated[
+        int | None,
+        typer.Option(help="How hard FAISS looks: ef_search of hnsw, nprobe of ivf; by default as the index was built."),
+    ] = None,
+    list_length: Annotated[
+        int | None,
+        typer.Option(help="How many candidates each code, or group of codes, proposes; by default 4 k, at least 256."),
+    ] = None,
     rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
     min_probability: MinProbability = None,
@@ -55,9 +63,11 @@ def search(
     if not context and contexts == "-" and sys.stdin.isatty():
         batch_size = 1  # who types wants an answer to each line
     ranker = load(model, device=device, backend=backend)
+    opened = open_index(index, ranker)
+    opened.tune(effort=effort, list_length=list_length)
     searcher = Searcher(
         ranker,
-        open_index(index, ranker),
+        opened,
         top_k=top_k,
         filter=_filter(filter or []),
         exactness=cast("Found | None", exactness),  # which is checked there

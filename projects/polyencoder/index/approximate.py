@@ -27,7 +27,7 @@ from polyencoder.extras import require
 from polyencoder.index.base import Found
 from polyencoder.index.exact import check_search, scan
 from polyencoder.index.faiss_file import FaissFile, read_faiss
-from polyencoder.index.groups import group_means
+from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -85,6 +85,7 @@ class FaissSearch:
         exactness: Exactness = "approximate",
         list_length: int | None = None,
         effort: int | None = None,
+        tolerance: float = TOLERANCE,
     ) -> Results:
         """The best rows for each context; of equal scores in a list, the lowest row comes first.
 
@@ -103,18 +104,17 @@ class FaissSearch:
             list_length: how many rows each code, or group of codes, proposes; None for max(4 k, 256).
             effort: how hard FAISS looks: `ef_search` (hnsw) or `nprobe` (ivf); None for the index's own, and more if
                 only some rows are allowed. "certified" reads all lists, whatever it is.
+            tolerance: which codes ask together, as in `group_means`, where no certificate is wanted.
 
         Raises:
-            ConfigError: `exactness` is unknown.
-            InputError: a number is below 1, or contexts, `allowed` or attention do not fit.
+            ConfigError: `exactness` is unknown, or `effort` given to a flat index.
+            InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
         check_search(contexts, self.vectors, top_k=top_k, allowed=allowed)
         attention_scale(attention, dim=contexts.dim)
         if exactness not in get_args(Exactness):
             raise ConfigError(f"exactness must be one of {', '.join(get_args(Exactness))}; got {exactness!r}")
-        for name, value in {"list_length": list_length, "effort": effort}.items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+        self.check(list_length=list_length, effort=effort, tolerance=tolerance)
 
         available = len(self.vectors) if allowed is None else int(allowed.sum())
         few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
@@ -125,19 +125,38 @@ class FaissSearch:
 
         query = _Query(self, k=min(top_k, available), allowed=allowed, attention=attention)
         parameters = self._parameters(allowed, share=available / len(self.vectors), effort=effort, exactness=exactness)
-        return self._until(contexts, query, parameters, exactness, length=list_length or max(4 * top_k, _SHORTEST_LIST))
+        length = list_length or max(4 * top_k, _SHORTEST_LIST)
+        return self._until(contexts, query, parameters, exactness, length=length, tolerance=tolerance)
+
+    def check(self, *, list_length: int | None = None, effort: int | None = None, tolerance: float = TOLERANCE) -> None:
+        """InputError for a setting of `search` that is too small, ConfigError for one that this kind does not have."""
+        for name, value in {"list_length": list_length, "effort": effort}.items():
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+        if tolerance < 0:
+            raise InputError(f"tolerance must be at least 0, got {tolerance}")
+        if effort is not None and self.meta.kind == "flat":
+            raise ConfigError("effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither")
 
     def _until(
-        self, contexts: ContextEncoding, query: _Query, parameters: Any, exactness: Exactness, *, length: int
+        self,
+        contexts: ContextEncoding,
+        query: _Query,
+        parameters: Any,
+        exactness: Exactness,
+        *,
+        length: int,
+        tolerance: float,
     ) -> Results:
         """Double the lists until each context has a result that is good enough, or scan for those that have none."""
         exact_lists = self._reads_everything(parameters)
+        together = tolerance if exactness == "approximate" else None
         newer = query.newer_rows(contexts)
         results: list[tuple[TopK, Found] | None] = [None] * contexts.batch_size
         waiting = list(range(contexts.batch_size))
         while waiting and length <= max(_LONGEST_LIST, 2 * query.k):
             part = contexts.select(torch.tensor(waiting, device=contexts.vectors.device))
-            unions, outside = self._lists(part, length, parameters, grouped=exactness == "approximate")
+            unions, outside = self._lists(part, length, parameters, tolerance=together)
             for i, rows, highest in zip(waiting, unions, outside.tolist(), strict=True):
                 best = query.best_of(contexts.select(i), rows, None if newer is None else _row(newer, i))
                 if best.scores.size(1) < query.k:
@@ -158,16 +177,16 @@ class FaissSearch:
         return Results(scores, torch.cat([best.indices for best, _ in done]), [found for _, found in done])
 
     def _lists(
-        self, contexts: ContextEncoding, length: int, parameters: Any, *, grouped: bool
+        self, contexts: ContextEncoding, length: int, parameters: Any, *, tolerance: float | None
     ) -> tuple[list[Tensor], Tensor]:
-        """What the codes propose, or if `grouped` the groups of them.
+        """What the codes propose, or with a tolerance the groups of them.
 
         Returns:
             for each context the rows of all its lists, each once and ascending (int64, on the CPU); and [batch] the
             highest that the inner product of its codes with a row outside can be (of use if the lists are exact): inf
             if that is not known, -inf if nothing is outside.
         """
-        asking, codes = _queries(contexts, grouped=grouped)
+        asking, codes = _queries(contexts, tolerance=tolerance)
         counts = [len(part) for part in asking]
         queries = torch.cat(asking)  # [all that ask, of all contexts, dim]
         length = min(length, self.meta.rows)
@@ -247,12 +266,14 @@ class _Query:
         return best if newer is None else ranked(joined(best, newer), self.k)
 
 
-def _queries(contexts: ContextEncoding, *, grouped: bool) -> tuple[list[Tensor], list[int]]:
+def _queries(contexts: ContextEncoding, *, tolerance: float | None) -> tuple[list[Tensor], list[int]]:
     """For each context what is looked for, fp32 [n, dim] on the CPU, and how many real codes it has."""
     vectors = contexts.vectors.float().cpu()
     real = list(vectors) if contexts.mask is None else [v[m] for v, m in zip(vectors, contexts.mask.cpu(), strict=True)]
-    asking = [group_means(codes) if grouped and len(codes) > 1 else codes for codes in real]
-    return asking, [len(codes) for codes in real]
+    counts = [len(codes) for codes in real]
+    if tolerance is None:
+        return real, counts
+    return [group_means(codes, tolerance=tolerance) if len(codes) > 1 else codes for codes in real], counts
 
 
 def _row(found: TopK, i: int) -> TopK:

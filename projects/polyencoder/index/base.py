@@ -55,6 +55,22 @@ class Index(ABC):
         """
 
     @abstractmethod
+    def tune(
+        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
+    ) -> None:
+        """Say how searches that do not score everything look for the best, from now on; None for the index's choice.
+
+        Args:
+            list_length: how many candidates each code of a context, or group of codes, proposes.
+            effort: how hard FAISS looks for these: `ef_search` of an hnsw index, `nprobe` of an ivf one.
+            tolerance: how far codes of one group may be from each other, as a share of their length; see `groups`.
+
+        Raises:
+            ConfigError: this index has no use for one of them.
+            InputError: one of them is too small.
+        """
+
+    @abstractmethod
     def add(self, records: Iterable[Candidate]) -> None:
         """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
 

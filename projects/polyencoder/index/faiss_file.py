@@ -1,4 +1,4 @@
-"""A FAISS index over an index folder's vectors: chosen by their number, built in bounded memory, written beside them.
+"""A FAISS index over an index folder's vectors: built in bounded memory, written beside them.
 
     faiss-KIND.index     FAISS's own format; the ids in it are rows
     faiss.json           what it is, how many rows it covers and how it was built
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,23 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
 from polyencoder.extras import require
 from polyencoder.files import fingerprint, replacing, write_text
+from polyencoder.index.faiss_kinds import Parameters, choose, recipe
 from polyencoder.index.vectors import Vectors
 
-__all__ = ["KINDS", "STORAGES", "FaissFile", "build_faiss", "check_kind", "has_faiss", "read_faiss"]
-
-KINDS = ("flat", "hnsw", "ivf-flat", "ivf-pq")
-STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # how vectors lie in it -> FAISS's name for that
+__all__ = ["FaissFile", "build_faiss", "has_faiss", "read_faiss"]
 
 _FORMAT_VERSION = 1
 _META = "faiss.json"
 _CHUNK = 1 << 15  # rows that are added at a time
-_FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
-_PQ_FROM = 4_000_000  # a graph and fp32 vectors of so many take more memory than most machines have
-_TRAINING_PER_LIST = 64
-_LEAST_PER_CENTROID = 39  # FAISS complains about fewer
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,7 @@ class FaissFile:
     """What faiss.json says of the FAISS index beside it.
 
     Args:
-        kind: one of `KINDS`.
+        kind: one of `faiss_kinds.KINDS`.
         rows: it covers the rows 0 to `rows` - 1.
         dim: of the vectors.
         max_norm: the length of the longest vector, for the rounding error of inner products.
@@ -55,7 +48,7 @@ class FaissFile:
     rows: int
     dim: int
     max_norm: float
-    parameters: dict[str, int | str]
+    parameters: Parameters
     sample: str
     format_version: int = _FORMAT_VERSION
 
@@ -80,7 +73,7 @@ def build_faiss(
         folder: where it goes, the folder of the vectors.
         vectors: what it covers.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
-            compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq.
+            compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
         overrides: of what the number of rows suggests.
             hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (how many it looks at).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
@@ -97,10 +90,10 @@ def build_faiss(
     rows = len(vectors)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
-    kind = _kind(kind, rows=rows)
-    parameters = _parameters(kind, vectors, overrides)
+    dtype = next(vectors.chunks(1))[1].dtype
+    kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=dtype)
     try:
-        index = faiss.index_factory(vectors.dim, _recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(vectors.dim, recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":
             index.hnsw.efConstruction = parameters["ef_construction"]
         if kind == "ivf-pq":
@@ -159,66 +152,6 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissF
     if not same or meta.sample != _digest(vectors, meta.rows):
         raise CheckpointError(f"{file} was made of other vectors than those in its folder: {again}")
     return meta, index
-
-
-def check_kind(kind: str) -> None:
-    """Raise ConfigError unless FAISS is there and `build_faiss` knows this kind: for who encodes for hours before."""
-    require("faiss", extra="faiss")
-    if kind != "auto" and kind not in KINDS:
-        raise ConfigError(f"kind must be auto or one of {', '.join(KINDS)}; got {kind!r} (flag --faiss)")
-
-
-def _kind(kind: str, *, rows: int) -> str:
-    check_kind(kind)
-    if kind == "auto":
-        return "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
-    return kind
-
-
-def _parameters(kind: str, vectors: Vectors, overrides: dict[str, int | str]) -> dict[str, int | str]:
-    """What the number of vectors suggests, with the overrides."""
-    rows, dim = len(vectors), vectors.dim
-    found: dict[str, int | str] = {}
-    if kind == "hnsw":
-        found |= {"m": 32, "ef_construction": 100, "ef_search": 512}
-    if kind.startswith("ivf"):
-        wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
-        nlist = int(overrides.get("nlist", max(1, min(wanted, rows // _LEAST_PER_CENTROID))))
-        found |= {"nlist": nlist, "nprobe": max(1, nlist // 8)}
-        found["training_rows"] = min(rows, max(_TRAINING_PER_LIST * nlist, 1 << 16))
-    if kind == "ivf-pq":
-        pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)
-        bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
-        found |= {"pq_m": pq_m, "pq_bits": bits}
-    else:
-        found["storage"] = "float32" if next(vectors.chunks(1))[1].dtype == torch.float32 else "float16"
-
-    for name, value in overrides.items():
-        if name not in found:
-            raise ConfigError(f"a {kind} index has no parameter {name!r}; it has {', '.join(sorted(found))}")
-        if name == "storage":
-            if value not in STORAGES:
-                raise ConfigError(f"storage must be one of {', '.join(STORAGES)}; got {value!r}")
-        elif not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-    found |= overrides
-    if kind.startswith("ivf") and int(found["nlist"]) > min(rows, int(found["training_rows"])):
-        raise ConfigError(f"nlist is {found['nlist']}, more than the rows to train it on: {found['training_rows']}")
-    if kind == "ivf-pq" and dim % int(found["pq_m"]):
-        raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {found['pq_m']}")
-    return found
-
-
-def _recipe(kind: str, parameters: dict[str, int | str]) -> str:
-    """The index in the language of `faiss.index_factory`."""
-    if kind == "ivf-pq":
-        return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}"
-    storage = STORAGES[str(parameters["storage"])]
-    return {
-        "flat": storage,
-        "hnsw": f"HNSW{parameters.get('m')},{storage}",
-        "ivf-flat": f"IVF{parameters.get('nlist')},{storage}",
-    }[kind]
 
 
 def _sample(rows: int, count: int) -> Tensor:

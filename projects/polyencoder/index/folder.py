@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import InputError, first_line
+from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
@@ -52,6 +52,7 @@ class FolderIndex(Index):
         self.catalogue = Catalogue.open(folder)
         self.vectors = self._map()
         self._faiss: FaissSearch | None = None
+        self._lists: dict[str, Any] = {}
 
     @classmethod
     def open(
@@ -94,18 +95,41 @@ class FolderIndex(Index):
         if exactness == "exact" or not has_faiss(self.folder):
             scores, rows = scan(contexts, self.vectors, top_k=top_k, allowed=allowed, attention=self.attention)
             return self.hits(scores, rows, top_k=top_k, found=["exact"] * len(rows), filter=filter)
-        if self._faiss is None:
-            self._faiss = FaissSearch.open(self.folder, self.vectors)
-        scores, rows, found = self._faiss.search(
-            contexts, top_k=top_k, allowed=allowed, attention=self.attention, exactness=exactness or "approximate"
+        scores, rows, found = self._approximate().search(
+            contexts,
+            top_k=top_k,
+            allowed=allowed,
+            attention=self.attention,
+            exactness=exactness or "approximate",
+            **self._lists,
         )
         return self.hits(scores, rows, top_k=top_k, found=found, filter=filter)
+
+    def tune(
+        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
+    ) -> None:
+        """As in `Index.tune`; ConfigError where there is no FAISS index."""
+        settings: dict[str, Any] = {"list_length": list_length, "effort": effort, "tolerance": tolerance}
+        given = {name: value for name, value in settings.items() if value is not None}
+        if given and not has_faiss(self.folder):
+            raise ConfigError(
+                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
+                "build one by `polyencoder update --faiss auto`"
+            )
+        if given:
+            self._approximate().check(**given)
+        self._lists = given
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
         with _explained(self.folder):
             build_faiss(self.folder, self.vectors, kind=kind, **overrides)
         self._faiss = None
+
+    def _approximate(self) -> FaissSearch:
+        if self._faiss is None:
+            self._faiss = FaissSearch.open(self.folder, self.vectors)
+        return self._faiss
 
     def allowed_rows(self, filter: Filter | None = None) -> Tensor | None:
         """bool [rows], True where a living entry passes the filter; None if that is everywhere."""

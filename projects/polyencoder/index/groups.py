@@ -1,8 +1,8 @@
 """A context's codes in a few groups, so that a search asks for each group's mean instead of for each code.
 
 The codes of a trained poly-encoder are much alike. Their nearest candidates are then nearly the same, and 64 searches
-find little that two or three do not. Codes
-that are apart stay apart: how many groups there are depends on the context, from one to as many as it has codes.
+find little that two or three do not. Codes that are apart stay apart: how many groups there are depends on the context,
+from one to as many as it has codes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.build import SHARD_SIZE, build_index
-from polyencoder.index.faiss_file import check_kind
+from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.shards import Share
@@ -57,8 +57,7 @@ def make_index(
         raise ConfigError(
             f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder (flag --milvus)"
         )
-    if faiss is not None:
-        check_kind(faiss)
+    kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     temporary = None
     if where is None:
         if share is not None and share.processes > 1:
@@ -77,8 +76,8 @@ def make_index(
         progress=progress,
     )
     index = FolderIndex.open(where, ranker)
-    if faiss is not None and (share is None or share.rank == 0):
-        index.build_faiss(faiss)
+    if kind is not None and (share is None or share.rank == 0):
+        index.build_faiss(kind, **parameters)
     if temporary is not None:
         weakref.finalize(index, temporary.cleanup)
     return index

@@ -120,6 +120,35 @@ def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
     assert index.meta.model_name == str(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("faiss", "expected"),
+    [
+        ("flat,storage=float16", {"storage": "float16"}),
+        ("hnsw,m=8,ef_construction=50,ef_search=20", {"m": 8, "ef_construction": 50, "ef_search": 20}),
+        ("ivf-flat,nlist=2,nprobe=2,training_rows=4", {"nlist": 2, "nprobe": 2, "training_rows": 4}),
+        ("ivf-pq,nlist=2,pq_m=4,pq_bits=1", {"nlist": 2, "nprobe": 1, "pq_m": 4, "pq_bits": 1}),
+    ],
+)
+@pytest.mark.parametrize("command", ["index", "update"])
+def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
+    library = pytest.importorskip("faiss")
+    folder, kind = tmp_path / "index", faiss.partition(",")[0]
+    if command == "update":
+        call("index", "--candidates", texts, "--out", folder)
+        call("update", "--index", folder, "--faiss", faiss)
+    else:
+        call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
+    assert json.loads((folder / "faiss.json").read_text())["parameters"].items() >= expected.items()
+    index = library.read_index(str(folder / f"faiss-{kind}.index"))
+    built = {
+        "flat": lambda: {"storage": {library.ScalarQuantizer.QT_fp16: "float16"}[index.sq.qtype]},
+        "hnsw": lambda: {"m": index.hnsw.nb_neighbors(1), "ef_construction": index.hnsw.efConstruction},
+        "ivf-flat": lambda: {"nlist": index.nlist},
+        "ivf-pq": lambda: {"nlist": index.nlist, "pq_m": index.pq.M, "pq_bits": index.pq.nbits},
+    }
+    assert built[kind]().items() <= expected.items()
+
+
 def test_standard_input(call, ranker, tmp_path):
     call("index", "--candidates", "-", "--out", tmp_path / "index", input="one\ntwo\n")
     assert found(tmp_path / "index", ranker) == {"one", "two"}
@@ -208,6 +237,14 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         (CheckpointError, "nowhere: no such folder", ["--model", "nowhere"]),
         (ConfigError, "dtype is 'float8'", ["--dtype", "float8"]),
         (ConfigError, "kind must be auto or one of", ["--faiss", "best"]),
+        (ConfigError, "'m' must be NAME=VALUE, as in --faiss hnsw,m=16", ["--faiss", "hnsw,m"]),
+        (
+            ConfigError,
+            "a hnsw index has no parameter 'nlist'; it has ef_",
+            ["--faiss", "hnsw,nlist=4"],
+        ),
+        (ConfigError, "nprobe must be a whole number of at least 1, got 'all'", ["--faiss", "ivf-pq,nprobe=all"]),
+        (ConfigError, "auto chooses m too; name the kind", ["--faiss", "auto,m=16"]),
         (ConfigError, "workers is 0", ["--workers", "0"]),
         (ConfigError, "backend is 'tensorflow'", ["--backend", "tensorflow"]),
     ],

@@ -119,6 +119,33 @@ def test_exactness(ask, folder, ranker, exactness, found):
     assert answers([record]) == [expected(ranker, "hello", folder, exactness="exact", top_k=4)]
 
 
+def test_effort_and_length_of_lists(folder, ranker, tmp_path):
+    """The real commands: one list of four is approximate; all four prove it, if they propose more than one row."""
+    pytest.importorskip("faiss")
+
+    def command(name: str, *options: object) -> str:
+        given = [name, "--model", tmp_path / "model", "--index", folder, *options]
+        done = subprocess.run(
+            [sys.executable, "-m", "polyencoder.cli.main", *map(str, given)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def hits(*options: object) -> tuple[list[str], set[str]]:
+        record = json.loads(command("search", "--json", "--context", "hello", "--top-k", 2, *options))
+        return answers([record])[0], {hit["found"] for hit in record["hits"]}
+
+    command("update", "--faiss", "ivf-flat,nlist=4,nprobe=1")
+    best = expected(ranker, "hello", folder, exactness="exact", top_k=2)
+    assert hits()[1] <= {"approximate", "exact"}
+    assert hits("--effort", 4) == (best, {"certified"})
+    assert hits("--effort", 4, "--list-length", 2)[1] == {"approximate"}
+
+
 def test_re_ranking(ask, run, ranker, folder, make_ranker, tmp_path):
     cross = make_ranker("cross")
     cross.save_pretrained(tmp_path / "cross")
@@ -145,6 +172,7 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
+        (ConfigError, "index: effort given, but it has no FAISS index .*build one by", ["--effort", "64"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
         (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),
         (InputError, "a poly-encoder cannot re-rank", ["--rerank", "MODEL"]),

@@ -13,7 +13,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import approximate
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.exact import scan
-from polyencoder.index.faiss_file import KINDS, build_faiss
+from polyencoder.index.faiss_file import build_faiss
+from polyencoder.index.faiss_kinds import KINDS
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
 
@@ -135,7 +136,7 @@ def test_what_cannot_be_certified_is_scanned(make_search, kind):
 @settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 10**6),
-    st.sampled_from(KINDS),
+    st.sampled_from(list(KINDS)),
     st.sampled_from(["float32", "float16", "bfloat16", "int8"]),
     st.sampled_from(["basic", "sqrt"]),
     st.sampled_from([None, 0.5]),
@@ -147,7 +148,7 @@ def test_full_lists_give_everything(make_search, seed, kind, dtype, attention, s
     searcher = make_search(values[:60], kind=kind, dtype=dtype, newer=values[60:], **SMALL[kind])
     contexts = ContextEncoding(torch.randn(3, 4, 8))
     query = {"top_k": 9, "attention": attention, "allowed": None if share is None else torch.rand(len(values)) < share}
-    found = searcher.search(contexts, list_length=60, effort=1000, **query)
+    found = searcher.search(contexts, list_length=60, effort=None if kind == "flat" else 1000, **query)
     if kind == "hnsw" and share is not None:
         return  # its graph may not reach every allowed row
     check_against_scan(found, searcher, contexts, **query)
@@ -192,10 +193,14 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     asked = []
     lists = searcher._index.search
     monkeypatch.setattr(searcher._index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
-    found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
+    effort = None if kind == "flat" else 300
+    found = searcher.search(contexts, top_k=5, list_length=200, effort=effort)
     assert asked == [2 * 2]
     assert found.found == ["approximate"] * 2
     check_against_scan(found, searcher, contexts, top_k=5)
+    asked.clear()
+    searcher.search(contexts, top_k=5, list_length=200, effort=effort, tolerance=0)
+    assert asked == [2 * 8]
     asked.clear()
     certified = searcher.search(contexts, top_k=5, list_length=200, exactness="certified")
     assert asked == ([2 * 8] if searcher.meta.has_exact_lists else [])
@@ -236,6 +241,10 @@ def test_bad_searches_are_refused(make_search):
         searcher.search(contexts, top_k=1, exactness="sure")
     with pytest.raises(InputError, match="list_length must be at least 1, got 0"):
         searcher.search(contexts, top_k=1, list_length=0)
+    with pytest.raises(InputError, match="tolerance must be at least 0, got -1"):
+        searcher.search(contexts, top_k=1, tolerance=-1)
+    with pytest.raises(ConfigError, match="effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index"):
+        searcher.search(contexts, top_k=1, effort=9)
     with pytest.raises(InputError, match="got 'dot'"):
         searcher.search(contexts, top_k=1, attention="dot")
 
@@ -245,7 +254,9 @@ def test_bad_searches_are_refused(make_search):
     [
         ({"kind": "annoy"}, "kind must be auto or one of flat, hnsw, ivf-flat, ivf-pq; got 'annoy'"),
         ({"kind": "flat", "nlist": 3}, "a flat index has no parameter 'nlist'; it has storage"),
-        ({"kind": "hnsw", "m": 0}, "m must be a whole number of at least 1, got 0"),
+        ({"kind": "auto", "m": 16}, "auto chooses m too; name the kind, one of flat, hnsw, ivf-flat, ivf-pq"),
+        ({"kind": "hnsw", "m": 1}, "m must be a whole number of at least 2, got 1"),
+        ({"kind": "hnsw", "ef_search": 0}, "ef_search must be a whole number of at least 1, got 0"),
         ({"kind": "hnsw", "storage": "int4"}, "storage must be one of float32, float16; got 'int4'"),
         ({"kind": "ivf-flat", "nlist": 51}, "nlist is 51, more than the rows"),
         ({"kind": "ivf-pq", "pq_m": 3}, "pq_m must divide the vectors' dimension, 8; got 3"),

@@ -59,6 +59,7 @@ class MilvusIndex(Index):
         self._ranker = ranker
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
+        self._list_length: int | None = None
 
     @classmethod
     def create(cls, where: str, ranker: Ranker, *, kind: IndexKind | None = None, model_name: str = "") -> MilvusIndex:
@@ -140,7 +141,6 @@ class MilvusIndex(Index):
         top_k: int,
         filter: Filter | None = None,
         exactness: Found | None = None,
-        list_length: int | None = None,
     ) -> list[list[Hit]]:
         """The best `top_k` candidates of each context, best first; equal scores come in an order that stays.
 
@@ -152,7 +152,6 @@ class MilvusIndex(Index):
             filter: see `Filter`; Milvus applies it.
             exactness: what every result must be at least; None for "approximate". "certified" doubles the lists until
                 the certificate holds, and fetches everything where it cannot; "exact" fetches everything.
-            list_length: how many candidates each code names; None for max(2 k, 32).
 
         Raises:
             InputError: if `top_k` is below 1 or above the number of candidates, or an argument does not fit.
@@ -166,8 +165,6 @@ class MilvusIndex(Index):
             )
         if exactness is not None and exactness not in get_args(Found):
             raise ConfigError(f"exactness must be one of {', '.join(get_args(Found))}; got {exactness!r}")
-        if list_length is not None and list_length < 1:
-            raise InputError(f"list_length must be at least 1, got {list_length}")
 
         expression = condition(filter)
         available = self.count(filter) if filter else total
@@ -180,8 +177,18 @@ class MilvusIndex(Index):
             exact_lists=self.has_exact_lists,
         )
         contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
-        length = list_length or max(2 * top_k, 32)
+        length = self._list_length or max(2 * top_k, 32)
         return self._hits(search.best(contexts, exactness=exactness or "approximate", list_length=length))
+
+    def tune(
+        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
+    ) -> None:
+        """As in `Index.tune`: `list_length`, which is max(2 k, 32) unless given, is all that can be said here."""
+        if effort is not None or tolerance is not None:
+            raise ConfigError(f"{self.collection.where}: effort and tolerance are for FAISS; Milvus has list_length")
+        if list_length is not None and list_length < 1:
+            raise InputError(f"list_length must be at least 1, got {list_length}")
+        self._list_length = list_length
 
     def _hits(self, results: Sequence[Best]) -> list[list[Hit]]:
         entries = self._entries({key for best in results for key in best.keys})

@@ -34,7 +34,8 @@ class TestSearching:
             hits = index.search(contexts, top_k=9, exactness=exactness)
             assert_best(hits, ranker, contexts, many, k=9, found=found)
         # At this size a graph finds all that a list of 64 names.
-        hits = index.search(contexts, top_k=9, list_length=64)
+        index.tune(list_length=64)
+        hits = index.search(contexts, top_k=9)
         found = {"approximate"} if kind == "auto" else {"approximate", "certified"}
         assert_best(hits, ranker, contexts, many, k=9, found=found)
 
@@ -81,9 +82,10 @@ class TestSearching:
             for name, pair in logits.items()
         )
         codes = ContextEncoding(torch.eye(2, 16).unsqueeze(0))
-        ((hit,),) = index.search(codes, top_k=1, list_length=1)
+        index.tune(list_length=1)
+        ((hit,),) = index.search(codes, top_k=1)
         assert (hit.id, hit.found) == ("first", "approximate")
-        ((hit,),) = index.search(codes, top_k=1, list_length=1, exactness="certified")
+        ((hit,),) = index.search(codes, top_k=1, exactness="certified")
         assert (hit.id, hit.found) == ("best", "certified")
 
     def test_few_are_all_fetched(self, index, ranker, contexts, few, assert_best):
@@ -95,7 +97,8 @@ class TestSearching:
         lengths = []
         nearest = index.collection.nearest
         index.collection.nearest = lambda vectors, length, c: lengths.append(length) or nearest(vectors, length, c)
-        hits = index.search(contexts, top_k=60, list_length=5)
+        index.tune(list_length=5)
+        hits = index.search(contexts, top_k=60)
         assert {len(some) for some in hits} == {60}
         assert lengths[0] == 5
         assert len(lengths) > 1
@@ -150,7 +153,9 @@ class TestSearching:
     @pytest.mark.parametrize("exactness", ["exact", "certified", None])
     def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
         kept = [c for c in many if passes(c.metadata or {})]
-        hits = shared.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
+        index = MilvusIndex.open(shared.collection.where, ranker)
+        index.tune(list_length=40)
+        hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness)
         assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
 
     @pytest.mark.parametrize("value", [{"a": 1}, math.nan, b"x"])
@@ -169,7 +174,9 @@ class TestSearching:
         with pytest.raises(ConfigError, match="exactness must be one of"):
             index.search(contexts, top_k=1, exactness="sure")
         with pytest.raises(InputError, match="list_length must be at least 1"):
-            index.search(contexts, top_k=1, list_length=0)
+            index.tune(list_length=0)
+        with pytest.raises(ConfigError, match="effort and tolerance are for FAISS; Milvus has list_length"):
+            index.tune(effort=64)
 
     def test_no_context(self, index, contexts):
         assert index.search(contexts.select(slice(0, 0)), top_k=1) == []

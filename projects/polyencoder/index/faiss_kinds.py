@@ -1,0 +1,117 @@
+"""Which FAISS index suits a number of vectors, with which parameters, and how either is told: `"hnsw,m=16"`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from polyencoder.errors import ConfigError
+from polyencoder.extras import require
+
+__all__ = ["KINDS", "Parameters", "choose", "parse_faiss", "recipe"]
+
+Parameters = dict[str, int | str]
+
+_LISTS = ("nlist", "nprobe", "training_rows")
+KINDS = {
+    "flat": ("storage",),
+    "hnsw": ("m", "ef_construction", "ef_search", "storage"),
+    "ivf-flat": (*_LISTS, "storage"),
+    "ivf-pq": (*_LISTS, "pq_m", "pq_bits"),
+}
+"""Each kind and its parameters; see `build_faiss`."""
+
+_STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # how vectors lie in it -> FAISS's name for that
+_LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
+_FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
+_PQ_FROM = 4_000_000  # a graph and fp32 vectors of so many take more memory than most machines have
+_TRAINING_PER_LIST = 64
+_LEAST_PER_CENTROID = 39  # FAISS complains about fewer
+
+
+def parse_faiss(text: str) -> tuple[str, Parameters]:
+    """What `--faiss` says: `"hnsw,m=16"` is the kind "hnsw" and its parameters {"m": 16}.
+
+    Raises:
+        ConfigError: FAISS is not installed, or the text is not such, or a parameter is not one of that kind: what can
+            be known before hours of encoding.
+    """
+    require("faiss", extra="faiss")
+    kind, *settings = text.split(",")
+    parameters: Parameters = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--faiss {text}: {setting!r} must be NAME=VALUE, as in --faiss hnsw,m=16,ef_search=256")
+        parameters[name] = int(value) if value.isdecimal() else value
+    _check(kind, parameters)
+    return kind, parameters
+
+
+def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torch.dtype) -> tuple[str, Parameters]:
+    """The kind of index for so many vectors of `dtype`, and all parameters of it: as told, else what suits the number.
+
+    Raises:
+        ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
+    """
+    _check(kind, overrides)
+    if kind == "auto":
+        kind = "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
+    parameters = _suitable(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
+    if kind.startswith("ivf") and int(parameters["nlist"]) > min(rows, int(parameters["training_rows"])):
+        raise ConfigError(
+            f"nlist is {parameters['nlist']}, more than the rows to train it on: {parameters['training_rows']}"
+        )
+    if kind == "ivf-pq" and dim % int(parameters["pq_m"]):
+        raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {parameters['pq_m']}")
+    return kind, parameters
+
+
+def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
+    """The index in the language of `faiss.index_factory`."""
+    if kind == "ivf-pq":
+        return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}"
+    storage = _STORAGES[str(parameters["storage"])]
+    return {
+        "flat": storage,
+        "hnsw": f"HNSW{parameters.get('m')},{storage}",
+        "ivf-flat": f"IVF{parameters.get('nlist')},{storage}",
+    }[kind]
+
+
+def _check(kind: str, parameters: Parameters) -> None:
+    if kind == "auto":
+        if parameters:
+            raise ConfigError(f"auto chooses {', '.join(parameters)} too; name the kind, one of {', '.join(KINDS)}")
+        return
+    if kind not in KINDS:
+        raise ConfigError(f"kind must be auto or one of {', '.join(KINDS)}; got {kind!r} (flag --faiss)")
+    for name, value in parameters.items():
+        if name not in KINDS[kind]:
+            raise ConfigError(f"a {kind} index has no parameter {name!r}; it has {', '.join(sorted(KINDS[kind]))}")
+        if name == "storage":
+            if value not in _STORAGES:
+                raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")
+        elif not isinstance(value, int) or value < _LEAST.get(name, 1):
+            raise ConfigError(f"{name} must be a whole number of at least {_LEAST.get(name, 1)}, got {value!r}")
+
+
+def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:
+    """What the number of vectors suggests, and of lists, if that is told, the number of lists."""
+    found: Parameters = {}
+    if kind == "hnsw":
+        found |= {"m": 32, "ef_construction": 100, "ef_search": 512}
+    if kind.startswith("ivf"):
+        wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
+        lists = int(nlist or max(1, min(wanted, rows // _LEAST_PER_CENTROID)))
+        found |= {"nlist": lists, "nprobe": max(1, lists // 8)}
+        found["training_rows"] = min(rows, max(_TRAINING_PER_LIST * lists, 1 << 16))
+    if kind == "ivf-pq":
+        pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)
+        bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
+        found |= {"pq_m": pq_m, "pq_bits": bits}
+    else:
+        found["storage"] = "float32" if dtype == torch.float32 else "float16"
+    return found
