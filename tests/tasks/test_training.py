@@ -20,6 +20,7 @@ TINY = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "poly
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 TINY |= {"model": "polyencoder", "candidates": "batch", "eval_candidates": "inline", "num_negatives": 3}
 TINY |= {"learningrate": 1e-3, "batchsize": 4}
+TRAINING = TINY | {"validation_cutoff": 2.0}  # a lucky model that has all of the validation right would stop early
 EXAMPLES = 24
 
 
@@ -49,7 +50,7 @@ def dictionary(tmp_path_factory, pairs) -> str:
 @pytest.fixture
 def options(pairs, dictionary):
     never = {"validation_every_n_epochs": -1.0}
-    return TINY | never | {"task": "selection:jsonl", "selection_folder": pairs, "dict_file": dictionary}
+    return TRAINING | never | {"task": "selection:jsonl", "selection_folder": pairs, "dict_file": dictionary}
 
 
 @pytest.fixture
@@ -201,7 +202,6 @@ def test_a_resumed_run_goes_on_with_the_next_example(options, trained_on, tmp_pa
 
 def test_a_killed_run_goes_on_from_its_checkpoint(options, trained_on, tmp_path, monkeypatch):
     options = options | {"datatype": "train:stream", "validation_every_n_steps": 4, "save_after_valid": True}
-    options["validation_cutoff"] = 2.0  # a lucky model that has all four of the validation right would stop early
     TrainModel.main(**options, max_train_steps=9, model_file=str(tmp_path / "undisturbed"))
     undisturbed = trained_on.copy()
     trained_on.clear()
@@ -228,7 +228,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(options, trained_on, tmp_path,
 @pytest.mark.parametrize("datatype", ["train", "train:stream"])
 def test_multitask(trained_on, datapath, tmp_path, datatype):
     tasks = ["selection:convai2", "selection:dstc7"]
-    options = TINY | {"task": ",".join(tasks), "datapath": str(datapath), "datatype": datatype}
+    options = TRAINING | {"task": ",".join(tasks), "datapath": str(datapath), "datatype": datatype}
     valid, _ = TrainModel.main(**options, num_epochs=1, model_file=str(tmp_path / "model"))
     kinds = Counter("dstc7" if text.startswith("participant") else "convai2" for text in flat(trained_on))
     assert set(kinds) == {"dstc7", "convai2"}
@@ -239,7 +239,7 @@ def test_multitask(trained_on, datapath, tmp_path, datatype):
 
 @pytest.mark.parametrize("task", ["selection:ubuntu", "selection:wiki", "selection:reddit", "selection:amazonqa"])
 def test_every_task_trains(trained_on, datapath, tmp_path, task):
-    options = TINY | {"task": task, "datapath": str(datapath), "datatype": "train:stream"}
+    options = TRAINING | {"task": task, "datapath": str(datapath), "datatype": "train:stream"}
     options |= {"wiki_candidates": 5} if task == "selection:wiki" else {}
     valid, _ = TrainModel.main(**options, max_train_steps=3, model_file=str(tmp_path / "model"))
     assert len(trained_on) == 3
@@ -251,7 +251,7 @@ def test_every_task_trains(trained_on, datapath, tmp_path, task):
 @pytest.mark.parametrize(("model", "negatives"), [("crossencoder", 15), ("polyencoder", 7)])
 def test_inline_negatives(trained_on, datapath, tmp_path, model, negatives):
     """A cross-encoder learns DSTC7 with `--candidates inline --num-negatives 15`."""
-    options = TINY | {"task": "selection:dstc7", "datapath": str(datapath), "candidates": "inline", "model": model}
+    options = TRAINING | {"task": "selection:dstc7", "datapath": str(datapath), "candidates": "inline", "model": model}
     options = {name: value for name, value in options.items() if name != "poly_n_codes" or model == "polyencoder"}
     options |= {"num_negatives": negatives, "max_train_steps": 2}
     TrainModel.main(**options, datatype="train:stream", model_file=str(tmp_path / "model"))
@@ -261,7 +261,7 @@ def test_inline_negatives(trained_on, datapath, tmp_path, model, negatives):
 @pytest.mark.parametrize("task", ["convai2", "dstc7", "ubuntu"])
 def test_parlais_own_tasks(trained_on, datapath, tmp_path, task):
     """ParlAI's readers of the same files, under our agents."""
-    options = TINY | {"task": task, "datapath": str(datapath), "model_file": str(tmp_path / "model")}
+    options = TRAINING | {"task": task, "datapath": str(datapath), "model_file": str(tmp_path / "model")}
     options = {name: value for name, value in options.items() if name != "num_negatives"}  # a flag of our tasks
     valid, _ = TrainModel.main(**options, max_train_steps=3)
     assert len(trained_on) == 3

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,13 @@ def options(pairs, make_agent, tmp_path) -> dict[str, Any]:
     return {**pairs, **learning, "model": "polyencoder", "candidates": "batch", "init_model": str(start)}
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return str(probe.getsockname()[1])
+@contextmanager
+def free_port() -> Iterator[str]:
+    """A port that no other process is given meanwhile: bound here, but not listened at, so that torch may do that."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("localhost", 0))
+        yield str(holder.getsockname()[1])
 
 
 def arguments(options: dict[str, Any]) -> list[str]:
@@ -81,17 +85,18 @@ def launched() -> Callable[..., list[Any]]:
             pipe.send(str(error))
 
     def run(command: str, *flags: dict[str, Any]) -> list[Any]:
-        context, port, started = multiprocessing.get_context("fork"), free_port(), []
-        for rank, options in enumerate(flags):
-            ours, theirs = context.Pipe()
-            target = (rank, len(flags), port, [command, *arguments(options)], theirs)
-            child = context.Process(target=process, args=target, daemon=True)
-            child.start()
-            theirs.close()
-            started.append((child, ours))
-        answers = [pipe.recv() for _, pipe in started]
-        for child, _ in started:
-            child.join()
+        context, started = multiprocessing.get_context("fork"), []
+        with free_port() as port:
+            for rank, options in enumerate(flags):
+                ours, theirs = context.Pipe()
+                target = (rank, len(flags), port, [command, *arguments(options)], theirs)
+                child = context.Process(target=process, args=target, daemon=True)
+                child.start()
+                theirs.close()
+                started.append((child, ours))
+            answers = [pipe.recv() for _, pipe in started]
+            for child, _ in started:
+                child.join()
         return answers
 
     return run

@@ -74,7 +74,7 @@ def test_neither_vectors_nor_texts_are_read(folder, ranker):
         connection.execute("INSERT INTO texts VALUES (?, x'00', 'last')", (rows - 1,))
     connection.close()
     fingerprints = Fingerprints.of(ranker)
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone, however busy the machine is
     index = FolderIndex.open(folder, fingerprints)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert len(index.vectors) == rows

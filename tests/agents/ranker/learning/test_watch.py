@@ -28,6 +28,7 @@ from polyencoder.errors import ConfigError
 OPTIONS = {"model": "biencoder", "task": "selection:jsonl", "loglevel": "info", "dict_maxtokens": 300, "batchsize": 4}
 OPTIONS |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "text_truncate": 16, "n_positions": 32}
 OPTIONS |= {"eval_candidates": "batch", "log_every_n_steps": 2, "validation_every_n_epochs": 1.0, "seed": 1}
+OPTIONS |= {"validation_cutoff": 2.0}  # a lucky model that has all of the validation right would stop early
 
 
 # ---- the line

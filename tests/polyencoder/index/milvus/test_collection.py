@@ -180,8 +180,10 @@ class TestAServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             where = f"milvus:http://user:secret@127.0.0.1:{free.getsockname()[1]}"
-        start = time.perf_counter()
-        with pytest.raises(PolyencoderError, match=r"^milvus:http://127.*: no connection .*; is the server running"):
-            open_index(where, ranker)
+            start = time.perf_counter()
+            with pytest.raises(
+                PolyencoderError, match=r"^milvus:http://127.*: no connection .*; is the server running"
+            ):
+                open_index(where, ranker)
         assert time.perf_counter() - start < 15
         assert capfd.readouterr().err == ""
