@@ -16,7 +16,7 @@ Where no proof is asked for, codes that are much alike ask together, by their me
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.extras import require
-from polyencoder.index.base import Found
+from polyencoder.index.base import Found, check_exactness
 from polyencoder.index.exact import check_search, scan
 from polyencoder.index.faiss_file import FaissFile, read_faiss
 from polyencoder.index.groups import TOLERANCE, group_means
@@ -33,9 +33,7 @@ from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 from polyencoder.scoring.search import TopK, joined, ranked, search
 
-__all__ = ["Exactness", "FaissSearch", "Results"]
-
-Exactness = Literal["approximate", "certified", "exact"]
+__all__ = ["FaissSearch", "Results"]
 
 # Lists longer than this, and scoring everything is hardly slower.
 _LONGEST_LIST = 4096
@@ -82,7 +80,7 @@ class FaissSearch:
         top_k: int,
         allowed: Tensor | None = None,
         attention: str = "basic",
-        exactness: Exactness = "approximate",
+        exactness: Found = "approximate",
         list_length: int | None = None,
         effort: int | None = None,
         tolerance: float = TOLERANCE,
@@ -112,8 +110,7 @@ class FaissSearch:
         """
         check_search(contexts, self.vectors, top_k=top_k, allowed=allowed)
         attention_scale(attention, dim=contexts.dim)
-        if exactness not in get_args(Exactness):
-            raise ConfigError(f"exactness must be one of {', '.join(get_args(Exactness))}; got {exactness!r}")
+        check_exactness(exactness)
         self.check(list_length=list_length, effort=effort, tolerance=tolerance)
 
         available = len(self.vectors) if allowed is None else int(allowed.sum())
@@ -123,10 +120,17 @@ class FaissSearch:
             found = scan(contexts, self.vectors, top_k=top_k, allowed=allowed, attention=attention)
             return Results(*found, ["exact"] * contexts.batch_size)
 
-        query = _Query(self, k=min(top_k, available), allowed=allowed, attention=attention)
-        parameters = self._parameters(allowed, share=available / len(self.vectors), effort=effort, exactness=exactness)
-        length = list_length or max(4 * top_k, _SHORTEST_LIST)
-        return self._until(contexts, query, parameters, exactness, length=length, tolerance=tolerance)
+        query = _Query(
+            self,
+            k=min(top_k, available),
+            allowed=allowed,
+            attention=attention,
+            parameters=self._parameters(
+                allowed, share=available / len(self.vectors), effort=effort, exactness=exactness
+            ),
+            tolerance=tolerance if exactness == "approximate" else None,
+        )
+        return self._until_good(contexts, query, length=list_length or max(4 * top_k, _SHORTEST_LIST))
 
     def check(self, *, list_length: int | None = None, effort: int | None = None, tolerance: float = TOLERANCE) -> None:
         """InputError for a setting of `search` that is too small, ConfigError for one that this kind does not have."""
@@ -138,32 +142,22 @@ class FaissSearch:
         if effort is not None and self.meta.kind == "flat":
             raise ConfigError("effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither")
 
-    def _until(
-        self,
-        contexts: ContextEncoding,
-        query: _Query,
-        parameters: Any,
-        exactness: Exactness,
-        *,
-        length: int,
-        tolerance: float,
-    ) -> Results:
+    def _until_good(self, contexts: ContextEncoding, query: _Query, *, length: int) -> Results:
         """Double the lists until each context has a result that is good enough, or scan for those that have none."""
-        exact_lists = self._reads_everything(parameters)
-        together = tolerance if exactness == "approximate" else None
+        exact_lists = self._reads_everything(query.parameters)
         newer = query.newer_rows(contexts)
         results: list[tuple[TopK, Found] | None] = [None] * contexts.batch_size
         waiting = list(range(contexts.batch_size))
         while waiting and length <= max(_LONGEST_LIST, 2 * query.k):
             part = contexts.select(torch.tensor(waiting, device=contexts.vectors.device))
-            unions, outside = self._lists(part, length, parameters, tolerance=together)
+            unions, outside = self._lists(part, query, length=length)
             for i, rows, highest in zip(waiting, unions, outside.tolist(), strict=True):
                 best = query.best_of(contexts.select(i), rows, None if newer is None else _row(newer, i))
                 if best.scores.size(1) < query.k:
                     continue
                 if exact_lists and best.scores[0, -1].item() >= highest:
                     results[i] = best, "certified"
-                elif exactness == "approximate":
+                elif query.tolerance is not None:
                     results[i] = best, "approximate"
             waiting = [i for i in waiting if results[i] is None]
             length *= 2
@@ -176,9 +170,7 @@ class FaissSearch:
         scores = torch.cat([best.scores for best, _ in done])
         return Results(scores, torch.cat([best.indices for best, _ in done]), [found for _, found in done])
 
-    def _lists(
-        self, contexts: ContextEncoding, length: int, parameters: Any, *, tolerance: float | None
-    ) -> tuple[list[Tensor], Tensor]:
+    def _lists(self, contexts: ContextEncoding, query: _Query, *, length: int) -> tuple[list[Tensor], Tensor]:
         """What the codes propose, or with a tolerance the groups of them.
 
         Returns:
@@ -186,11 +178,11 @@ class FaissSearch:
             highest that the inner product of its codes with a row outside can be (of use if the lists are exact): inf
             if that is not known, -inf if nothing is outside.
         """
-        asking, codes = _queries(contexts, tolerance=tolerance)
+        asking, codes = _asking(contexts, tolerance=query.tolerance)
         counts = [len(part) for part in asking]
         queries = torch.cat(asking)  # [all that ask, of all contexts, dim]
         length = min(length, self.meta.rows)
-        products, ids = self._index.search(queries.numpy(), length, params=parameters)
+        products, ids = self._index.search(queries.numpy(), length, params=query.parameters)
         last, rows = torch.from_numpy(products[:, -1]), torch.from_numpy(ids)
 
         # How far two fp32 inner products, FAISS's and ours, can differ by rounding: dim x 2^-24 x |c| |y| for each.
@@ -206,7 +198,7 @@ class FaissSearch:
         highest = [part.max().item() if len(part) else -torch.inf for part in outside.split(counts)]
         return unions, torch.tensor(highest)
 
-    def _parameters(self, allowed: Tensor | None, *, share: float, effort: int | None, exactness: Exactness) -> Any:
+    def _parameters(self, allowed: Tensor | None, *, share: float, effort: int | None, exactness: Found) -> Any:
         """FAISS's search parameters. The rows that are not allowed are met all the same: with fewer, look at more."""
         faiss = require("faiss", extra="faiss")
         own: dict[str, Any] = {}
@@ -232,14 +224,28 @@ class FaissSearch:
 
 
 class _Query:
-    """What stays the same while lists grow: how many are wanted, of which rows, by which score."""
+    """What stays the same while lists grow: how many are wanted, of which rows, by which score, and how FAISS looks.
 
-    def __init__(self, searcher: FaissSearch, *, k: int, allowed: Tensor | None, attention: str) -> None:
+    `tolerance` is None where a certificate is wanted, for which each code asks by itself.
+    """
+
+    def __init__(
+        self,
+        searcher: FaissSearch,
+        *,
+        k: int,
+        allowed: Tensor | None,
+        attention: str,
+        parameters: Any,
+        tolerance: float | None,
+    ) -> None:
         self.k = k
         self.vectors = searcher.vectors
         self.covered = searcher.meta.rows
         self.allowed = allowed
         self.attention = attention
+        self.parameters = parameters
+        self.tolerance = tolerance
 
     def scan(self, contexts: ContextEncoding) -> TopK:
         return scan(contexts, self.vectors, top_k=self.k, allowed=self.allowed, attention=self.attention)
@@ -266,7 +272,7 @@ class _Query:
         return best if newer is None else ranked(joined(best, newer), self.k)
 
 
-def _queries(contexts: ContextEncoding, *, tolerance: float | None) -> tuple[list[Tensor], list[int]]:
+def _asking(contexts: ContextEncoding, *, tolerance: float | None) -> tuple[list[Tensor], list[int]]:
     """For each context what is looked for, fp32 [n, dim] on the CPU, and how many real codes it has."""
     vectors = contexts.vectors.float().cpu()
     real = list(vectors) if contexts.mask is None else [v[m] for v, m in zip(vectors, contexts.mask.cpu(), strict=True)]

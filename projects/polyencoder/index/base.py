@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring import ContextEncoding
 
 Found = Literal["exact", "certified", "approximate"]
@@ -41,6 +42,18 @@ class Hit(NamedTuple):
     """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
 
 
+def check_top_k(top_k: int, *, available: int) -> None:
+    """Raise InputError unless an index with so many candidates has `top_k` of them."""
+    if not 1 <= top_k <= available:
+        raise InputError(f"top_k is {top_k}; the index has {available} candidates, so it must be 1 to {available}")
+
+
+def check_exactness(exactness: Found | None) -> None:
+    """Raise ConfigError for what is neither None nor one of `Found`."""
+    if exactness is not None and exactness not in get_args(Found):
+        raise ConfigError(f"exactness is {exactness!r}; it must be one of {', '.join(get_args(Found))}")
+
+
 class Index(ABC):
     """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
 
@@ -50,8 +63,11 @@ class Index(ABC):
     ) -> list[list[Hit]]:
         """The best `top_k` candidates of each context, best first; fewer where the filter lets fewer through.
 
-        `exactness` is what every result must be at least; None for the fastest way that the index has. Raises
-        InputError when `top_k` is below 1 or above the number of candidates, or the engine cannot be so exact.
+        `exactness` is what every result must be at least; None for the fastest way that the index has.
+
+        Raises:
+            ConfigError: there is no such exactness.
+            InputError: `top_k` is below 1 or above the number of candidates, or the contexts do not fit.
         """
 
     @abstractmethod

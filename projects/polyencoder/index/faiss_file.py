@@ -90,8 +90,7 @@ def build_faiss(
     rows = len(vectors)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
-    dtype = next(vectors.chunks(1))[1].dtype
-    kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=dtype)
+    kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=vectors.dtype)
     try:
         index = faiss.index_factory(vectors.dim, recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import torch
 
 from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability
-from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Filter, Found, Hit, Index
+from polyencoder.errors import InputError
+from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, check_top_k
 from polyencoder.index.rerank import check_reranker, rerank
 from polyencoder.scoring import ContextEncoding
 
@@ -46,12 +46,9 @@ class Searcher:
         """See `Ranker.search` for the settings and errors."""
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
-        if top_k is not None and not 1 <= top_k <= len(index):
-            raise InputError(
-                f"top_k is {top_k}; the index has {len(index)} candidates, so it must be 1 to {len(index)}"
-            )
-        if exactness is not None and exactness not in get_args(Found):
-            raise ConfigError(f"exactness is {exactness!r}; it must be one of {', '.join(get_args(Found))}")
+        if top_k is not None:
+            check_top_k(top_k, available=len(index))
+        check_exactness(exactness)
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index

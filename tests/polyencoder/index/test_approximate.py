@@ -237,7 +237,7 @@ def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
 
 def test_bad_searches_are_refused(make_search):
     searcher, contexts = make_search(torch.randn(50, 8)), ContextEncoding(torch.randn(1, 2, 8))
-    with pytest.raises(ConfigError, match="exactness must be one of approximate, certified, exact; got 'sure'"):
+    with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of exact, certified, approximate"):
         searcher.search(contexts, top_k=1, exactness="sure")
     with pytest.raises(InputError, match="list_length must be at least 1, got 0"):
         searcher.search(contexts, top_k=1, list_length=0)

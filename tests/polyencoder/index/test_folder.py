@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex, remove_index
@@ -30,6 +30,11 @@ def test_the_first_k(index, contexts):
 def test_more_than_there_are(index, contexts, k):
     with pytest.raises(InputError, match=f"top_k is {k}; the index has 10 candidates"):
         index.search(contexts, top_k=k)
+
+
+def test_an_exactness_that_there_is_not(index, contexts):
+    with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of exact, certified, approximate"):
+        index.search(contexts, top_k=1, exactness="sure")
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, check_top_k
 from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.milvus.collection import (
@@ -157,14 +157,12 @@ class MilvusIndex(Index):
             InputError: if `top_k` is below 1 or above the number of candidates, or an argument does not fit.
         """
         total = len(self)
-        if not 1 <= top_k <= total:
-            raise InputError(f"top_k is {top_k}; the index has {total} candidates, so it must be 1 to {total}")
+        check_top_k(top_k, available=total)
+        check_exactness(exactness)
         if contexts.dim != self.dim:
             raise InputError(
                 f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {self.dim}"
             )
-        if exactness is not None and exactness not in get_args(Found):
-            raise ConfigError(f"exactness must be one of {', '.join(get_args(Found))}; got {exactness!r}")
 
         expression = condition(filter)
         available = self.count(filter) if filter else total

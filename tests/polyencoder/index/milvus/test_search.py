@@ -171,7 +171,7 @@ class TestSearching:
     def test_what_does_not_fit(self, index, contexts):
         with pytest.raises(InputError, match="do not fit an index of dimension 16"):
             index.search(ContextEncoding(torch.zeros(1, 2, 3)), top_k=1)
-        with pytest.raises(ConfigError, match="exactness must be one of"):
+        with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of"):
             index.search(contexts, top_k=1, exactness="sure")
         with pytest.raises(InputError, match="list_length must be at least 1"):
             index.tune(list_length=0)
