@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.candidates import CandidatePool, batch_pool
-from parlai.agents.ranker.confidence import Confidence, answer_metrics, check_confidence_options, confidence
+from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
@@ -40,11 +40,11 @@ class RankerAgent(WatchedAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
         super().__init__(opt, shared)
-        self._confidence: Confidence | None = shared["confidence"] if shared else self._read_confidence()
-
-    def _read_confidence(self) -> Confidence | None:
-        check_confidence_options(self.opt, learns=self._should_initialize_optimizer())
-        return None if self.opt.get("min_probability") is None else confidence(self.opt, self._calibration())
+        self._confidence: Confidence | None
+        if shared:
+            self._confidence = shared["confidence"]
+        else:
+            self._confidence = confidence(opt, self._calibration, learns=self._should_initialize_optimizer())
 
     def _calibration(self) -> Calibration | None:
         """That of the model whose scores an answer has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from parlai.agents.ranker.fixed import FixedCandidates
@@ -14,24 +14,23 @@ from polyencoder.errors import InputError
 
 @dataclass(frozen=True)
 class CandidatePool:
-    """A pool in which each text is once: encoded once, and never a negative of an example whose label it is.
-
-    texts: the pool. labels: [batch] the column of each example's label, None when there are no labels. own: each
-    example's candidates, with index: [batch, n] their rows in the pool, -1 where it has fewer than n; both None when
-    the whole pool serves every example. mask: [batch, n] False on what is no candidate of the example; None when all
-    are. given: how many candidates each example brought, one that it brought twice counted twice.
-    """
+    """A pool in which each text is once: encoded once, and never a negative of an example whose label it is."""
 
     texts: Sequence[str]
     labels: Tensor | None = None
+    """[batch], the column of each example's label; None when there are no labels."""
     own: Sequence[Sequence[str]] | None = None
+    """Each example's candidates; None when the whole pool serves every example."""
     index: Tensor | None = None
+    """[batch, n], the rows of `own` in the pool, -1 where an example has fewer than n; None with `own`."""
     mask: Tensor | None = None
+    """[batch, n], False on what is no candidate of the example; None when all are."""
     given: Sequence[int] | None = None
+    """How many candidates each example brought, one that it brought twice counted twice."""
 
     def to(self, device: torch.device) -> CandidatePool:
         labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
-        return CandidatePool(self.texts, labels, self.own, index, mask, self.given)
+        return replace(self, labels=labels, index=index, mask=mask)
 
     def masked(self, scores: Tensor) -> Tensor:
         """These scores in float32, -inf where an example has no candidate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +27,19 @@ class Confidence:
         return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
 
 
-def confidence(opt: Opt, calibration: Calibration | None) -> Confidence | None:
-    """What `--min-probability` asks for; None if it is not given. ConfigError if the model is not calibrated."""
-    least = least_probability(calibration, opt.get("min_probability"))
-    return None if least is None or calibration is None else Confidence(calibration, least)
+def confidence(opt: Opt, calibration: Callable[[], Calibration | None], *, learns: bool) -> Confidence | None:
+    """What `--min-probability` asks for; None if it is not given.
 
-
-def check_confidence_options(opt: Opt, *, learns: bool) -> None:
-    """Raise ConfigError for a probability that is asked of a model that is about to change."""
-    if opt.get("min_probability") is not None and learns:
+    Raises ConfigError if the model is not calibrated, or is about to change.
+    """
+    wanted = opt.get("min_probability")
+    if wanted is None:
+        return None
+    if learns:
         raise ConfigError("--min-probability holds for a model that has learnt: leave it out in training")
+    found = calibration()
+    least = least_probability(found, wanted)
+    return None if found is None or least is None else Confidence(found, least)
 
 
 def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:

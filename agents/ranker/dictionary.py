@@ -12,6 +12,7 @@ from parlai.agents.ranker.architecture import text_config
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
+from tokenizers import Tokenizer
 
 from polyencoder.backbone import load_tokenizer
 from polyencoder.checkpoint import read_model_file
@@ -42,24 +43,9 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        weights = _weights_file(opt)
-        path = self._tokenizer_path(f"{weights}.dict" if weights else opt.get("dict_file"))
-        if opt.get("backbone") and not weights:
-            tokenizer, special = load_tokenizer(opt["backbone"])
-        elif weights and is_parlai_model(weights):
-            tokenizer, config = parlai_text(weights)
-            special = _text_fields(config)
-        elif path and os.path.exists(path):
-            logging.info(f"loading tokenizer from {path}")
-            tokenizer = read_tokenizer(path)
-            special = _text_fields(read_model_file(weights)[0].text) if weights else LEARNT_SPECIAL_TOKENS
-        elif path and (weights or os.path.exists(opt["dict_file"])):
-            raise CheckpointError(
-                f"{weights or opt['dict_file']}: there is no {os.path.basename(path)} beside it, so it was made by "
-                "another agent; give a --model-file (or --dict-file) that is not used yet"
-            )
-        else:
+        if (found := _tokenizer_that_is_there(opt)) is None:
             return  # to be built
+        tokenizer, special = found
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
             special = {**special, "end_token": special["start_token"]}  # the paper's [S] on both sides
         self._use(self._text_encoder(tokenizer, special))
@@ -89,7 +75,7 @@ class RankerDictionary(DictionaryAgent):
             )
             self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
         assert self.text is not None
-        write_text(self._tokenizer_path(filename) or "", self.text.tokenizer.to_str(pretty=True))
+        write_text(_tokenizer_path(filename), self.text.tokenizer.to_str(pretty=True))
         tokens = [self.ind2tok[i] for i in range(len(self))]
         write_text(filename, "".join(f"{_escape(token)}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)))
 
@@ -144,7 +130,7 @@ class RankerDictionary(DictionaryAgent):
         self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
-    def _text_encoder(self, tokenizer: Any, special: dict[str, Any]) -> TextEncoder:
+    def _text_encoder(self, tokenizer: Tokenizer, special: dict[str, Any]) -> TextEncoder:
         delimiter = (self.opt.get("override") or {}).get("delimiter")
         if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
@@ -161,10 +147,37 @@ class RankerDictionary(DictionaryAgent):
             yield from self._spool
             self._spool.close()
 
-    @staticmethod
-    def _tokenizer_path(dict_file: str | None) -> str | None:
-        """`X.dict` -> `X.tokenizer.json`."""
-        return None if dict_file is None else f"{dict_file.removesuffix('.dict')}.tokenizer.json"
+
+def _tokenizer_that_is_there(opt: Opt) -> tuple[Tokenizer, dict[str, Any]] | None:
+    """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
+
+    None if there is neither: it is to be learnt. CheckpointError where another agent's files are in its place.
+    """
+    weights = _weights_file(opt)
+    if opt.get("backbone") and not weights:
+        return load_tokenizer(opt["backbone"])
+    if weights and is_parlai_model(weights):
+        tokenizer, config = parlai_text(weights)
+        return tokenizer, _text_fields(config)
+    dict_file = f"{weights}.dict" if weights else opt.get("dict_file")
+    if not dict_file:
+        return None
+    path = _tokenizer_path(dict_file)
+    if os.path.exists(path):
+        logging.info(f"loading tokenizer from {path}")
+        special = _text_fields(read_model_file(weights)[0].text) if weights else LEARNT_SPECIAL_TOKENS
+        return read_tokenizer(path), special
+    if weights or os.path.exists(dict_file):
+        raise CheckpointError(
+            f"{weights or dict_file}: there is no {os.path.basename(path)} beside it, so it was made by "
+            "another agent; give a --model-file (or --dict-file) that is not used yet"
+        )
+    return None
+
+
+def _tokenizer_path(dict_file: str) -> str:
+    """`X.dict` -> `X.tokenizer.json`."""
+    return f"{dict_file.removesuffix('.dict')}.tokenizer.json"
 
 
 def _weights_file(opt: Opt) -> str | None:

@@ -71,7 +71,7 @@ class FixedCandidates:
         `ranker` gives the agent's model; `on_disk` says whether that is one whose vectors are worth keeping.
         """
         if self._vectors is None:
-            index = self._index(ranker()) if self._folder and on_disk else None
+            index = self._index(ranker(), self._folder) if self._folder and on_disk else None
             if index is None:
                 self._vectors = [encode(self.texts)]
             else:
@@ -80,22 +80,21 @@ class FixedCandidates:
                 index.catalogue.close()
         return self._vectors
 
-    def _index(self, ranker: Ranker) -> FolderIndex | None:
+    def _index(self, ranker: Ranker, folder: str) -> FolderIndex | None:
         """The index on disk, made if need be. Of many processes the first makes it, and others may find none."""
-        assert self._folder is not None
         if self._reuse:
             try:
-                return self._there(ranker, self._folder)
+                return self._there(ranker, folder)
             except PolyencoderError as error:
-                if os.path.exists(self._folder):
+                if os.path.exists(folder):
                     logging.info(f"made anew: {error}")
         if not is_primary_worker():
             return None
-        remove_index(self._folder)
+        remove_index(folder)
         with torch.autocast(ranker.device.type, enabled=False):  # --bf16 is of the scoring; the index serves others too
-            build_index(self._folder, self._records(), ranker)
-        logging.info(f"{len(self.texts)} fixed candidates encoded into the index {self._folder}")
-        return self._there(ranker, self._folder)
+            build_index(folder, self._records(), ranker)
+        logging.info(f"{len(self.texts)} fixed candidates encoded into the index {folder}")
+        return self._there(ranker, folder)
 
     def _there(self, ranker: Ranker, folder: str) -> FolderIndex:
         """The index of the folder. An error if there is none, or another model or other candidates made it."""

@@ -1,4 +1,4 @@
-"""What a matrix of scores says: ranks, metrics, and the candidates in order."""
+"""What a matrix of scores says: ranks and metrics."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ _FLAGS = (
     *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
     *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
 )
+_PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 _RECALL = re.compile(r"R@(\d+)/(\d+)")
@@ -102,9 +103,6 @@ def model_card(ranker: Ranker, *, name: str, run: Run | None = None, dtype: str 
         ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-_PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
 
 
 def _usage(ranker: Ranker, *, name: str) -> str:
