@@ -1,11 +1,13 @@
-"""Attention for learning in bfloat16 on a CPU, where torch's own kernels are slow.
+"""Another attention inside models that others wrote, and one for learning in bfloat16 on a CPU.
 
-There the backward pass of torch's flash attention takes longer than in float32, and its plain kernel computes in
-float32 what comes as bfloat16. Two matrix products and a softmax, all in bfloat16, are faster than both.
+There torch's own kernels are slow: the backward pass of its flash attention takes longer than in float32, and its plain
+kernel computes in float32 what comes as bfloat16. Two matrix products and a softmax, all in bfloat16, are faster than
+both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,15 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["PlainAttention", "plain_attention"]
+__all__ = ["AttendWith", "plain_attention"]
 
 
-class PlainAttention(TorchFunctionMode):
-    """Within it `scaled_dot_product_attention` is `plain_attention`, whichever model calls it."""
+class AttendWith(TorchFunctionMode):
+    """Within it `scaled_dot_product_attention` is another function, whichever model calls it."""
+
+    def __init__(self, attention: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.attention = attention
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func is F.scaled_dot_product_attention and not (kwargs or {}).get("enable_gqa"):
-            return plain_attention(*args, **(kwargs or {}))
+            return self.attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

@@ -6,16 +6,19 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
-from polyencoder.attention import PlainAttention
+from polyencoder.attention import AttendWith, plain_attention
 from polyencoder.errors import ConfigError, first_line
+from polyencoder.packing import pack
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
@@ -25,7 +28,7 @@ _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype"
 
 # Families that mask what is padding and nothing else (others see a window, or add biases)
 _PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
-_TAKES_NARROW_MASK = int(transformers.__version__.partition(".")[0]) >= 5
+_TRANSFORMERS_5 = int(transformers.__version__.partition(".")[0]) >= 5
 
 
 class Backbone(nn.Module):
@@ -42,6 +45,8 @@ class Backbone(nn.Module):
         self.model = model
         self.compiled = False  # `compile_encoders` says so
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
+        self.first_position = first_position(model.config.to_dict())
+        self.masks_padding_alone = model.config.model_type in _PADDING_ALONE
 
     @property
     def dim(self) -> int:
@@ -50,18 +55,52 @@ class Backbone(nn.Module):
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
 
-        On a CPU, where padding costs as much as text, sequences of like length go through the model together.
+        On a CPU, where padding costs as much as text, little or none of it goes through the model: learning takes all
+        sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
+        processor's caches.
         """
-        fixed = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()  # a graph is for any lengths
-        grouped = tokens.ids.device.type == "cpu" and not fixed
-        groups = length_groups(tokens.mask.sum(1).tolist()) if grouped else []
-        if len(groups) <= 1:
+        a_graph = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()  # which is for any lengths
+        if tokens.ids.device.type != "cpu" or a_graph or not len(tokens):
+            return self._run(tokens)
+        if torch.is_grad_enabled() and not self.compiled and self.masks_padding_alone and _TRANSFORMERS_5:
+            return self._run_packed(tokens)
+        return self._run_grouped(tokens)
+
+    def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
+        """The model's outputs for tokens, of which the word embeddings may be there already."""
+        inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
+        inputs["attention_mask"] = self._attention_mask(tokens.mask)
+        if self.takes_segments and tokens.segments is not None:
+            inputs["token_type_ids"] = tokens.segments
+        learning_in_bf16 = self._learns_in_bf16_on_a_cpu(tokens.ids.device)
+        with AttendWith(plain_attention) if learning_in_bf16 else nullcontext():
+            output: Tensor = self.model(**inputs).last_hidden_state
+        return output
+
+    def _run_packed(self, tokens: TokenBatch) -> Tensor:
+        """All sequences in one row, which attention alone takes apart."""
+        packing = pack(tokens.mask)
+        inputs = {
+            "input_ids": packing.take(tokens.ids),
+            "position_ids": packing.positions.unsqueeze(0) + self.first_position,
+        }
+        if self.takes_segments and tokens.segments is not None:
+            inputs["token_type_ids"] = packing.take(tokens.segments)
+        learning_in_bf16 = self._learns_in_bf16_on_a_cpu(tokens.ids.device)
+        kernel = plain_attention if learning_in_bf16 else F.scaled_dot_product_attention
+        with AttendWith(partial(packing.attend, kernel)):
+            return packing.put(self.model(**inputs).last_hidden_state, *tokens.ids.shape)
+
+    def _run_grouped(self, tokens: TokenBatch) -> Tensor:
+        """Sequences of like length together."""
+        groups = length_groups(tokens.mask.sum(1).tolist())
+        if len(groups) == 1:
             return self._run(tokens)
         width = tokens.ids.size(1)
         order = torch.tensor([row for rows in groups for row in rows])
         parts = [tokens.select(rows) for rows in order.split([len(rows) for rows in groups])]
         outputs = [self._run(part, words) for part, words in zip(parts, self._words(parts), strict=True)]
-        padded = torch.cat([nn.functional.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
+        padded = torch.cat([F.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
         return padded[order.argsort()]
 
     def _words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
@@ -72,18 +111,6 @@ class Backbone(nn.Module):
         words = table(torch.cat([part.ids.flatten() for part in parts])).split([part.ids.numel() for part in parts])
         return [part_words.view(*part.ids.shape, -1) for part_words, part in zip(words, parts, strict=True)]
 
-    def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
-        """The model's outputs for tokens, of which the word embeddings may be there already."""
-        inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
-        inputs["attention_mask"] = self._attention_mask(tokens.mask)
-        if self.takes_segments and tokens.segments is not None:
-            inputs["token_type_ids"] = tokens.segments
-        on_cpu = tokens.ids.device.type == "cpu"
-        learning_in_bf16 = on_cpu and not self.compiled and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
-        with PlainAttention() if learning_in_bf16 else nullcontext():
-            output: Tensor = self.model(**inputs).last_hidden_state
-        return output
-
     def _attention_mask(self, mask: Tensor) -> Tensor:
         """What the model takes as its mask: [batch, length], or [batch, 1, 1, length] where that saves time.
 
@@ -91,9 +118,13 @@ class Backbone(nn.Module):
         time. The second is for the families whose attention mask is that of the padding and nothing else.
         """
         narrow = mask.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export()
-        if narrow and _TAKES_NARROW_MASK and self.model.config.model_type in _PADDING_ALONE and not bool(mask.all()):
+        if narrow and _TRANSFORMERS_5 and self.masks_padding_alone and not bool(mask.all()):
             return mask[:, None, None]
         return mask.long()
+
+    def _learns_in_bf16_on_a_cpu(self, device: torch.device) -> bool:
+        on_cpu = device.type == "cpu" and not self.compiled
+        return on_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
 
     def resize(self, vocabulary_size: int) -> bool:
         """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
@@ -239,9 +270,12 @@ def max_length(config: dict[str, Any]) -> int | None:
     positions = config.get("max_position_embeddings")
     if not positions:
         return None
-    # RoBERTa and its kin count positions from the padding id + 1
-    offset = (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
-    return int(positions) - offset
+    return int(positions) - first_position(config)
+
+
+def first_position(config: dict[str, Any]) -> int:
+    """The number of a sequence's first position: RoBERTa and its kin count from the padding id + 1."""
+    return (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
 
 
 _POSITIONS_AFTER_PADDING = {

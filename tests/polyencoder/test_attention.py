@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.attention import PlainAttention, plain_attention
+from polyencoder.attention import AttendWith, plain_attention
 from polyencoder.backbone import build_backbone
 from polyencoder.text import TokenBatch
 
@@ -58,7 +58,7 @@ def test_dropout_takes_out_weights_and_keeps_their_sum():
 
 def test_takes_the_place_of_torch_inside_only():
     query, key, value = inputs(torch.bfloat16)
-    with PlainAttention():
+    with AttendWith(plain_attention):
         inside = F.scaled_dot_product_attention(query, key, value)
     assert torch.equal(inside, plain_attention(query, key, value))
 

@@ -109,12 +109,16 @@ def test_max_length_is_the_longest_that_works(backbone_folder, padded, kind, lim
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-@pytest.mark.parametrize("pass_cost", [0, 3, 10_000])
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("cost", [0, 3, 10_000])
 @pytest.mark.parametrize("lengths", [[9, 2, 1, 6, 3, 9, 4], [1, 1, 1, 1, 1, 1, 20], [5, 5, 5], [4]])
-def test_groups_of_like_length_change_nothing(monkeypatch, backbone_folder, make_tokens, kind, lengths, pass_cost):
-    """Whatever goes through the model together: outputs, gradients, segments."""
-    groups = partial(length_groups, pass_cost=pass_cost)
-    monkeypatch.setattr("polyencoder.backbone.length_groups", groups)
+def test_what_goes_through_together_changes_nothing(
+    monkeypatch, backbone_folder, make_tokens, kind, lengths, cost, packs
+):
+    """One row of tokens or groups of like length: outputs, gradients, segments are those of each sequence alone."""
+    monkeypatch.setattr("polyencoder.backbone._TRANSFORMERS_5", packs)
+    monkeypatch.setattr("polyencoder.packing.BLOCK", cost)
+    monkeypatch.setattr("polyencoder.backbone.length_groups", partial(length_groups, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
     segments = [[place % 2 for place in range(length)] for length in lengths]
@@ -127,11 +131,22 @@ def test_groups_of_like_length_change_nothing(monkeypatch, backbone_folder, make
 
     outputs = backbone(tokens)
     assert outputs.shape == (len(lengths), max(lengths), 16)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(tokens)[tokens.mask], outputs[tokens.mask], rtol=1e-4, atol=1e-5)
     together = sums_and_gradients([outputs[i, :length] for i, length in enumerate(lengths)])
     alone = sums_and_gradients(
         [backbone(pad([ids], pad_id=0, segments=[s]))[0] for ids, s in zip(sequences, segments, strict=True)]
     )
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
+
+
+def test_padding_does_not_go_through_the_model(backbone_folder, padded):
+    backbone = load_pretrained(backbone_folder("bert"))
+    shapes = []
+    backbone.model.embeddings.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+    outputs = backbone(padded([[2] * 30, [2] * 3, [2] * 4, [2] * 29]))
+    assert outputs.shape == (4, 30, 16)
+    assert shapes == [(1, 30 + 30 + 4 + 4, 16)]
 
 
 def test_a_model_without_positions_has_no_limit():

@@ -27,7 +27,8 @@ EPISODES, TURNS = 40, 3
 TINY = "--embedding-size 16 --ffn-size 32 --n-layers 1 --n-heads 2 --poly-n-codes 2 --n-positions 64 --dropout 0.2"
 COMMAND = f"-t selection:convai2 -m polyencoder {TINY} --dict-maxtokens 300 --text-truncate 32 --label-truncate 8 "
 COMMAND += "--eval-candidates batch --seed 5 --batchsize 4 --learningrate 0.01 --warmup-updates 5 --update-freq 2 "
-COMMAND += "--validation-every-n-epochs 0.5 --validation-metric loss --loglevel error --log-every-n-steps 4"
+COMMAND += "--validation-every-n-epochs 0.5 --validation-metric loss --validation-cutoff 0 --loglevel error "
+COMMAND += "--log-every-n-steps 4"
 OF_TIME = {"exps", "ltps", "ctps", "tps", "ups", "train_time"}
 
 
