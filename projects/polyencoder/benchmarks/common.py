@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from polyencoder.recompute import return_free_memory
 
 Work = Callable[[], object]
 
@@ -70,7 +71,7 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     if warm_up:
         work()
     gc.collect()
-    _return_free_memory()
+    return_free_memory()
     if _reset_kernel_peak():
         before = _status_mb("VmRSS")
         work()
@@ -119,12 +120,6 @@ def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _return_free_memory() -> None:
-    """Give freed heap pages back, which would otherwise serve the next call unseen. Only glibc has it."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_kernel_peak() -> bool:
