@@ -1,9 +1,13 @@
-"""bfloat16 and float16 in ParlAI's training loop, and what is said where they gain nothing."""
+"""bfloat16, float16 and torch.compile in ParlAI's training loop, and what is said where they gain nothing."""
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import parlai.utils.logging as logging
 import pytest
+import torch
 from parlai.agents.ranker import model_agent
 from parlai.agents.ranker.learning.step import LearningAgent
 
@@ -67,6 +71,20 @@ def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, rea
     make_agent("biencoder", bf16=True)
     said = [text for text in warnings if "bf16" in text]
     assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler")
+def test_what_was_learnt_compiled_is_there_without(train, evaluate, losses, tmp_path):
+    """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says."""
+    torch._dynamo.reset()
+    options = {"max_train_steps": 6, "num_epochs": -1, "validation_every_n_epochs": -1, "warmup_updates": -1}
+    report = train("polyencoder", tmp_path / "compiled", compile=True, **options)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    train("polyencoder", tmp_path / "plain", **options)
+    assert len(losses) == 12
+    assert losses[6:] == pytest.approx(losses[:6], rel=1e-3)
+    loaded = [evaluate(tmp_path / name)["loss"] for name in ("compiled", "plain")]
+    assert loaded == pytest.approx([report["loss"]] * 2, rel=1e-3)
 
 
 def test_only_learning_compiles(make_agent, monkeypatch):
