@@ -60,11 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plain-batch", type=int, default=16, help="examples of the one without a limit")
     parser.add_argument("--grad-cache", type=int, default=4, help="contexts whose activations are kept at a time")
     parser.add_argument("--pair-tokens", type=int, default=1728, help="tokens of pairs that are kept at a time")
+    parser.add_argument("--layers", type=int, default=12, help="of the encoders; fewer to see how peaks grow")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 (autocast)")
     parser.add_argument("--only", action="append", help="run this case (several times: these cases)")
     flags = parser.parse_args(arguments)
     setting = Setting(
-        layers=2 if flags.quick else 12,
+        layers=2 if flags.quick else flags.layers,
         dim=64 if flags.quick else 768,
         context_tokens=360,
         candidate_tokens=72,
