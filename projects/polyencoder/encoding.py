@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.files import fingerprint
+from polyencoder.heap import return_free_memory
 from polyencoder.models import SeparableRanker
 from polyencoder.text import TextEncoder, token_batches
 
 PART = 1 << 12  # texts that are tokenized at a time: what a tokenizer makes of one is a hundred times its ids
 BATCH_TOKENS = 1 << 14  # the most tokens of a batch, padding included; one long text does not widen a thousand short
+CPU_BATCH_TOKENS = 1 << 12  # the same on a CPU, where more take memory and no less time
+RETURN_EVERY = 4  # batches, each of other shapes, after which a CPU's free memory goes back to the system
 
 
 @torch.no_grad()
@@ -36,13 +39,17 @@ def encode_candidates(
     ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
     device = next(model.parameters()).device
     out: Tensor | None = None
-    for batch in token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=BATCH_TOKENS):
+    max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
+    batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
+    for number, batch in enumerate(batches, start=1):
         vectors = model.encode_candidates(text.pad([ids[i] for i in batch]).to(device))
         if out is None:
             out = vectors.new_empty(len(ids), vectors.size(-1))
         out[torch.tensor(batch, device=device)] = vectors
         if progress is not None:
             progress(len(batch))
+        if device.type == "cpu" and number % RETURN_EVERY == 0:
+            return_free_memory()
     return torch.empty(0, model.dim, device=device) if out is None else out
 
 

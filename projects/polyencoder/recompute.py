@@ -5,26 +5,22 @@ goes through the encoder piece by piece, of which nothing but the vectors is kep
 piece goes through again, with the random state it had, and on to the gradients of the weights. `torch.utils.checkpoint`
 of every piece is the same within one ordinary backward pass: the engine takes the pieces one after the other, from the
 last to the first, and computes again only the one that it is at.
-
-Each piece leaves a little behind, its vectors or its gradients, in the midst of what it gave free. glibc keeps the
-holes between, which large tensors do not fit in, so that a process grows with its pieces though little more is in
-use. On a CPU the holes are given back to the system before each piece.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from polyencoder.heap import return_free_memory
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["recomputed", "return_free_memory"]
+__all__ = ["recomputed"]
 
 T = TypeVar("T")
 
@@ -41,18 +37,12 @@ def recomputed(function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
     # Plain tensors, of which checkpoint sees the device whose random state it has to keep
     def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
         if ids.device.type == "cpu":
-            return_free_memory()
+            return_free_memory()  # of the piece before: its vectors or gradients lie in the midst of it
         with _weights_cast_anew(ids.device.type):
             return function(TokenBatch(ids, mask, segments))
 
     result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
     return result
-
-
-def return_free_memory() -> None:
-    """Give memory that is not in use any more back to the system, where the C library can (glibc)."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

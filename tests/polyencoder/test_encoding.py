@@ -29,14 +29,14 @@ def one_by_one(text):
 def test_in_the_order_asked_whatever_the_batches(
     monkeypatch, make_model, text, candidates, one_by_one, architecture, batch_size, batch_tokens
 ):
-    monkeypatch.setattr(encoding, "BATCH_TOKENS", batch_tokens)
+    monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
     model = make_model(architecture)
     vectors = encode_candidates(model, text, candidates, batch_size=batch_size)
     torch.testing.assert_close(vectors, one_by_one(model, candidates), rtol=1e-4, atol=1e-4)
 
 
 def test_a_batch_stays_within_its_budget(monkeypatch, make_model, text, candidates):
-    monkeypatch.setattr(encoding, "BATCH_TOKENS", 60)
+    monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
     model, batches, done = make_model("bi"), [], []
     model.candidate_tower.register_forward_pre_hook(lambda module, inputs: batches.append(inputs[0]))
     encode_candidates(model, text, candidates, batch_size=4, progress=done.append)

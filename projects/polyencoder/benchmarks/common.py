@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from polyencoder.recompute import return_free_memory
+from polyencoder.heap import return_free_memory
 
 Work = Callable[[], object]
 
