@@ -13,6 +13,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -87,6 +89,19 @@ def peak_mb() -> float:
 def mapped_mb() -> float | None:
     """How much of this process's memory is now files' pages, which the system takes back at need; None if unknown."""
     return _status_mb("RssFile") if _STATUS.exists() else None
+
+
+def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
+    """The JSON object that `python -m module flags` prints: what it did in a process of its own.
+
+    Raises SystemExit with the last line that it complained with; `what` names the work there.
+    """
+    done = subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise SystemExit(f"{what}: {said[-1]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def machine() -> dict[str, Any]:

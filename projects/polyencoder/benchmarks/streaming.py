@@ -22,7 +22,6 @@ import itertools
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyencoder.benchmarks.common import argument_parser, machine, peak_extra_mb, print_report
+from polyencoder.benchmarks.common import argument_parser, machine, measured_alone, peak_extra_mb, print_report
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.reading import json_array, open_bytes
 
@@ -145,13 +144,7 @@ def write_dialogues(source: Path, target: Path, *, size: int) -> None:
 
 def measure_alone(case: Case) -> dict[str, float]:
     """`measure` in a process of its own."""
-    command = [sys.executable, "-m", "polyencoder.benchmarks.streaming", "--case", json.dumps(case)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SystemExit(f"-t {case['task']}: {said[-1]}")
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+    return measured_alone("polyencoder.benchmarks.streaming", "--case", json.dumps(case), what=f"-t {case['task']}")
 
 
 def measure(case: Case) -> dict[str, float]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from polyencoder.benchmarks.common import argument_parser, mapped_mb, peak_mb, use_threads
+from polyencoder.benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
 from polyencoder.index import candidates_from, open_index
 from polyencoder.index.meta import separable
 from polyencoder.ranker import Context, Ranker
@@ -37,8 +35,10 @@ def measure(
     with open(folder / "candidates.txt", "w", encoding="utf-8") as file:
         file.writelines(f"{text}\n" for text in _grown(texts, rows))
     (folder / "contexts.json").write_text(json.dumps(list(contexts)), encoding="utf-8")
+    flags = ["--folder", str(folder), "--threads", str(threads)]
     return [
-        {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb, **_alone(folder, work, threads=threads)}
+        {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb}
+        | measured_alone(__name__, *flags, "--work", work, what=f"memory, {work}")
         for work in ("index", "search")
     ]
 
@@ -67,16 +67,6 @@ def _search(folder: Path) -> dict[str, Any]:
     ranker.search_many(contexts, open_index(folder / "index", ranker))
     done = {"work": "search", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": peak_mb()}
     return done | {"contexts": len(contexts), "mapped_mb": mapped_mb()}
-
-
-def _alone(folder: Path, work: str, *, threads: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", __name__, "--folder", str(folder), "--work", work, "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SystemExit(f"memory, {work}: {said[-1]}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:
