@@ -6,13 +6,13 @@ may change again. A generated data set and its published scores must not, so eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from random import Random
 from typing import TypeVar
 
-__all__ = ["Dice"]
+__all__ = ["Dice", "shuffled"]
 
 T = TypeVar("T")
 
@@ -54,3 +54,18 @@ class Dice:
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         return self.sample(items, len(items))
+
+
+def shuffled(items: Iterable[T], *, size: int, dice: Dice) -> Iterator[T]:
+    """The items in random order, as far as a buffer of `size` allows.
+
+    The buffer grows while it is used, two in and one out, so that the first item does not wait for a full one.
+    """
+    buffer: list[T] = []
+    for number, item in enumerate(items):
+        buffer.append(item)
+        if len(buffer) >= size or number % 2:
+            place = dice.below(len(buffer))
+            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+            yield buffer.pop()
+    yield from dice.shuffled(buffer)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from parlai.core.opt import Opt
-from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.dice import Dice, shuffled
 from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
@@ -73,6 +73,9 @@ class Epochs:
         slots: conversations that are read side by side, ParlAI's `--batchsize`: each of them takes one example in its
             turn, and another episode when its own is over. So the stopped run was in the middle of as many.
         draw: makes an epoch's episode from a stored one, for tasks that choose something anew each time.
+        mix: `draw` may make several episodes of one, each up to a message that is `episode_done`. With a seed they are
+            shuffled among those of other conversations, through a buffer of so many. None: they stay together, taken
+            one after another as if they were one, as they do without a seed.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Epochs:
         seen: int = 0,
         slots: int = 1,
         draw: Callable[[Episode, Dice], Episode],
+        mix: int | None = None,
     ) -> None:
         self._source, self._reader, self._seed, self._endless, self._draw = source, reader, seed, endless, draw
-        self._seen, self._slots = seen, slots
+        self._seen, self._slots, self._mix = seen, slots, mix
         self.epoch = 0
         self._stream = self._read()
         self._next: Episode | None = None
@@ -138,15 +142,17 @@ class Epochs:
                 yield fresh
 
     def _whole_epochs(self) -> int:
-        """Pass over the epochs that are over, where they need not be read: all episodes have one message.
+        """Pass over the epochs that are over, where they need not be read: all stored episodes give one message.
 
-        Gives the number of examples in them.
+        Gives the number of examples in them. Others' episodes count too: our share is of as many in each epoch, but of
+        other ones, with more messages or fewer.
         """
-        length = 0
-        for episode in self._one_epoch():
-            length += 1
-            if len(episode) > 1 or length > self._seen:
+        total = 0
+        for episode in self._drawn(Reader()):
+            total += 1
+            if len(episode) != 1 or total > self._seen * self._reader.count:
                 return 0
+        length = len(range(self._reader.number, total, self._reader.count))
         self.epoch = self._seen // length if length else 0
         return self.epoch * length
 
@@ -161,17 +167,33 @@ class Epochs:
             self.epoch += 1
 
     def _one_epoch(self) -> Iterator[Episode]:
+        if self._seed is None or self._mix is None:
+            return self._drawn(self._reader)
+        parts = (part for episode in self._drawn(self._reader) for part in _split(episode))
+        return shuffled(parts, size=self._mix, dice=Dice(f"{self._seed}:epoch {self.epoch}:mix"))
+
+    def _drawn(self, reader: Reader) -> Iterator[Episode]:
+        """A reader's episodes of one epoch, each as `draw` makes it of a stored one."""
         dice = None if self._seed is None else Dice(f"{self._seed}:epoch {self.epoch}")
-        for number, episode in enumerate(self._source.episodes(dice, share=self._reader.share)):
-            place = number * self._reader.count + self._reader.number
+        for number, episode in enumerate(self._source.episodes(dice, share=reader.share)):
+            place = number * reader.count + reader.number
             yield self._draw(episode, Dice(f"{self._seed}:epoch {self.epoch}:draw {place}"))
+
+
+def _split(episode: Episode) -> Iterator[Episode]:
+    """What was made of an episode as the episodes that it is: the last message of each is `episode_done`."""
+    part: Episode = []
+    for message in episode:
+        part.append(message)
+        if message.get("episode_done"):
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _rest(episode: Episode, done: int) -> Episode:
     """An episode without its first messages, which the first of the others brings along: they are its context."""
-    start = done
-    while start and not episode[start - 1].get("episode_done"):  # a mutator may have made several of one
-        start -= 1
     first = episode[done].copy()
-    first[EARLIER] = episode[start:done]
+    first[EARLIER] = episode[:done]
     return [first, *episode[done + 1 :]]

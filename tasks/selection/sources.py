@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from parlai.tasks.selection.dice import Dice
+from parlai.tasks.selection.dice import Dice, shuffled
 from parlai.tasks.selection.epochs import Episode
 
 from polyencoder.reading import DataFile, open_bytes
 
-__all__ = ["Counts", "InMemory", "Streamed", "estimated_counts", "shuffled"]
+__all__ = ["Counts", "InMemory", "Streamed", "estimated_counts"]
 
 Read = Callable[[str], Iterator[Episode]]
 Share = Callable[[Iterator[Episode]], Iterator[Episode]]
@@ -52,21 +52,6 @@ class Streamed:
         files = self._files if dice is None else dice.shuffled(self._files)
         episodes = share(episode for file in files for episode in self._read(file))
         return episodes if dice is None else shuffled(episodes, size=self._buffer, dice=dice)
-
-
-def shuffled(episodes: Iterator[Episode], *, size: int, dice: Dice) -> Iterator[Episode]:
-    """The episodes in random order, as far as a buffer of `size` allows.
-
-    The buffer grows while it is used, two in and one out, so that the first episode does not wait for a full one.
-    """
-    buffer: list[Episode] = []
-    for number, episode in enumerate(episodes):
-        buffer.append(episode)
-        if len(buffer) >= size or number % 2:
-            place = dice.below(len(buffer))
-            buffer[place], buffer[-1] = buffer[-1], buffer[place]
-            yield buffer.pop()
-    yield from dice.shuffled(buffer)
 
 
 def estimated_counts(read: Callable[[DataFile], Iterator[Episode]], files: Sequence[str]) -> Counts:

@@ -56,7 +56,8 @@ class SelectionTeacher(FixedDialogTeacher):
             "--shuffle-buffer",
             type=int,
             default=4096,
-            help="How many episodes a stream (-dt train:stream) holds to shuffle them.",
+            help="How many episodes a stream (-dt train:stream) holds to shuffle them, and training with --mutators to "
+            "mix what they make of different dialogues.",
         )
         group.add_argument(
             "--skip-bad-examples",
@@ -111,7 +112,7 @@ class SelectionTeacher(FixedDialogTeacher):
     # ---- what all have
 
     def _composed(self, episode: Episode, dice: Dice) -> Episode:
-        """A stored episode as it is sent."""
+        """A stored episode as it is sent; mutators may have made several of it, one after another."""
         drawn = self.draw(episode, dice)
         messages = [Message(message, episode_done=message is drawn[-1]) for message in drawn]
         for mutator in self.mutators:
@@ -122,8 +123,7 @@ class SelectionTeacher(FixedDialogTeacher):
         """The episodes of a split: found, and read where they stay in memory."""
         files = self.files(split)
         if DatatypeHelper.is_streaming(self.datatype):
-            buffer = self.opt.get("shuffle_buffer", 4096)
-            source: Source = Streamed(self._read, files, buffer=buffer, estimate=lambda: self.estimate(files))
+            source: Source = Streamed(self._read, files, buffer=self._buffer, estimate=lambda: self.estimate(files))
         else:
             source = InMemory(episode for file in files for episode in self._read(file))
             if self.bad.count:
@@ -196,6 +196,11 @@ class SelectionTeacher(FixedDialogTeacher):
             message["label_candidates"] = choices
 
     @property
+    def _buffer(self) -> int:
+        """How many episodes are held to shuffle them."""
+        return int(self.opt.get("shuffle_buffer", 4096))
+
+    @property
     def _task_seed(self) -> int:
         """What another run has in common with this one: `--teacher_seed`."""
         return int(self.opt.get("teacher_seed") or 0)
@@ -224,6 +229,7 @@ class SelectionTeacher(FixedDialogTeacher):
             seen=seen,
             slots=1 if irregular else self.opt.get("batchsize", 1),
             draw=self._composed,
+            mix=self._buffer if self.mutators else None,
         )
 
 

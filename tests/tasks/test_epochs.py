@@ -14,6 +14,7 @@ from parlai.tasks.selection.sources import Counts, InMemory, Streamed
 READERS = [1, 2, 3]
 ALONE = Reader()
 KINDS = st.sampled_from(["memory", "streamed"])
+MIXED = range(1, 9)  # sizes of the buffer
 
 
 def episodes_of(lengths):
@@ -29,13 +30,31 @@ def make_source(kind: str, episodes, *, buffer: int = 4):
     return Streamed(lambda name: iter(files[name]), list(files), buffer=buffer, estimate=lambda: Counts(0, 0))
 
 
-def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1, draw=lambda episode, dice: episode):
-    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, slots=slots, draw=draw)
+def as_it_is(episode, dice):
+    return episode
+
+
+def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1, draw=as_it_is, mix=None):
+    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, slots=slots, draw=draw, mix=mix)
 
 
 def with_dice(episode, dice):
     """What a task does that chooses something anew each time."""
     return [{"text": f"{message['text']} drawn {dice.below(1000)}"} for message in episode]
+
+
+def flattened(episode, dice):
+    """What ParlAI's mutator `flatten` does: each message is a conversation of its own."""
+    return [message | {"episode_done": True} for message in episode]
+
+
+def halved(episode, dice):
+    """A mutator that ends a conversation in the middle and begins another one there."""
+    ends = {len(episode) // 2 - 1, len(episode) - 1}
+    return [message | {"episode_done": number in ends} for number, message in enumerate(episode)]
+
+
+DRAWS = st.sampled_from([as_it_is, flattened, halved])
 
 
 def texts(epochs: Epochs, count: int | None = None) -> list[str]:
@@ -155,25 +174,100 @@ def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str
 @given(
     KINDS,
     st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.sampled_from(READERS),
     st.integers(1, 5),
-    st.lists(st.integers(0, 12), min_size=1, max_size=2),
+    st.lists(st.integers(0, 12), min_size=1, max_size=3),
+    DRAWS,
+    st.sampled_from([None, *MIXED]),
 )
-def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, slots, stops):
+def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, readers, slots, stops, draw, mix):
     """In the middle of them, each slot at another place of its own; also when it is stopped again."""
     source = make_source(kind, episodes_of(lengths))
-    undisturbed = side_by_side(make_epochs(source, endless=True), slots, sum(stops) + 10)
-    seen = 0
-    for stop in stops:
-        seen += stop
-        resumed = make_epochs(source, endless=True, seen=seen * slots, slots=slots)
-        assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
+    for number in range(min(readers, len(lengths))):
+        own = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
+        undisturbed = side_by_side(make_epochs(source, **own), slots, sum(stops) + 10)
+        seen = 0
+        for stop in stops:
+            seen += stop
+            resumed = make_epochs(source, seen=seen * slots, slots=slots, **own)
+            assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
 
 
-def test_a_rest_does_not_repeat_what_a_mutator_has_made_of_an_episode():
-    """`flatten` makes each message a conversation of its own, which holds what was said before."""
-    flat = [[{"text": f"0.{m}", "episode_done": True} for m in range(4)]]
-    rest = make_epochs(make_source("memory", flat), endless=True, seen=2).take()
-    assert [(message["text"], message.get(EARLIER, [])) for message in rest] == [("0.2", []), ("0.3", [])]
+# ---- what mutators have made of conversations
+
+
+@given(KINDS, st.lists(st.integers(1, 5), max_size=12), st.sampled_from(READERS), DRAWS, st.sampled_from(MIXED))
+def test_mixing_gives_each_example_once_in_every_epoch(kind, lengths, readers, draw, mix):
+    source = make_source(kind, episodes_of(lengths))
+    seen: list[list[str]] = [[], [], []]
+    for number in range(min(readers, len(lengths))):
+        epochs = make_epochs(source, reader=Reader(number, readers), endless=True, draw=draw, mix=mix)
+        while (episode := epochs.take()) and epochs.epoch < len(seen):
+            seen[epochs.epoch] += [message["text"] for message in episode]
+    expected = sorted(message["text"] for episode in episodes_of(lengths) for message in episode)
+    assert [sorted(epoch) for epoch in seen] == [expected] * 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "streamed"])
+def test_turns_are_mixed_from_the_first_batch_on(kind):
+    """And until the last one; without mixing a slot takes those of one conversation after another."""
+    source = make_source(kind, episodes_of([8] * 200), buffer=50)
+
+    def first_batches(mix):
+        epochs = make_epochs(source, draw=flattened, mix=mix, endless=True)
+        batches = [[text for text, _ in batch] for batch in side_by_side(epochs, 40, 40)]
+        return [[text.split(".") for text in batch] for batch in batches]
+
+    for batch in first_batches(400):
+        assert len({turn for _, turn in batch}) >= 6
+        assert len({dialogue for dialogue, _ in batch}) >= 8  # of the 10 that the first batch is drawn from
+    assert all(len({turn for _, turn in batch}) == 1 for batch in first_batches(None))
+
+
+def test_mixing_keeps_a_conversation_together():
+    epochs = make_epochs(make_source("memory", episodes_of([4] * 30)), draw=halved, mix=20)
+    episodes = [[message["text"] for message in episode] for episode in iter(epochs.take, None)]
+    halves = [[f"{e}.{m}" for m in half] for e in range(30) for half in [(0, 1), (2, 3)]]
+    assert episodes != halves
+    assert sorted(episodes) == sorted(halves)
+
+
+def test_mixed_order_is_of_the_seed_and_the_epoch():
+    source = make_source("memory", episodes_of([30]))  # alone: all of the order is that of mixing
+
+    def two_epochs(seed):
+        epochs = make_epochs(source, seed=seed, endless=True, draw=flattened, mix=12)
+        return texts(epochs, 30), texts(epochs, 30)
+
+    first, second = two_epochs(7)
+    assert first != second
+    assert two_epochs(7) == (first, second)
+    assert two_epochs(8)[0] != first
+
+
+@given(KINDS, st.lists(st.integers(1, 4), min_size=1, max_size=8), DRAWS)
+def test_without_a_seed_nothing_is_mixed(kind, lengths, draw):
+    source = make_source(kind, episodes_of(lengths))
+    in_order = [[message["text"] for message in episode] for episode in episodes_of(lengths)]
+    epochs = make_epochs(source, seed=None, draw=draw, mix=5)
+    assert [[message["text"] for message in epochs.take()] for _ in lengths] == in_order
+    assert epochs.over
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("memory", [3, 0, 1, 7, 8, 5, 6, 4, 2, 1, 2, 5, 4, 7, 6, 3, 8, 0]),
+        ("streamed", [4, 0, 3, 2, 1, 6, 8, 7, 5, 0, 2, 3, 4, 7, 1, 5, 6, 8]),
+    ],
+)
+def test_order_without_mutators_stays(kind, order):
+    """Fixed values: a run that another version has begun goes on in its order."""
+    epochs = make_epochs(make_source(kind, episodes_of([2] * 9)), endless=True)
+    assert texts(epochs, 18) == [f"{e}.0" for e in order]
+
+
+# ---- what is drawn
 
 
 @pytest.mark.parametrize("readers", READERS)

@@ -1,4 +1,4 @@
-"""Sampled candidates: distinct, never right by chance, the same for equal seeds; and the random source under them."""
+"""Sampled candidates: distinct, never right by chance, the same for equal seeds."""
 
 from __future__ import annotations
 
@@ -7,30 +7,11 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.negatives import NegativeSampler
 
 from polyencoder.errors import ConfigError, InputError
 
 POOL = [f"reply number {n} ." for n in range(200)]
-
-
-@given(st.integers(0, 60), st.text(max_size=5))
-def test_order_is_a_permutation(n, key):
-    assert sorted(Dice(key).order(n)) == list(range(n))
-
-
-def test_dice_give_published_values():
-    """Fixed values: another platform or version of Python must not write another data set."""
-    dice = Dice("1:valid:0")
-    assert [dice.below(1000) for _ in range(5)] == [446, 709, 173, 970, 683]
-    assert Dice("1:valid:0").shuffled("abcdefgh") == list("dfahgbec")
-
-
-def test_sample_is_uniform():
-    places = Counter(Dice(str(n)).sample("abcd", 1)[0] for n in range(2000))
-    assert set(places) == set("abcd")
-    assert min(places.values()) > 400  # 500 expected, standard deviation 19
 
 
 @given(st.text(max_size=8), st.integers(1, 40))

@@ -1,4 +1,4 @@
-"""Episodes in memory and from files: a bounded shuffle, nothing read before it is needed, honest estimates."""
+"""Episodes in memory and from files: nothing read before it is needed, honest estimates."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import random
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from parlai.tasks.selection.dice import Dice
-from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts, shuffled
+from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts
 
 from polyencoder.reading import lines
 
@@ -21,42 +19,6 @@ def numbered(count: int):
 
 def texts(episodes) -> list[str]:
     return [episode[0]["text"] for episode in episodes]
-
-
-@given(st.integers(0, 60), st.integers(1, 70), st.text(max_size=3))
-def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
-    held = most = 0
-
-    def counting():
-        nonlocal held, most
-        for episode in numbered(count):
-            held += 1
-            most = max(most, held)
-            yield episode
-
-    seen = []
-    for episode in shuffled(counting(), size=size, dice=Dice(key)):
-        held -= 1
-        seen += texts([episode])
-    assert sorted(seen) == sorted(map(str, range(count)))
-    assert most <= size
-
-
-def test_shuffling_does_not_wait_for_a_full_buffer():
-    read = []
-    episodes = shuffled((read.append(episode) or episode for episode in numbered(1000)), size=500, dice=Dice("k"))
-    next(episodes)
-    assert len(read) == 2
-    next(episodes)
-    assert len(read) == 4  # two in, one out: the buffer grows while it is used
-
-
-def test_shuffling_carries_far():
-    order = [int(text) for text in texts(shuffled(numbered(2000), size=400, dice=Dice("k")))]
-    moved = [abs(place - number) for place, number in enumerate(order)]
-    assert sum(moved) / len(moved) > 200  # half the buffer
-    late = order[1000:]
-    assert min(late) < 1000 - 300  # some wait for long
 
 
 def test_memory():

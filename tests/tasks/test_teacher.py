@@ -158,6 +158,54 @@ def test_mutators_apply(make_teacher, datapath):
     assert flat.act()["text"] == "\n".join([first["text"], first["eval_labels"][0], second["text"]])
 
 
+def clones_of(teacher, count: int = 4):
+    """A BatchWorld's: (rounds) -> the messages of so many batches."""
+    clones = [teacher.clone() for _ in range(count)]
+    return lambda rounds: [[clone.act() for clone in clones] for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("datatype", TRAINING)
+def test_training_mixes_what_mutators_make(make_teacher, datapath, messages, datatype):
+    """The fixture's 16 dialogues have two turns each, which come first and second without the mutator."""
+    options = {"datapath": str(datapath), "candidates": "batch"}
+    flat = make_teacher("selection:convai2", datatype=datatype, mutators="flatten", **options)
+    in_order = make_teacher("selection:convai2", datatype="train:ordered", mutators="flatten", **options)
+    expected = sorted(message["text"] for message in messages(in_order))
+    take, histories = clones_of(flat), []
+    for _ in range(3):
+        batches = take(8)
+        assert all(message["episode_done"] for batch in batches for message in batch)
+        assert sorted(message["text"] for batch in batches for message in batch) == expected
+        histories.append([[len(message["text"].split("\n")) for message in batch] for batch in batches])
+    assert all(sum(len(set(batch)) == 2 for batch in epoch) >= 4 for epoch in histories)
+    plain = clones_of(make_teacher("selection:convai2", datatype=datatype, **options))(8)
+    assert [len({message["episode_done"] for message in batch}) for batch in plain] == [1] * 8
+
+
+@pytest.mark.parametrize("datatype", ["valid", "valid:stream", "train:ordered", "train:evalmode"])
+def test_evaluation_takes_what_mutators_make_where_the_dialogue_was(make_teacher, datapath, datatype):
+    """The batches of an evaluation are the same with and without `flatten`, so batch candidates are too."""
+    answers = []
+    for mutators in (None, "flatten"):
+        options = {"datapath": str(datapath), "mutators": mutators, "eval_candidates": "batch"}
+        teacher = make_teacher("selection:convai2", datatype=datatype, **options)
+        rounds = clones_of(teacher)(teacher.num_examples() // 4)
+        answers.append([[message.get("labels", message.get("eval_labels")) for message in row] for row in rounds])
+        assert teacher.epochs.over
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("datatype", TRAINING)
+@pytest.mark.parametrize("batches", [1, 5, 13, 20])
+def test_a_resumed_run_goes_on_with_mutators(make_teacher, datapath, tmp_path, datatype, batches):
+    options = {"datapath": str(datapath), "mutators": "flatten", "candidates": "batch", "batchsize": 4}
+    undisturbed = clones_of(make_teacher("selection:convai2", datatype=datatype, **options))(batches + 12)
+    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": batches * 4 / 32}))
+    model = {"model_file": str(tmp_path / "model")}
+    resumed = clones_of(make_teacher("selection:convai2", datatype=datatype, **options, **model))(12)
+    assert resumed == undisturbed[batches:]
+
+
 # ---- going on where a stopped run was
 
 

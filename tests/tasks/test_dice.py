@@ -1,0 +1,63 @@
+"""The random source under the tasks: the same everywhere, permutations, and a shuffle of bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.tasks.selection.dice import Dice, shuffled
+
+
+@given(st.integers(0, 60), st.text(max_size=5))
+def test_order_is_a_permutation(n, key):
+    assert sorted(Dice(key).order(n)) == list(range(n))
+
+
+def test_dice_give_published_values():
+    """Fixed values: another platform or version of Python must not write another data set."""
+    dice = Dice("1:valid:0")
+    assert [dice.below(1000) for _ in range(5)] == [446, 709, 173, 970, 683]
+    assert Dice("1:valid:0").shuffled("abcdefgh") == list("dfahgbec")
+
+
+def test_sample_is_uniform():
+    places = Counter(Dice(str(n)).sample("abcd", 1)[0] for n in range(2000))
+    assert set(places) == set("abcd")
+    assert min(places.values()) > 400  # 500 expected, standard deviation 19
+
+
+@given(st.integers(0, 60), st.integers(1, 70), st.text(max_size=3))
+def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
+    held = most = 0
+
+    def counting():
+        nonlocal held, most
+        for number in range(count):
+            held += 1
+            most = max(most, held)
+            yield number
+
+    seen = []
+    for number in shuffled(counting(), size=size, dice=Dice(key)):
+        held -= 1
+        seen.append(number)
+    assert sorted(seen) == list(range(count))
+    assert most <= size
+
+
+def test_shuffling_does_not_wait_for_a_full_buffer():
+    read = []
+    numbers = shuffled((read.append(number) or number for number in range(1000)), size=500, dice=Dice("k"))
+    next(numbers)
+    assert len(read) == 2
+    next(numbers)
+    assert len(read) == 4  # two in, one out: the buffer grows while it is used
+
+
+def test_shuffling_carries_far():
+    order = list(shuffled(range(2000), size=400, dice=Dice("k")))
+    moved = [abs(place - number) for place, number in enumerate(order)]
+    assert sum(moved) / len(moved) > 200  # half the buffer
+    late = order[1000:]
+    assert min(late) < 1000 - 300  # some wait for long
