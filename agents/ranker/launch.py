@@ -16,7 +16,7 @@ from typing import Any
 import parlai.scripts.eval_model as evaluation
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.group import Place, process_group
+from parlai.agents.ranker.group import Place, add_group_arguments, process_group
 from parlai.core.opt import Opt
 from parlai.core.script import ParlaiScript
 from parlai.scripts.build_dict import build_dict
@@ -91,7 +91,9 @@ def launch(arguments: Sequence[str]) -> Any:
         raise ConfigError(f"{command}: the launcher runs train_model and eval_model")
     place, script = Place.from_environment(), SCRIPTS[command]
     with override_print(suppress=place.rank != 0):
-        opt: Opt = script.setup_args().parse_args(list(arguments[1:]))
+        parser = script.setup_args()
+        add_group_arguments(parser)
+        opt: Opt = parser.parse_args(list(arguments[1:]))
         logging.set_log_level(opt.get("loglevel", "info").upper())
         if script is GroupTraining and place.rank == 0:
             _build_dictionary(opt)  # the others wait for the group

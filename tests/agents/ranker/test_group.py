@@ -1,0 +1,47 @@
+"""What a process knows of the others, and when it does not join them."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from parlai.agents.ranker.group import VARIABLES, Place
+from parlai.agents.ranker.launch import launch
+
+from polyencoder.errors import ConfigError
+
+ADDRESSES = {"host0": "10.0.0.1", "host1": "127.0.1.1"}
+
+
+def test_the_place_of_a_process(monkeypatch):
+    for name, value in zip(VARIABLES, ("5", "8", "1", "4", "host", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert Place.from_environment() == Place(rank=5, count=8, local_rank=1, local_count=4)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_no_time_to_wait(monkeypatch, seconds):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError, match=rf"--group-timeout {float(seconds)}: must be seconds, above 0"):
+        launch(["eval_model", "--group-timeout", seconds])
+
+
+def test_processes_with_different_flags(options, launched, tmp_path):
+    flags = {**options, "model_file": str(tmp_path / "model"), "loglevel": "error", "batchsize": 4}
+    errors = launched("train_model", flags, {**flags, "learningrate": 0.5})
+    assert set(errors) == {
+        "--learningrate is 0.001 in process 0 and 0.5 in process 1: start all hosts with the same command"
+    }
+
+
+def test_a_host_that_is_somebody_else_to_the_others(launched, monkeypatch):
+    """As Debian has it: a host's name stands for 127.0.1.1 on itself."""
+    monkeypatch.setattr(socket, "gethostname", lambda: f"host{os.environ['RANK']}")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, _: [(0, 0, 0, "", (ADDRESSES[name], 0))])
+    errors = launched("eval_model", {"loglevel": "error"}, {"loglevel": "error"})
+    assert set(errors) == {
+        "host1 is 127.0.1.1 to itself, where no other host can reach it: set GLOO_SOCKET_IFNAME there to its network "
+        "interface, as in GLOO_SOCKET_IFNAME=eth0"
+    }
