@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 
-from polyencoder.attention import AttendWith, plain_attention
+from polyencoder.cpu.attention import attention
+from polyencoder.cpu.functions import fast_functions
+from polyencoder.cpu.packing import pack
 from polyencoder.errors import ConfigError, first_line
-from polyencoder.packing import pack
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
@@ -59,8 +60,7 @@ class Backbone(nn.Module):
         sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
         processor's caches.
         """
-        a_graph = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()  # which is for any lengths
-        if tokens.ids.device.type != "cpu" or a_graph or not len(tokens):
+        if tokens.ids.device.type != "cpu" or _is_a_graph() or not len(tokens):
             return self._run(tokens)
         if torch.is_grad_enabled() and not self.compiled and self.masks_padding_alone and _TRANSFORMERS_5:
             return self._run_packed(tokens)
@@ -72,8 +72,8 @@ class Backbone(nn.Module):
         inputs["attention_mask"] = self._attention_mask(tokens.mask)
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
-        learning_in_bf16 = self._learns_in_bf16_on_a_cpu(tokens.ids.device)
-        with AttendWith(plain_attention) if learning_in_bf16 else nullcontext():
+        on_a_cpu = tokens.ids.device.type == "cpu" and not self.compiled and not _is_a_graph()
+        with fast_functions() if on_a_cpu else nullcontext():
             output: Tensor = self.model(**inputs).last_hidden_state
         return output
 
@@ -86,9 +86,7 @@ class Backbone(nn.Module):
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)
-        learning_in_bf16 = self._learns_in_bf16_on_a_cpu(tokens.ids.device)
-        kernel = plain_attention if learning_in_bf16 else F.scaled_dot_product_attention
-        with AttendWith(partial(packing.attend, kernel)):
+        with fast_functions(partial(packing.attend, attention)):
             return packing.put(self.model(**inputs).last_hidden_state, *tokens.ids.shape)
 
     def _run_grouped(self, tokens: TokenBatch) -> Tensor:
@@ -117,14 +115,10 @@ class Backbone(nn.Module):
         From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
         time. The second is for the families whose attention mask is that of the padding and nothing else.
         """
-        narrow = mask.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export()
+        narrow = mask.device.type == "cpu" and not _is_a_graph()
         if narrow and _TRANSFORMERS_5 and self.masks_padding_alone and not bool(mask.all()):
             return mask[:, None, None]
         return mask.long()
-
-    def _learns_in_bf16_on_a_cpu(self, device: torch.device) -> bool:
-        on_cpu = device.type == "cpu" and not self.compiled
-        return on_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
 
     def resize(self, vocabulary_size: int) -> bool:
         """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
@@ -146,6 +140,11 @@ class Backbone(nn.Module):
             if isinstance(module, nn.ModuleList) and len(module) == count:
                 return module
         raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
+
+
+def _is_a_graph() -> bool:
+    """Whether the model runs to be written down, as what it does with sequences of any lengths."""
+    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
 
 
 def backbone_config(model: PreTrainedModel) -> dict[str, Any]:

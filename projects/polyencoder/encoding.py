@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from polyencoder.cpu.heap import return_free_memory
 from polyencoder.files import fingerprint
-from polyencoder.heap import return_free_memory
 from polyencoder.models import SeparableRanker
 from polyencoder.text import TextEncoder, token_batches
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from polyencoder.heap import return_free_memory
+from polyencoder.cpu.heap import return_free_memory
 from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["recomputed"]

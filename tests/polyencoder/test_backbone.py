@@ -117,7 +117,7 @@ def test_what_goes_through_together_changes_nothing(
 ):
     """One row of tokens or groups of like length: outputs, gradients, segments are those of each sequence alone."""
     monkeypatch.setattr("polyencoder.backbone._TRANSFORMERS_5", packs)
-    monkeypatch.setattr("polyencoder.packing.BLOCK", cost)
+    monkeypatch.setattr("polyencoder.cpu.packing.BLOCK", cost)
     monkeypatch.setattr("polyencoder.backbone.length_groups", partial(length_groups, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -17,15 +18,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from polyencoder.heap import return_free_memory
+from polyencoder.cpu.heap import return_free_memory
 
 Work = Callable[[], object]
+Answer = Callable[[Any], Any]
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -102,6 +104,40 @@ def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
         raise SystemExit(f"{what}: {said[-1]}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+@contextlib.contextmanager
+def in_its_own_process(make: Callable[[], Answer], *, threads: int | None) -> Iterator[Answer]:
+    """What `make()` gives, made and called in another process, so that peers change nothing for each other.
+
+    What goes there and comes back is pickled, `make` too. Raises SystemExit when it fails there, which prints why.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, make, threads), daemon=True)
+    process.start()
+    theirs.close()
+
+    def call(argument: Any) -> Any:
+        try:
+            ours.send(argument)
+            return ours.recv()
+        except (EOFError, OSError):
+            raise SystemExit("a process of this benchmark ended; it has said above why") from None
+
+    try:
+        yield call
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(pipe: Any, make: Callable[[], Answer], threads: int | None) -> None:
+    use_threads(threads)
+    work = make()
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(work(pipe.recv()))
 
 
 def machine() -> dict[str, Any]:

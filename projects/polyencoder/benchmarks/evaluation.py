@@ -2,9 +2,10 @@
 
     python -m polyencoder.benchmarks.evaluation --datapath ../shared/data --json
 
-Both evaluate the same ConvAI2 validation examples with 20 inline candidates, from scratch (4 layers, 256 dimensions, 64
-codes), in ParlAI's own evaluation loop and with the same teacher. Building agent and task is not timed. The agents take
-turns, each time new ones, so that nothing is remembered from the turn before. Ours runs in float32 and in bfloat16.
+Both evaluate the same ConvAI2 validation examples with 20 inline candidates, from scratch (4 layers, 256 dimensions,
+64 codes), in ParlAI's own evaluation loop and with the same teacher. Building agent and task is not timed. The agents
+take turns, each in a process of its own and each time new ones, so that nothing is remembered from the turn before.
+Ours runs in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyencoder.benchmarks.agents import CONVAI2, make_world, options, size
-from polyencoder.benchmarks.common import argument_parser, machine, print_report, use_threads
+from polyencoder.benchmarks.agents import CONVAI2, make_world, options, quiet_parlai, size
+from polyencoder.benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
 
 AGENTS: dict[str, dict[str, Any]] = {
     "ours": {"model": "polyencoder"},
@@ -53,10 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         times: dict[str, list[float]] = {name: [] for name in AGENTS}
         counts: dict[str, int] = {}
-        for _ in range(repeats):
-            for name, option in prepared.items():
-                seconds, counts[name] = _evaluate(option, examples=examples)
-                times[name].append(seconds / counts[name])
+        with ExitStack() as processes:
+            evaluations = {
+                name: processes.enter_context(in_its_own_process(partial(_evaluation, opt), threads=flags.threads))
+                for name, opt in prepared.items()
+            }
+            for _ in range(repeats):
+                for name, evaluate in evaluations.items():
+                    seconds, counts[name] = evaluate(examples)
+                    times[name].append(seconds / counts[name])
     if len(set(counts.values())) > 1:
         raise SystemExit(f"the agents did not evaluate the same number of examples: {counts}")
     speeds = {name: 1 / statistics.median(values) for name, values in times.items()}
@@ -73,16 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def _evaluate(opt: Any, *, examples: int) -> tuple[float, int]:
-    """Seconds of the evaluation loop, and how many examples it went through."""
-    world = make_world(opt)
-    start = time.perf_counter()
-    done = 0
-    while done < examples and not world.epoch_done():
-        world.parley()
-        done += opt["batchsize"]
-    seconds = time.perf_counter() - start
-    return seconds, int(world.report()["exs"].value())
+def _evaluation(opt: Any) -> Callable[[int], tuple[float, int]]:
+    """Seconds of the evaluation loop with a new agent, and how many examples it went through."""
+    quiet_parlai()
+
+    def evaluate(examples: int) -> tuple[float, int]:
+        world = make_world(opt)
+        start = time.perf_counter()
+        done = 0
+        while done < examples and not world.epoch_done():
+            world.parley()
+            done += opt["batchsize"]
+        seconds = time.perf_counter() - start
+        return seconds, int(world.report()["exs"].value())
+
+    return evaluate
 
 
 if __name__ == "__main__":

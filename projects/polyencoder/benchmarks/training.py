@@ -6,8 +6,8 @@ Three comparisons on ConvAI2, batches of 64 (`--batch`), the other labels as neg
 utterances: a tiny transformer (1 layer, 32 dimensions: what is left is the way of the data), a small one (4 layers,
 256), both in ParlAI's own training loop; and fine-tuning `--backbone` with our agent and with sentence-transformers'
 trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
-The peers take turns, `--repeats` times; the ratios are those of the medians, in time (`..._vs_...`) and in processor
-time (`..._processor`), which is the steadier one on a machine that does other work.
+The peers, each in a process of its own, take turns, `--repeats` times; the ratios are those of the medians, in time
+(`..._vs_...`) and in processor time (`..._processor`), which is the steadier one on a machine that does other work.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import statistics
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from polyencoder.benchmarks.agents import CONVAI2, make_world, options, size
-from polyencoder.benchmarks.common import argument_parser, machine, print_report, use_threads
+from polyencoder.benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
 
 CASES = ("datapath", "small", "minilm")
 LEARNING_RATE = 5e-5
@@ -46,6 +49,7 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
 }
 Run = Callable[[int], tuple[float, float]]
 """Seconds of so many training steps: of time, and of the processor's."""
+Make = Callable[[], Run]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_threads(flags.threads)
     steps, repeats = (2, 1) if flags.quick else (flags.steps, flags.repeats)
     where: dict[str, Any] = {"datapath": flags.datapath} if flags.datapath else {}
+    common = {"batchsize": flags.batch, **where}
 
     rows: list[dict[str, Any]] = []
     summary: dict[str, float] = {}
@@ -68,20 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for case, dimensions in SIZES.items():
             if case not in flags.cases:
                 continue
-            peers = {
-                peer: _loop(folder / f"{case}_{peer}", model=model, batchsize=flags.batch, **dimensions, **where)
+            peers: dict[str, Make] = {
+                peer: partial(_loop, folder / f"{case}_{peer}", model=model, **common, **dimensions)
                 for peer, model in {"ours": "polyencoder", "parlai": "transformer/polyencoder"}.items()
             }
-            measured = _measured(peers, case=case, examples=flags.batch * steps, steps=steps, repeats=repeats)
+            measured = _measured(peers, case=case, flags=flags, steps=steps, repeats=repeats)
             rows += measured
             summary |= _ratios(measured, f"{case}_vs_parlai")
         if flags.backbone and "minilm" in flags.cases:
-            ours = {"model": "biencoder", "backbone": flags.backbone, "batchsize": flags.batch, **FINE_TUNING}
+            ours = {"model": "biencoder", "backbone": flags.backbone, **common, **FINE_TUNING}
             peers = {
-                "ours": _loop(folder / "minilm", **ours, **where),
-                "sentence_transformers": _sentence_transformers(flags.backbone, where, batch=flags.batch),
+                "ours": partial(_loop, folder / "minilm", **ours),
+                "sentence_transformers": partial(_sentence_transformers, flags.backbone, where, batch=flags.batch),
             }
-            measured = _measured(peers, case="minilm", examples=flags.batch * steps, steps=steps, repeats=repeats)
+            measured = _measured(peers, case="minilm", flags=flags, steps=steps, repeats=repeats)
             rows += measured
             summary |= _ratios(measured, "minilm_vs_sentence_transformers")
     report = {
@@ -94,18 +99,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def _measured(peers: Mapping[str, Run], *, case: str, examples: int, steps: int, repeats: int) -> list[dict[str, Any]]:
+def _measured(
+    peers: Mapping[str, Make], *, case: str, flags: Namespace, steps: int, repeats: int
+) -> list[dict[str, Any]]:
     """A row for each peer: examples per second, and per second of processor time, which a busy machine changes less.
 
-    Medians of the peer's turns of so many steps and examples, after one step that is not counted.
+    Medians of the peer's turns of so many steps, after one that is not counted.
     """
-    for run in peers.values():
-        run(1)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
-    for _ in range(repeats):
-        for name, run in peers.items():
-            seconds[name].append(run(steps))
+    with ExitStack() as processes:
+        runs = {
+            name: processes.enter_context(in_its_own_process(make, threads=flags.threads))
+            for name, make in peers.items()
+        }
+        for run in runs.values():
+            run(1)
+        for _ in range(repeats):
+            for name, run in runs.items():
+                seconds[name].append(run(steps))
     rows = []
+    examples = flags.batch * steps
     for name, turns in seconds.items():
         wall, processor = (statistics.median(values) for values in zip(*turns, strict=True))
         speeds = {"examples_per_second": examples / wall, "examples_per_processor_second": examples / processor}

@@ -1,0 +1,90 @@
+"""Our functions for a CPU beside torch's: linear layers, dropout and attention, at the sizes of two encoders.
+
+    python -m polyencoder.benchmarks.cpu --json
+
+Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
+forward block, in float32; attention is that of learning: in bfloat16, and with dropout. Both sides keep freed memory.
+The summary says how many times torch's speed ours have, and whether this processor is one on which they take torch's
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from polyencoder.cpu.attention import plain_attention
+from polyencoder.cpu.dropout import dropout
+from polyencoder.cpu.heap import keep_free_memory
+from polyencoder.cpu.products import ONEDNN_IS_FASTER, linear
+
+SIZES = {"minilm": 384, "bert-base": 768}
+LENGTH, HEADS = 128, 12
+Function = Callable[..., Tensor]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--repeats", type=int, default=9)
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    keep_free_memory()
+    tokens, repeats = (1024, 3) if flags.quick else (flags.tokens, flags.repeats)
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
+    for name, dim in SIZES.items():
+        for case, (ours, torchs, inputs) in _cases(tokens, dim).items():
+            for learns in (False, True):
+                work = {"ours": _work(ours, inputs, learns=learns), "torch": _work(torchs, inputs, learns=learns)}
+                times = interleaved_ms(work, repeats=repeats)
+                what = f"{case}, {name}, {'forward and backward' if learns else 'forward'}"
+                rows.append({"what": what, "ours_ms": times["ours"], "torch_ms": times["torch"]})
+                ratios[what] = times["torch"] / times["ours"]
+    report = {
+        "benchmark": "cpu",
+        "machine": machine(),
+        "settings": {"tokens": tokens, "repeats": repeats},
+        "rows": rows,
+        "summary": {**ratios, "linear layers are oneDNN's here": ONEDNN_IS_FASTER},
+    }
+    print_report(report, as_json=flags.json)
+
+
+def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Tensor]]]:
+    """Ours, torch's and what both are given."""
+    hidden = torch.randn(tokens, dim)
+    query, key, value = torch.randn(3, max(1, tokens // LENGTH), HEADS, LENGTH, dim // HEADS)
+    halves = [tensor.bfloat16() for tensor in (query, key, value)]
+    attention = F.scaled_dot_product_attention
+    return {
+        "linear": (linear, F.linear, [hidden, torch.randn(4 * dim, dim), torch.randn(4 * dim)]),
+        "dropout": (lambda x: dropout(x, 0.1), lambda x: F.dropout(x, 0.1), [hidden]),
+        "attention in bfloat16": (plain_attention, attention, halves),
+        "attention with dropout": (
+            partial(plain_attention, dropout_p=0.1),
+            partial(attention, dropout_p=0.1),
+            [query, key, value],
+        ),
+    }
+
+
+def _work(function: Function, inputs: Sequence[Tensor], *, learns: bool) -> Callable[[], Any]:
+    leaves = [tensor.clone().requires_grad_(learns) for tensor in inputs]
+
+    def work() -> None:
+        output = function(*leaves)
+        if learns:
+            torch.autograd.grad(output, leaves, torch.ones_like(output))
+
+    return work
+
+
+if __name__ == "__main__":
+    main()

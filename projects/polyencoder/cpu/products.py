@@ -1,0 +1,75 @@
+"""Linear layers by oneDNN, where MKL does not use all that the processor can do.
+
+torch computes products of float32 matrices with MKL, which gives processors of other makers than Intel its code for
+AVX2. oneDNN, which torch has for its other types, asks the processor itself: with AVX-512 it is twice as fast there.
+The gradients of weights stay MKL's, the better one of the two at the product of two transposed matrices.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["ONEDNN_IS_FASTER", "linear"]
+
+SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` by oneDNN: what is large, in float32 and dense."""
+    operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
+    if input.numel() * weight.size(0) < SMALLEST or any(tensor.dtype != torch.float32 for tensor in operands):
+        return F.linear(input, weight, bias)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands):
+        output: Tensor = _Linear.apply(input, weight, bias)
+        return output
+    return _product(input, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        return _product(input, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        input, weight = ctx.saved_tensors
+        of_input, of_weight, of_bias = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            _product(gradient.contiguous(), weight.t(), None) if of_input else None,
+            rows.t() @ input.flatten(0, -2) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
+
+
+def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
+    return output
+
+
+def _onednn_is_faster() -> bool:
+    """Whether MKL does what oneDNN could, on a processor for which it has only its second best."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return False
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return not _is_intels()
+
+
+def _is_intels() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return "AuthenticAMD" not in platform.processor()  # Windows names the maker; elsewhere it is not known
+
+
+ONEDNN_IS_FASTER = _onednn_is_faster()

@@ -1,0 +1,19 @@
+"""The benchmark of our functions for a CPU runs and reports each of them."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from polyencoder.benchmarks import cpu
+
+
+def test_report(monkeypatch, capsys):
+    monkeypatch.setattr(cpu, "keep_free_memory", lambda: None)  # it would stay for the other tests
+    monkeypatch.setattr(cpu, "SIZES", {"tiny": 24})
+    cpu.main(["--json", "--quick"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["machine"]["threads"] == torch.get_num_threads()
+    assert len(report["rows"]) == len(report["summary"]) - 1 == 8
+    assert all(row["ours_ms"] > 0 and row["torch_ms"] > 0 for row in report["rows"])
