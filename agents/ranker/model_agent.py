@@ -29,7 +29,6 @@ from polyencoder.backbone import Backbone, backbone_config, load_pretrained
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
-from polyencoder.cpu.heap import keep_free_memory
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.learning.gather import gather_objects
@@ -64,8 +63,6 @@ class RankerModelAgent(TorchRankerAgent):
         super().__init__(opt, shared)
         if not shared:
             self._say_what_precision_gains()
-            if not self.use_cuda:
-                keep_free_memory()
 
     def _say_what_precision_gains(self) -> None:
         """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""

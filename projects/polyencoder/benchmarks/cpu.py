@@ -3,9 +3,8 @@
     python -m polyencoder.benchmarks.cpu --json
 
 Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
-forward block, in float32; attention is that of learning: in bfloat16, and with dropout. Both sides keep freed memory.
-The summary says how many times torch's speed ours have, and whether this processor is one on which they take torch's
-place.
+forward block, in float32; attention is that of learning: in bfloat16, and with dropout. The summary says how many
+times torch's speed ours have, and whether this processor is one on which they take torch's place.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from torch import Tensor
 from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
 from polyencoder.cpu.attention import plain_attention
 from polyencoder.cpu.dropout import dropout
-from polyencoder.cpu.heap import keep_free_memory
 from polyencoder.cpu.products import ONEDNN_IS_FASTER, linear
 
 SIZES = {"minilm": 384, "bert-base": 768}
@@ -35,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=9)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    keep_free_memory()
     tokens, repeats = (1024, 3) if flags.quick else (flags.tokens, flags.repeats)
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}

@@ -3,10 +3,14 @@
 torch computes products of float32 matrices with MKL, which gives processors of other makers than Intel its code for
 AVX2. oneDNN, which torch has for its other types, asks the processor itself: with AVX-512 it is twice as fast there.
 The gradients of weights stay MKL's, the better one of the two at the product of two transposed matrices.
+
+oneDNN makes code for each shape of operands, some 2 MB, and remembers the last 1,024. Batches of texts have ever other
+shapes, so that a process would grow by 2 GB (with torch's own bfloat16, too); here it remembers 64.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 __all__ = ["ONEDNN_IS_FASTER", "linear"]
+
+# read when oneDNN is first used; there is no other way to tell the one inside torch
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
 

@@ -10,7 +10,6 @@ from polyencoder.benchmarks import cpu
 
 
 def test_report(monkeypatch, capsys):
-    monkeypatch.setattr(cpu, "keep_free_memory", lambda: None)  # it would stay for the other tests
     monkeypatch.setattr(cpu, "SIZES", {"tiny": 24})
     cpu.main(["--json", "--quick"])
     report = json.loads(capsys.readouterr().out)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,6 +81,15 @@ def test_what_is_small_is_torchs(monkeypatch):
     monkeypatch.setattr(products, "_product", None)
     x, weight = torch.randn(5, 6), torch.randn(4, 6)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
+def test_memory_of_shapes_is_bounded(set_before, expected):
+    """In a process of its own: oneDNN reads it when it is first used."""
+    script = "import os, polyencoder.cpu.products; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEDNN_")} | set_before
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
 
 
 # ---- where it is faster
