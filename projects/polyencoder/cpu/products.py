@@ -1,7 +1,7 @@
 """Linear layers by oneDNN, where MKL does not use all that the processor can do.
 
 torch computes products of float32 matrices with MKL, which gives processors of other makers than Intel its code for
-AVX2. oneDNN, which torch has for its other types, asks the processor itself: with AVX-512 it is up to twice as fast there.
+AVX2. oneDNN, which torch has for its other types, asks the processor itself: with AVX-512 it is up to twice as fast.
 The gradients of weights stay MKL's, the better one of the two at the product of two transposed matrices.
 
 oneDNN makes code for each shape of operands, some 2 MB, and remembers the last 1,024. Batches of texts have ever other
