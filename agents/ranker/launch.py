@@ -8,8 +8,10 @@ CUDA's memory. Here it is ParlAI's own training loop and evaluation, in a group 
 
 from __future__ import annotations
 
+import builtins
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -90,7 +92,7 @@ def launch(arguments: Sequence[str]) -> Any:
     if command not in SCRIPTS:
         raise ConfigError(f"{command}: the launcher runs train_model and eval_model")
     place, script = Place.from_environment(), SCRIPTS[command]
-    with override_print(suppress=place.rank != 0):
+    with _print_suppressed(place.rank != 0):
         parser = script.setup_args()
         add_group_arguments(parser)
         opt: Opt = parser.parse_args(list(arguments[1:]))
@@ -99,6 +101,17 @@ def launch(arguments: Sequence[str]) -> Any:
             _build_dictionary(opt)  # the others wait for the group
         with process_group(opt, place) as ours:
             return script(ours).run()
+
+
+@contextmanager
+def _print_suppressed(suppress: bool) -> Iterator[None]:
+    """ParlAI's `override_print`, which after an error would stay."""
+    printing = builtins.print
+    try:
+        with override_print(suppress=suppress):
+            yield
+    finally:
+        builtins.print = printing
 
 
 def _build_dictionary(opt: Opt) -> None:

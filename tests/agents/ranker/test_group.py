@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import socket
 
@@ -22,10 +23,13 @@ def test_the_place_of_a_process(monkeypatch):
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
 def test_no_time_to_wait(monkeypatch, seconds):
+    """An error, also of the second process, after which `print` prints as before."""
     for name in VARIABLES:
         monkeypatch.setenv(name, "1")
+    printing = builtins.print
     with pytest.raises(ConfigError, match=rf"--group-timeout {float(seconds)}: must be seconds, above 0"):
         launch(["eval_model", "--group-timeout", seconds])
+    assert builtins.print is printing
 
 
 def test_processes_with_different_flags(options, launched, tmp_path):
