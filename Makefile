@@ -38,7 +38,7 @@ demo: venv  ## train and evaluate a small ranker (TASK=, DATAPATH= and BACKBONE=
 
 clean:  ## remove build outputs and caches (.venv stays)
 	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find agents projects tasks tests zoo -name __pycache__ -type d -prune -exec rm -rf {} +
+	find agents benchmarks projects tasks tests zoo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Empty files that say when a step was last done.
 $(VENV)/.dependencies: requirements.txt

@@ -1,6 +1,6 @@
 """Examples per second of ParlAI's evaluation: our poly-encoder agent beside ParlAI's own, at equal size.
 
-    python -m polyencoder.benchmarks.evaluation --datapath ../shared/data --json
+    python -m benchmarks.evaluation --datapath ../shared/data --json
 
 Both evaluate the same ConvAI2 validation examples with 20 inline candidates, from scratch (4 layers, 256 dimensions,
 64 codes), in ParlAI's own evaluation loop and with the same teacher. Building agent and task is not timed. The agents
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyencoder.benchmarks.agents import CONVAI2, make_world, options, quiet_parlai, size
-from polyencoder.benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
+from benchmarks.agents import CONVAI2, make_world, options, quiet_parlai, size
+from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
 
 AGENTS: dict[str, dict[str, Any]] = {
     "ours": {"model": "polyencoder"},

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from polyencoder.benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
+from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
 from polyencoder.index import candidates_from, open_index
 from polyencoder.index.meta import separable
 from polyencoder.ranker import Context, Ranker

@@ -1,6 +1,6 @@
 """Peak memory of a training step: batches with and without a limit on what is kept at a time.
 
-    python -m polyencoder.benchmarks.memory --json
+    python -m benchmarks.memory --json
 
 A BERT-base-sized model from scratch with dropout, contexts of 360 tokens and candidates of 72, drawn at random; one
 step of AdamW each, which makes the optimizer's state. A poly-encoder with 64 codes and the other labels of the batch as
@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
 from polyencoder.backbone import scratch_config
-from polyencoder.benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.learning.cached import encode
 from polyencoder.models import CrossEncoder, build_model

@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from polyencoder.benchmarks import cpu
+from benchmarks import cpu
 
 
 def test_report(monkeypatch, capsys):

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("parlai")
 from parlai.utils import logging
 
-from polyencoder.benchmarks import streaming
+from benchmarks import streaming
 from polyencoder.errors import InputError
 
 TURNS, DIALOGUES, ROWS = 4, 30, 40

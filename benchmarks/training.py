@@ -1,6 +1,6 @@
 """Training examples per second: our poly-encoder agent beside ParlAI's own, and beside sentence-transformers.
 
-    python -m polyencoder.benchmarks.training --datapath ../shared/data --backbone FOLDER --json
+    python -m benchmarks.training --datapath ../shared/data --backbone FOLDER --json
 
 Three comparisons on ConvAI2, batches of 64 (`--batch`), the other labels as negatives, contexts of 360 tokens and 20
 utterances: a tiny transformer (1 layer, 32 dimensions: what is left is the way of the data), a small one (4 layers,
@@ -25,8 +25,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from polyencoder.benchmarks.agents import CONVAI2, make_world, options, size
-from polyencoder.benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
+from benchmarks.agents import CONVAI2, make_world, options, size
+from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
 
 CASES = ("datapath", "small", "minilm")
 LEARNING_RATE = 5e-5

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.benchmarks.common import (
+from benchmarks.common import (
     argument_parser,
     interleaved_ms,
     machine,

@@ -1,6 +1,6 @@
 """What it takes to read the selection tasks: peak memory, seconds to the first example, examples per second.
 
-    python -m polyencoder.benchmarks.streaming --datapath ../shared/data --json
+    python -m benchmarks.streaming --datapath ../shared/data --json
 
 Each case is one epoch of `teacher.act()` in a process of its own, which makes nothing else. Memory is of the whole
 process, above what it was after the imports; the clock runs from the making of the teacher, so what is loaded first
@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyencoder.benchmarks.common import argument_parser, machine, measured_alone, peak_extra_mb, print_report
+from benchmarks.common import argument_parser, machine, measured_alone, peak_extra_mb, print_report
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.reading import json_array, open_bytes
 
@@ -144,7 +144,7 @@ def write_dialogues(source: Path, target: Path, *, size: int) -> None:
 
 def measure_alone(case: Case) -> dict[str, float]:
     """`measure` in a process of its own."""
-    return measured_alone("polyencoder.benchmarks.streaming", "--case", json.dumps(case), what=f"-t {case['task']}")
+    return measured_alone("benchmarks.streaming", "--case", json.dumps(case), what=f"-t {case['task']}")
 
 
 def measure(case: Case) -> dict[str, float]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.benchmarks.search import indexed, memory
-from polyencoder.benchmarks.search.__main__ import main, summary
-from polyencoder.benchmarks.search.texts import read_candidates, read_contexts
-from polyencoder.benchmarks.search.vectors import draw_contexts, drawn, grown, store
+from benchmarks.search import indexed, memory
+from benchmarks.search.__main__ import main, summary
+from benchmarks.search.texts import read_candidates, read_contexts
+from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker import Ranker
 
 TRAINED = [f"{n} dogs ." for n in range(25)]  # enough for ParlAI's dictionary to draw 20 candidates of
@@ -113,9 +113,9 @@ def test_indexed(tmp_path, monkeypatch):
     ],
 )
 def test_the_report_says_what_sizes_were_measured(monkeypatch, capsys, flags, rows, note):
-    monkeypatch.setattr("polyencoder.benchmarks.search.encoding.measure", lambda ranker, texts, repeats: [])
-    monkeypatch.setattr("polyencoder.benchmarks.search.__main__.read_candidates", lambda *args: [])
-    monkeypatch.setattr("polyencoder.benchmarks.search.__main__._ranker", lambda flags: None)
+    monkeypatch.setattr("benchmarks.search.encoding.measure", lambda ranker, texts, repeats: [])
+    monkeypatch.setattr("benchmarks.search.__main__.read_candidates", lambda *args: [])
+    monkeypatch.setattr("benchmarks.search.__main__._ranker", lambda flags: None)
     main(["--cases", "encoding", "--json", *flags])
     settings = json.loads(capsys.readouterr().out)["settings"]
     assert (settings["rows"], settings["note"]) == (rows, note)
@@ -140,7 +140,7 @@ def test_memory(tmp_path, datapath, ranker):
 
 def test_encoding(datapath, ranker):
     pytest.importorskip("sentence_transformers")
-    from polyencoder.benchmarks.search import encoding
+    from benchmarks.search import encoding
 
     rows = encoding.measure(ranker, read_candidates(datapath), repeats=1)
     assert [row["candidates"] for row in rows] == [27] * 3
@@ -152,7 +152,7 @@ def test_answering(datapath, tmp_path, monkeypatch):
     pytest.importorskip("parlai")
     from parlai.utils import logging
 
-    from polyencoder.benchmarks.search import answering
+    from benchmarks.search import answering
 
     monkeypatch.setattr(logging.logger, "level", logging.logger.level)
     texts, contexts = read_candidates(datapath), read_contexts(datapath, 3)

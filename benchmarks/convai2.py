@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from polyencoder.benchmarks.agents import CONVAI2, quiet_parlai
+from benchmarks.agents import CONVAI2, quiet_parlai
 from polyencoder.reading.examples import Example
 
 __all__ = ["validation_examples"]

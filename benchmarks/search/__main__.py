@@ -5,7 +5,7 @@
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers.
 
-    python -m polyencoder.benchmarks.search --datapath ../shared/data --model MODEL --json
+    python -m benchmarks.search --datapath ../shared/data --model MODEL --json
 
 MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise. Without
 one the million vectors are drawn, and the other cases take the encoder `--backbone` as it is. `--vectors` and
@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.benchmarks.common import argument_parser, machine, print_report, use_threads
-from polyencoder.benchmarks.search import answering, encoding, indexed, memory
-from polyencoder.benchmarks.search.texts import read_candidates, read_contexts
-from polyencoder.benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
+from benchmarks.common import argument_parser, machine, print_report, use_threads
+from benchmarks.search import answering, encoding, indexed, memory
+from benchmarks.search.texts import read_candidates, read_contexts
+from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 

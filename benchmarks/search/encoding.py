@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from polyencoder.benchmarks.common import interleaved_ms
+from benchmarks.common import interleaved_ms
 from polyencoder.encoding import encode_candidates
 from polyencoder.index.meta import separable
 from polyencoder.ranker import Ranker

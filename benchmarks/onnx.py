@@ -1,6 +1,6 @@
 """Texts per second of a bi-encoder's two towers: torch, torch in bfloat16, ONNX graphs, and int8 graphs.
 
-    python -m polyencoder.benchmarks.onnx --json
+    python -m benchmarks.onnx --json
 
 Candidates are encoded as `Ranker.encode_candidates` does, in batches of like length; contexts of 360 tokens come one at
 a time, as in a conversation. The text is random words of the vocabulary: speed depends on lengths alone. All take turns
@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from benchmarks.convai2 import validation_examples
 from polyencoder import Ranker, RankerConfig
 from polyencoder.backbone import scratch_config
-from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
-from polyencoder.benchmarks.convai2 import validation_examples
 from polyencoder.evaluation import recall_at_1
 from polyencoder.extras import require
 from polyencoder.models import build_model

@@ -1,6 +1,6 @@
 """Our functions for a CPU beside torch's: linear layers, dropout and attention, at the sizes of two encoders.
 
-    python -m polyencoder.benchmarks.cpu --json
+    python -m benchmarks.cpu --json
 
 Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
 forward block, in float32; attention is that of learning: in bfloat16, and with dropout. The summary says how many
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
 from polyencoder.cpu.attention import plain_attention
 from polyencoder.cpu.dropout import dropout
 from polyencoder.cpu.products import ONEDNN_IS_FASTER, linear

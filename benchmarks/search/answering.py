@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.benchmarks.agents import make_agent, options, size
+from benchmarks.agents import make_agent, options, size
 from polyencoder.index.meta import separable
 from polyencoder.models import build_model
 from polyencoder.ranker import Ranker

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from polyencoder.benchmarks.common import in_its_own_process
+from benchmarks.common import in_its_own_process
 
 EVALUATE = partial(partial, eval)  # gives a function of texts, and can be pickled
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.benchmarks.common import interleaved_ms
-from polyencoder.benchmarks.search.vectors import size_mb, store
+from benchmarks.common import interleaved_ms
+from benchmarks.search.vectors import size_mb, store
 from polyencoder.extras import require
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.exact import scan

@@ -1,0 +1,3 @@
+"""Benchmarks, each a command: `python -m benchmarks.scoring [--json] [--quick]`."""
+
+from __future__ import annotations

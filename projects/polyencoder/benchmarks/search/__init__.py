@@ -1,1 +1,0 @@
-"""`python -m polyencoder.benchmarks.search`: a module for each of the four cases, and what they are measured on."""
