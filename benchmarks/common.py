@@ -48,6 +48,12 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
+def synchronize() -> None:
+    """Wait for what a GPU still has to do, if this process uses one: a clock that is read before is too early."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, float]:
     """Median milliseconds of each peer.
 
@@ -59,8 +65,10 @@ def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, floa
     times: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(repeats):
         for name, work in peers.items():
+            synchronize()
             start = time.perf_counter()
             work()
+            synchronize()
             times[name].append((time.perf_counter() - start) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -141,7 +149,7 @@ def _serve(pipe: Any, make: Callable[[], Answer], threads: int | None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on: processor, cores, threads, versions."""
+    """What the numbers depend on: processor, cores, threads, GPU, versions."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -149,6 +157,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.system(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
