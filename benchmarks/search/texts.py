@@ -1,15 +1,17 @@
-"""Real contexts and candidates, from ParlAI's data folder: ConvAI2's, #ubuntu's and DailyDialog's."""
+"""Real contexts and candidates, from ParlAI's data folder: ConvAI2's, #ubuntu's and DailyDialog's; and made ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from polyencoder.reading import lines, records
 
-__all__ = ["read_candidates", "read_contexts"]
+__all__ = ["made_candidates", "made_contexts", "read_candidates", "read_contexts"]
+
+MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
 _CONVAI2 = "ConvAI2/{split}_*_original*.txt*"
 _UBUNTU = "Ubuntu/train.csv*"
@@ -33,6 +35,25 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
+
+
+def made_contexts(count: int) -> list[list[str]]:
+    """So many contexts where there is no data, always the same: twelve turns of eleven words on average."""
+    dice = random.Random(0)
+    return [[_sentence(dice) for _ in range(round(dice.triangular(4, 28, 5)))] for _ in range(count)]
+
+
+def made_candidates(count: int) -> list[str]:
+    """So many candidates where there is no data, always the same."""
+    dice = random.Random(1)
+    return [_sentence(dice) for _ in range(count)]
+
+
+def _sentence(dice: random.Random) -> str:
+    """About eleven words, of some three thousand, short ones more often."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
+    words = ("".join(dice.choices(syllables[:12] if n == 3 else syllables, k=n)) for n in dice.choices((1, 2, 3), k=22))
+    return " ".join(islice(words, dice.randint(4, 18)))
 
 
 def _convai2(path: Path) -> Iterator[tuple[list[str], str]]:

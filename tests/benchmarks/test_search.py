@@ -5,17 +5,25 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.search import indexed, memory
+from benchmarks.search import indexed, memory, systems
 from benchmarks.search.__main__ import main, summary
-from benchmarks.search.texts import read_candidates, read_contexts
+from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker import Ranker
+from polyencoder.scoring import ContextEncoding
 
+SYSTEMS = [
+    *("bi-encoder", "poly-16", "poly-64", "poly-360", "first-16", "first-64", "first-360"),
+    *("bi-encoder, bf16", "poly-64, bf16", "first-64, bf16", "poly-360, bf16"),
+    *("ParlAI's formula, poly-64", "ParlAI's formula, poly-64, bf16"),
+]
 TRAINED = [f"{n} dogs ." for n in range(25)]  # enough for ParlAI's dictionary to draw 20 candidates of
 
 
@@ -165,10 +173,61 @@ def test_answering(datapath, tmp_path, monkeypatch):
         counts=(10, 40),
         cross=(1, 4),
     )
-    systems = ["bi-encoder", "poly-16", "poly-64", "poly-360", "poly-64, bf16", "ParlAI's poly-64"]
-    assert [row["system"] for row in rows] == [*systems, *systems, "cross-encoder"]
-    assert [row["candidates"] for row in rows] == [10] * 6 + [40] * 6 + [4]
+    ours = [row["system"] for row in rows if row["candidates"] == 40]
+    assert ours == [*SYSTEMS, "ParlAI's poly-64"] == [row["system"] for row in rows if row["candidates"] == 10]
+    assert [(row["system"], row["candidates"]) for row in rows[2 * len(ours) :]] == [("cross-encoder", 4)]
     assert all(0 <= row["after_encoding_ms"] <= row["median_ms"] for row in rows)
     assert [row["replies_as_parlai"] for row in rows if row["system"] == "poly-64"] == [1, 1]
     times = {row["system"]: row["median_ms"] for row in rows if row["candidates"] == 40}
     assert summary(rows)["poly64_100k_vs_parlai"] == times["ParlAI's poly-64"] / times["poly-64"]
+
+
+def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
+    """As on a machine that has a GPU and nothing else: no ParlAI, no data, no MiniLM."""
+    from benchmarks.search import answering
+
+    monkeypatch.setitem(sys.modules, "parlai", None)
+    monkeypatch.setattr(
+        answering, "measure", partial(answering.measure, size_of={"layers": 1, "dim": 16, "heads": 2}, counts=(10, 40))
+    )
+    main(["--cases", "answering", "--made-texts", "--quick", "--contexts", "30", "--datapath", "nowhere", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    rows = report["rows"]
+    assert [row["system"] for row in rows] == [*SYSTEMS, *SYSTEMS, "cross-encoder"]
+    assert [row["replies_as_parlai"] for row in rows if row["system"] == "poly-64"] == [1, 1]  # as its formula finds
+    assert "made" in report["settings"]["texts"]
+    assert report["summary"]["poly64_100k_vs_parlai"] is None
+    assert report["summary"]["poly64_100k_scoring_vs_formula"] > 0
+
+
+def test_parlais_formula_is_parlais():
+    pytest.importorskip("parlai")
+    from parlai.agents.transformer.polyencoder import PolyBasicAttention
+
+    torch.manual_seed(0)
+    context, candidates = ContextEncoding(torch.randn(1, 5, 8)), torch.randn(30, 8)
+    attention = PolyBasicAttention("codes", 5, dim=2, attn="basic", get_weights=False)
+    attended = attention(candidates.unsqueeze(0), context.vectors, mask_ys=torch.ones(1, 5), values=context.vectors)
+    scores = (attended * candidates).sum(2)
+    assert systems.by_formula(context, candidates).tolist() == scores.argsort(1, descending=True).tolist()
+
+
+def test_a_cross_encoder_in_bfloat16():
+    ranker = systems.made_model(made_candidates(50), {"layers": 1, "dim": 16, "heads": 2}, device="cpu")
+    reply, _ = systems.cross(ranker, made_candidates(3), bf16=True)(made_contexts(1)[0])
+    assert reply in made_candidates(3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--device", "cuda"], "are for --cases answering alone"),
+        (["--cases", "answering", "memory", "--made-texts"], "are for --cases answering alone"),
+        (["--cases", "answering", "--device", "cuda"], "torch sees no CUDA device here"),
+    ],
+)
+def test_flags_that_do_not_go_together(monkeypatch, capsys, flags, error):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        main(flags)
+    assert error in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""What answers in the benchmark `answering`: our rankers, ParlAI's agent, and its formula in plain torch.
+
+All have the same transformer and the same vectors of candidates. `ours` and `formula` make their own clock wait for the
+device; ParlAI's agent is the whole agent, from the text of a message to its reply.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.agents import make_agent, options, size
+from polyencoder.backbone import Backbone, scratch_config
+from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.index.meta import separable
+from polyencoder.models import build_model
+from polyencoder.ranker import Ranker
+from polyencoder.scoring import ContextEncoding, search
+from polyencoder.text import TextEncoder, train_tokenizer
+
+__all__ = [
+    *("CODES", "FORMULA", "OURS", "PARLAI", "Answer"),
+    *("agent", "by_formula", "cross", "formulas", "made_model", "now", "ours", "same_model"),
+]
+
+CODES = 64
+OURS = f"poly-{CODES}"
+PARLAI = f"ParlAI's poly-{CODES}"
+FORMULA = f"ParlAI's formula, poly-{CODES}"
+
+Answer = Callable[[list[str]], tuple[str, float]]
+"""From a context's turns to the reply and the seconds that its encoding took."""
+
+
+def same_model(
+    datapath: Path, texts: Sequence[str], folder: Path, size_of: Mapping[str, int], *, device: str
+) -> tuple[Any, Ranker]:
+    """ParlAI's agent, with a few candidates, and our ranker of the file that it saves."""
+    file = folder / "candidates.txt"
+    file.write_text("\n".join(texts[:2]), encoding="utf-8")
+    opt = options(
+        folder=folder / "parlai",
+        training=False,
+        model="transformer/polyencoder",
+        model_file=str(folder / "model"),
+        datapath=str(datapath),
+        eval_candidates="fixed",
+        fixed_candidates_path=str(file),
+        encode_candidate_vecs=True,
+        no_cuda=device == "cpu",
+        **size(**size_of, codes=CODES),
+    )
+    agent = make_agent(opt)
+    agent.save(str(folder / "model"))
+    return agent, Ranker.from_pretrained(folder / "model", device=device)
+
+
+def made_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str) -> Ranker:
+    """A poly-encoder of this size with random weights, and a vocabulary learnt from these texts."""
+    tokenizer = train_tokenizer(texts)
+    backbone = scratch_config(
+        vocabulary_size=tokenizer.get_vocab_size(),
+        dim=size_of["dim"],
+        n_layers=size_of["layers"],
+        n_heads=size_of["heads"],
+        ffn_dim=4 * size_of["dim"],
+        n_positions=512,
+    )
+    text = TextConfig()
+    config = RankerConfig(architecture="poly", backbone=backbone, text=text, n_codes=CODES)
+    return Ranker(build_model(config), TextEncoder(tokenizer, text), device=device)
+
+
+def ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
+    """Bi- and poly-encoders around one tower, with learnt codes and with the first m outputs, in fp32 and bf16."""
+    kinds: dict[str, dict[str, Any]] = {
+        "bi-encoder": {"architecture": "bi"},
+        "poly-16": {"n_codes": 16},
+        OURS: {},
+        "poly-360": {"n_codes": 360},
+        **{f"first-{m}": {"n_codes": m, "context_vectors": "n_first"} for m in (16, CODES, 360)},
+    }
+    whole = {name: _answers(_around(ranker, **changes), vectors, candidates) for name, changes in kinds.items()}
+    rounded, low = _rounded(ranker), vectors.bfloat16()
+    return whole | {
+        f"{name}, bf16": _answers(_around(rounded, **kinds[name]), low, candidates)
+        for name in ("bi-encoder", OURS, f"first-{CODES}", "poly-360")
+    }
+
+
+def formulas(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
+    """ParlAI's way of scoring around our tower, in fp32 and bf16."""
+    return {
+        FORMULA: _answers(ranker, vectors, candidates, order=by_formula),
+        f"{FORMULA}, bf16": _answers(_rounded(ranker), vectors.bfloat16(), candidates, order=by_formula),
+    }
+
+
+def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
+    """ParlAI's agent with these candidates as if it had encoded them."""
+    theirs.fixed_candidates = candidates
+    theirs.num_fixed_candidates = len(candidates)
+    theirs.fixed_candidate_vecs = torch.zeros(len(candidates), 1, dtype=torch.long, device=vectors.device)
+    theirs.fixed_candidate_encs = vectors.unsqueeze(0)
+    encode = type(theirs).get_ctxt_rep
+    clock = partial(now, vectors.device)
+    seconds = 0.0
+
+    def timed(batch: Any) -> Any:
+        nonlocal seconds
+        start = clock()
+        encoded = encode(theirs, batch)
+        seconds = clock() - start
+        return encoded
+
+    theirs.get_ctxt_rep = timed
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        theirs.reset()
+        theirs.observe({"id": "user", "text": "\n".join(turns), "episode_done": True})
+        return theirs.act()["text"], seconds
+
+    return answer
+
+
+def cross(ranker: Ranker, candidates: Sequence[str], *, bf16: bool) -> Answer:
+    """A cross-encoder with our tower, which reads the context with each candidate."""
+    model = separable(_rounded(ranker) if bf16 else ranker)
+    text = replace(model.config.text, text_truncate=360, label_truncate=72)
+    config = replace(model.config, architecture="cross", text=text)
+    built = build_model(config, model.context_tower)
+    crossed = Ranker(built.bfloat16() if bf16 else built, ranker.text, device=ranker.device)
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        return crossed.rank(turns, candidates, top_k=1)[0].text, 0.0
+
+    return answer
+
+
+def by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
+    """ParlAI's way: a vector of the context for each candidate, [1, n, dim], their product, and a sort of all scores.
+
+    Step by step as its `PolyBasicAttention` and `eval_step` have it, without the lists of Python that these make. Gives
+    the candidates' places [1, n], best first.
+    """
+    queries = vectors.unsqueeze(0)  # [1, n, dim]
+    logits = queries.bmm(context.vectors.transpose(1, 2))  # [1, n, codes]
+    nothing = torch.zeros(1, 1, context.n_codes, dtype=torch.bool, device=vectors.device)
+    logits.masked_fill_(nothing.repeat(1, len(vectors), 1), torch.finfo(logits.dtype).min)
+    weights = logits.softmax(dim=2, dtype=torch.float32).type_as(logits)
+    scores = (weights.bmm(context.vectors) * queries).sum(2)
+    return scores.sort(1, descending=True).indices
+
+
+def now(device: torch.device) -> float:
+    """Seconds by a clock that waits for what was asked of the device: its work goes on behind Python's back."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _around(ranker: Ranker, **changes: Any) -> Ranker:
+    """Another kind of ranker with the same tower, in its dtype; without changes the ranker itself."""
+    if not changes:
+        return ranker
+    model = separable(ranker)
+    tower: Backbone = model.context_tower
+    built = build_model(replace(model.config, share_encoders=True, **changes), tower)
+    return Ranker(built.to(next(tower.parameters()).dtype), ranker.text, device=ranker.device)
+
+
+def _rounded(ranker: Ranker) -> Ranker:
+    copied = Ranker(copy.deepcopy(separable(ranker)), ranker.text, device=ranker.device)
+    copied.model.bfloat16()
+    return copied
+
+
+def _by_logits(context: ContextEncoding, vectors: Tensor) -> Tensor:
+    """Our way: a running top-k over logits."""
+    return search(context, vectors, k=1).indices
+
+
+def _answers(
+    ranker: Ranker,
+    vectors: Tensor,
+    candidates: Sequence[str],
+    *,
+    order: Callable[[ContextEncoding, Tensor], Tensor] = _by_logits,
+) -> Answer:
+    clock = partial(now, vectors.device)
+
+    @torch.inference_mode()
+    def answer(turns: list[str]) -> tuple[str, float]:
+        start = clock()
+        context = ranker.encode_contexts([turns])
+        encoded = clock() - start
+        return candidates[int(order(context, vectors)[0, 0])], encoded
+
+    return answer
