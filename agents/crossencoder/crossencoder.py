@@ -6,12 +6,12 @@ from typing import Any
 
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_pair_args
-from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.learning.joint import Step
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.text import TokenBatch
 

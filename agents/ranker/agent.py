@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from parlai.agents.ranker.candidates import CandidatePool, batch_pool
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
@@ -23,6 +22,7 @@ from parlai.utils.misc import warn_once
 from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
+from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch

@@ -7,7 +7,8 @@ from typing import Any
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
-from parlai.tasks.selection.epochs import EARLIER
+
+from polyencoder.data.epochs import EARLIER
 
 
 class RankerHistory(History):

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from parlai.agents.ranker.args import add_cache_args
-from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.indexed import IndexedAgent
 from parlai.agents.ranker.learning.distillation import DistillingAgent
 from parlai.agents.ranker.learning.hard_negatives import HardNegativesAgent
@@ -17,6 +16,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError
 from polyencoder.learning.cached import encode

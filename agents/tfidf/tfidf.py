@@ -15,7 +15,6 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 import torch.nn.functional as F
-from parlai.agents.ranker.candidates import CandidatePool, batch_pool
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
@@ -32,6 +31,7 @@ from parlai.core.params import ParlaiParser
 from parlai.utils.misc import warn_once
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import ConfigError, InputError
 
 

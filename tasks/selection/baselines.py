@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.sample import sample_dialogues
 from sklearn.feature_extraction.text import TfidfVectorizer
+
+from polyencoder.data.dice import Dice
 
 __all__ = ["baselines"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from parlai.tasks.convai2.build import build
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.utils.misc import warn_once
 
+from polyencoder.data.epochs import Episode
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.reading import DataFile, OnBad, lines
 

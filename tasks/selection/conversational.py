@@ -13,10 +13,10 @@ from typing import Any
 
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.pairs import add_file_argument
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
+from polyencoder.data.epochs import Episode
 from polyencoder.errors import InputError
 from polyencoder.reading import DataFile, OnBad, expand, records
 

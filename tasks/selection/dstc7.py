@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from parlai.tasks.dstc7.build import build
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.epochs import Episode, Source
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
+from polyencoder.data.dice import Dice
+from polyencoder.data.epochs import Episode, Source
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.reading import DataFile, OnBad, json_array, lines
 

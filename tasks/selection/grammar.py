@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
+
+from polyencoder.data.dice import Dice
 
 __all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue", "write_dialogues"]
 

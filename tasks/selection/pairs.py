@@ -14,10 +14,10 @@ from typing import Any
 
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.tasks.selection.epochs import Episode
-from parlai.tasks.selection.sources import Counts
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
+from polyencoder.data.episodes import Counts
+from polyencoder.data.epochs import Episode
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.extras import require
 from polyencoder.reading import DataFile, OnBad, expand, records

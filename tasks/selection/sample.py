@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parlai.tasks.selection.epochs import Episode, Source
 from parlai.tasks.selection.grammar import Dialogue, write_dialogues
-from parlai.tasks.selection.sources import InMemory
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+
+from polyencoder.data.episodes import InMemory
+from polyencoder.data.epochs import Episode, Source
 
 __all__ = ["DIALOGUES", "SEED", "SampleTeacher", "sample_dialogues"]
 

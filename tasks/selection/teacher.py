@@ -14,14 +14,15 @@ from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import FixedDialogTeacher
-from parlai.tasks.selection.dice import Dice
-from parlai.tasks.selection.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
 from parlai.tasks.selection.metrics import RankingMetrics
-from parlai.tasks.selection.negatives import NegativeSampler, add_negatives_args
-from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts
 from parlai.utils import logging
 from parlai.utils.data import DatatypeHelper
+from parlai.utils.distributed import get_rank, num_workers
 
+from polyencoder.data.dice import Dice
+from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
+from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
+from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import InputError
 from polyencoder.reading import BadExamples, DataFile, OnBad
 
@@ -32,6 +33,18 @@ __all__ = ["CHOICES", "SelectionTeacher"]
 CHOICES = "choices"
 INLINE = ("inline", "batch-all-cands")
 SAMPLED_FROM = 100_000  # labels at the beginning of a stream, from which its negatives are sampled
+
+
+def add_negatives_args(parser: ParlaiParser) -> None:
+    """Adds `--num-negatives`, for teachers whose files may lack candidates."""
+    group = parser.add_argument_group("Sampled candidates")
+    group.add_argument(
+        "--num-negatives",
+        type=int,
+        default=19,
+        help="Where inline candidates are asked for and the data has none: how many random training labels to put "
+        "beside the right one. They depend on --teacher_seed.",
+    )
 
 
 class SelectionTeacher(FixedDialogTeacher):
@@ -212,7 +225,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return self._task_seed if given else int(self.opt.get("seed") or 0)
 
     def _open_epochs(self) -> Epochs:
-        reader = Reader.of(self.opt)
+        reader = _reader(self.opt)
         done = _epochs_done(self.opt) if self.cycle else 0.0
         seen = round(done * self.num_examples() / reader.count) if done else 0  # to count a stream takes reading it
         if seen:
@@ -245,6 +258,13 @@ class _CountedOnce(BadExamples):
         if not self.skip or place not in self._known:
             self._known.add(place)
             super().__call__(error)
+
+
+def _reader(opt: Opt) -> Reader:
+    """The reader that this process is. Each process of a distributed run has background workers of its own."""
+    background = opt.get("num_workers", 0) if DatatypeHelper.is_training(opt["datatype"]) else 0
+    inner, number = max(1, background), opt.get("background_index") or 0
+    return Reader(get_rank() * inner + number, num_workers() * inner)
 
 
 def _epochs_done(opt: Opt) -> float:

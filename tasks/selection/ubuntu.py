@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.tasks.ubuntu.build import build
 
+from polyencoder.data.dice import Dice
+from polyencoder.data.epochs import Episode
 from polyencoder.errors import InputError
 from polyencoder.reading import DataFile, OnBad, records
 

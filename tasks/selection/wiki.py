@@ -13,12 +13,12 @@ from pathlib import Path
 from parlai.core import build_data
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.tasks.selection.dice import Dice
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.epochs import Episode, Source
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.utils import logging
 
+from polyencoder.data.dice import Dice
+from polyencoder.data.epochs import Episode, Source
 from polyencoder.errors import InputError
 from polyencoder.reading import DataFile, OnBad, lines
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from parlai.tasks.selection.dice import Dice
-
+from polyencoder.data.dice import Dice
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.files import replacing
 from polyencoder.reading import lines

@@ -7,13 +7,16 @@ import tracemalloc
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from parlai.core.message import Message
-from parlai.core.metrics import AverageMetric
+from parlai.core.metrics import AverageMetric, normalize_answer
 from parlai.scripts.display_data import DisplayData
-from parlai.tasks.selection import epochs as epochs_module
 from parlai.tasks.selection import teacher as teacher_module
 from parlai.tasks.selection.pairs import JsonlTeacher
 
+from polyencoder.data.epochs import Reader
+from polyencoder.data.negatives import normalized
 from polyencoder.errors import InputError
 
 TASKS = ["convai2", "dstc7", "dstc7:plain", "ubuntu", "wiki", "reddit", "amazonqa"]
@@ -140,10 +143,10 @@ def test_a_batch_shares_the_episodes(make_teacher, datapath, datatype):
 @pytest.mark.parametrize("datatype", [*TRAINING, "valid", "valid:stream"])
 def test_processes_share_the_examples(make_teacher, pairs, texts, monkeypatch, readers, datatype):
     file = pairs(20)
-    monkeypatch.setattr(epochs_module, "num_workers", lambda: readers)
+    monkeypatch.setattr(teacher_module, "num_workers", lambda: readers)
     seen = []
     for number in range(readers):
-        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        monkeypatch.setattr(teacher_module, "get_rank", lambda number=number: number)
         teacher = make_teacher("selection:jsonl", datatype=datatype, shuffle_buffer=5, **file)
         assert teacher.num_examples() == 20  # ParlAI adds up what the processes did, and divides by this
         seen += texts(teacher, len(range(number, 20, readers)))
@@ -249,9 +252,9 @@ def test_evaluation_and_new_models_begin_at_the_beginning(make_teacher, pairs, t
 @pytest.mark.parametrize("readers", [2, 3])
 def test_each_process_goes_on_where_it_was(make_teacher, pairs, texts, tmp_path, monkeypatch, readers):
     file = pairs(24)
-    monkeypatch.setattr(epochs_module, "num_workers", lambda: readers)
+    monkeypatch.setattr(teacher_module, "num_workers", lambda: readers)
     for number in range(readers):
-        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        monkeypatch.setattr(teacher_module, "get_rank", lambda number=number: number)
         undisturbed = texts(make_teacher("selection:jsonl", datatype="train", **file), 24)
         (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 4 * readers / 24}))
         options = file | {"model_file": str(tmp_path / "model")}
@@ -273,14 +276,14 @@ def test_sampled_candidates_are_of_the_example_and_not_of_the_order(make_teacher
 
     alone = candidates()
     assert len(alone) == 30
-    for text, given in alone.items():
-        assert len(set(given)) == 6
-        assert given.count(text.replace("question", "answer")) == 1
+    for text, drawn in alone.items():
+        assert len(set(drawn)) == 6
+        assert drawn.count(text.replace("question", "answer")) == 1
     assert candidates("valid:stream") == alone
-    monkeypatch.setattr(epochs_module, "num_workers", lambda: 3)
+    monkeypatch.setattr(teacher_module, "num_workers", lambda: 3)
     shared: dict = {}
     for number in range(3):
-        monkeypatch.setattr(epochs_module, "get_rank", lambda number=number: number)
+        monkeypatch.setattr(teacher_module, "get_rank", lambda number=number: number)
         shared |= candidates()
     assert shared == alone
 
@@ -352,3 +355,28 @@ def test_display_data(capsys, datapath, task, datatype):
     shown = capsys.readouterr().out
     assert shown.count(" is number ") >= 6
     assert f"NEW EPISODE: selection:{task}" in shown
+
+
+@pytest.mark.parametrize(
+    ("opt", "expected"),
+    [
+        ({"datatype": "train"}, Reader(1, 3)),
+        ({"datatype": "train:stream", "num_workers": 2, "background_index": 0}, Reader(2, 6)),
+        ({"datatype": "train", "num_workers": 2, "background_index": 1}, Reader(3, 6)),
+        ({"datatype": "train", "num_workers": 2}, Reader(2, 6)),  # the process that drives the workers
+        ({"datatype": "valid", "num_workers": 2}, Reader(1, 3)),  # which evaluation has none of
+    ],
+)
+def test_reader_of_a_process(monkeypatch, opt, expected):
+    monkeypatch.setattr(teacher_module, "get_rank", lambda: 1)
+    monkeypatch.setattr(teacher_module, "num_workers", lambda: 3)
+    assert teacher_module._reader(opt) == expected
+
+
+def test_a_process_alone_reads_everything():
+    assert teacher_module._reader({"datatype": "train"}) == Reader(0, 1)
+
+
+@given(st.lists(st.sampled_from([*"aAthe'?.-_ \téé\u2013İß", "an", "the", "dog"]), max_size=12).map("".join))
+def test_equal_answers_are_equal_to_hits_at_k(text):
+    assert normalized(text) == normalize_answer(text)

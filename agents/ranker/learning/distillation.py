@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_distillation_args
-from parlai.agents.ranker.candidates import CandidatePool
 from parlai.core.metrics import AverageMetric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.learning.losses import distillation_kl, margin_mse
 from polyencoder.learning.score_cache import ScoreCache

@@ -14,12 +14,12 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_hard_negative_args
-from parlai.agents.ranker.candidates import CandidatePool, shared_pool
 from parlai.agents.ranker.learning.step import contexts_of
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch
 
+from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.errors import ConfigError
 from polyencoder.learning.hard_negatives import HardNegatives, Miner, parse_ranks
 from polyencoder.ranker import Ranker

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from parlai.agents.ranker.candidates import CandidatePool
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.core.opt import Opt
 from parlai.utils.distributed import get_rank, is_distributed
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool
 from polyencoder.learning.gather import gather_objects, sum_gradients
 from polyencoder.models import RankerModel
 

@@ -6,7 +6,6 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from parlai.agents.ranker.candidates import CandidatePool, shared_pool
 from parlai.agents.ranker.learning.joint import JointAgent, Step, joint_step
 from parlai.agents.ranker.ranking import ranks
 from parlai.core.metrics import AverageMetric
@@ -14,6 +13,7 @@ from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_distributed
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.text import TokenBatch
 
 SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch

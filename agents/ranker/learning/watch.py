@@ -14,9 +14,9 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
-from parlai.tasks.selection.epochs import EPOCH_EXAMPLES
 from parlai.utils.distributed import is_primary_worker, num_workers
 
+from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import ConfigError
 
 # what the line and the curve call the numbers that ParlAI's reports have

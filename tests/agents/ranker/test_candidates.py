@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.candidates import CandidatePool, batch_pool, fixed_pool, inline_pool, shared_pool
 
+from polyencoder.data.pool import CandidatePool, batch_pool, fixed_pool, inline_pool, shared_pool
 from polyencoder.errors import InputError
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]

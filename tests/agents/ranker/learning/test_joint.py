@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from parlai.agents.ranker.candidates import fixed_pool, shared_pool
 from parlai.agents.ranker.learning.joint import Step, joint_step
+
+from polyencoder.data.pool import fixed_pool, shared_pool
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 

@@ -7,9 +7,9 @@ from itertools import chain, islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.tasks.selection import epochs as epochs_module
-from parlai.tasks.selection.epochs import EARLIER, Epochs, Reader
-from parlai.tasks.selection.sources import Counts, InMemory, Streamed
+
+from polyencoder.data.episodes import Counts, InMemory, Streamed
+from polyencoder.data.epochs import EARLIER, Epochs, Reader
 
 READERS = [1, 2, 3]
 ALONE = Reader()
@@ -283,23 +283,3 @@ def test_what_is_drawn_does_not_depend_on_the_number_of_readers(readers):
 def test_another_draw_each_epoch():
     epochs = make_epochs(make_source("memory", episodes_of([1] * 8)), endless=True, draw=with_dice)
     assert len(set(texts(epochs, 24))) > 20  # of 8 texts, with 1,000 draws each
-
-
-@pytest.mark.parametrize(
-    ("opt", "expected"),
-    [
-        ({"datatype": "train"}, Reader(1, 3)),
-        ({"datatype": "train:stream", "num_workers": 2, "background_index": 0}, Reader(2, 6)),
-        ({"datatype": "train", "num_workers": 2, "background_index": 1}, Reader(3, 6)),
-        ({"datatype": "train", "num_workers": 2}, Reader(2, 6)),  # the process that drives the workers
-        ({"datatype": "valid", "num_workers": 2}, Reader(1, 3)),  # which evaluation has none of
-    ],
-)
-def test_reader_of_a_process(monkeypatch, opt, expected):
-    monkeypatch.setattr(epochs_module, "get_rank", lambda: 1)
-    monkeypatch.setattr(epochs_module, "num_workers", lambda: 3)
-    assert Reader.of(opt) == expected
-
-
-def test_a_process_alone_reads_everything():
-    assert Reader.of({"datatype": "train"}) == Reader(0, 1)

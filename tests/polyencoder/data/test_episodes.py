@@ -7,9 +7,9 @@ import random
 import string
 
 import pytest
-from parlai.tasks.selection.dice import Dice
-from parlai.tasks.selection.sources import Counts, InMemory, Streamed, estimated_counts
 
+from polyencoder.data.dice import Dice
+from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.reading import lines
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
-from parlai.agents.ranker.fixed import FixedCandidates
 from torch import Tensor
 
 from polyencoder.errors import InputError
+
+
+class FixedCandidates(Protocol):
+    """One list of candidates for all examples: its texts, and the row of each."""
+
+    texts: Sequence[str]
+    place: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.tasks.selection.dice import Dice, shuffled
+
+from polyencoder.data.dice import Dice, shuffled
 
 
 @given(st.integers(0, 60), st.text(max_size=5))

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from parlai.core.opt import Opt
-from parlai.tasks.selection.dice import Dice, shuffled
-from parlai.utils.data import DatatypeHelper
-from parlai.utils.distributed import get_rank, num_workers
+from polyencoder.data.dice import Dice, shuffled
 
 __all__ = ["EARLIER", "EPOCH_EXAMPLES", "Episode", "Epochs", "Reader", "Source"]
 
@@ -44,17 +41,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Reader:
-    """One of `count` readers of the same data: processes of distributed training, ParlAI's `--num-workers`."""
+    """One of `count` readers of the same data: processes of distributed training, background workers."""
 
     number: int = 0
     count: int = 1
-
-    @classmethod
-    def of(cls, opt: Opt) -> Reader:
-        """The reader that this process is. Each process of a distributed run has background workers of its own."""
-        background = opt.get("num_workers", 0) if DatatypeHelper.is_training(opt["datatype"]) else 0
-        inner, number = max(1, background), opt.get("background_index") or 0
-        return cls(get_rank() * inner + number, num_workers() * inner)
 
     def share(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
         """Every `count`-th of the episodes."""
@@ -70,8 +60,8 @@ class Epochs:
         seed: of the shuffling, None for the order of the source.
         endless: begin the next epoch when one is over, instead of stopping.
         seen: examples that an earlier, stopped run has had from this reader, if it is endless. They are passed over.
-        slots: conversations that are read side by side, ParlAI's `--batchsize`: each of them takes one example in its
-            turn, and another episode when its own is over. So the stopped run was in the middle of as many.
+        slots: conversations that are read side by side, one for each example of a batch: each takes one example in
+            its turn, and another episode when its own is over. So the stopped run was in the middle of as many.
         draw: makes an epoch's episode from a stored one, for tasks that choose something anew each time.
         mix: `draw` may make several episodes of one, each up to a message that is `episode_done`. With a seed they are
             shuffled among those of other conversations, through a buffer of so many. None: they stay together, taken

@@ -5,28 +5,23 @@ This is the one place where the project's tasks make candidates up.
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Iterable, Sequence
 from itertools import count as count_up
 
-from parlai.core.metrics import normalize_answer
-from parlai.core.params import ParlaiParser
-from parlai.tasks.selection.dice import Dice
-
+from polyencoder.data.dice import Dice
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["NegativeSampler", "add_negatives_args"]
+__all__ = ["NegativeSampler", "normalized"]
+
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
-def add_negatives_args(parser: ParlaiParser) -> None:
-    """Adds `--num-negatives`, for teachers whose files may lack candidates."""
-    group = parser.add_argument_group("Sampled candidates")
-    group.add_argument(
-        "--num-negatives",
-        type=int,
-        default=19,
-        help="Where inline candidates are asked for and the data has none: how many random training labels to put "
-        "beside the right one. They depend on --teacher_seed.",
-    )
+def normalized(text: str) -> str:
+    """A text without case, punctuation and articles: answers that count as equal in ParlAI's hits@k."""
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 class NegativeSampler:
@@ -62,11 +57,11 @@ class NegativeSampler:
             InputError: there are fewer than `count` usable labels in all of the training data.
         """
         dice = Dice(f"{self.seed}:draw {next(self._draws)}" if key is None else f"{self.seed}:key {key}")
-        taken = {normalize_answer(label) for label in labels}
+        taken = {normalized(label) for label in labels}
         chosen = [labels[0]]
         for place in dice.order(len(self.pool)):
             text = self.pool[place]
-            normal = normalize_answer(text)
+            normal = normalized(text)
             if normal not in taken:
                 taken.add(normal)
                 chosen.append(text)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from parlai.tasks.selection.dice import Dice, shuffled
-from parlai.tasks.selection.epochs import Episode
-
+from polyencoder.data.dice import Dice, shuffled
+from polyencoder.data.epochs import Episode
 from polyencoder.reading import DataFile, open_bytes
 
 __all__ = ["Counts", "InMemory", "Streamed", "estimated_counts"]

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.tasks.selection.negatives import NegativeSampler
 
+from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 
 POOL = [f"reply number {n} ." for n in range(200)]

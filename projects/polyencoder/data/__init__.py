@@ -1,0 +1,1 @@
+"""What is learnt from and evaluated on: episodes in seeded epochs, candidate pools, negatives."""
