@@ -158,7 +158,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.system(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
 from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.learning.cached import encode
 from polyencoder.models import CrossEncoder, build_model
 from polyencoder.text import TokenBatch
+from polyencoder.training.gradient_caching import encode
 
 VOCABULARY = 30_522
 

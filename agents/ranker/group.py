@@ -19,7 +19,7 @@ from parlai.core.params import ParlaiParser
 from torch.distributed.rendezvous import rendezvous
 
 from polyencoder.errors import ConfigError
-from polyencoder.learning.gather import gather_objects
+from polyencoder.training.distributed import gather_objects
 
 __all__ = ["Place", "add_group_arguments", "process_group"]
 

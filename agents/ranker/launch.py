@@ -27,7 +27,7 @@ from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
 from parlai.utils.distributed import get_rank, override_print
 
 from polyencoder.errors import ConfigError, PolyencoderError
-from polyencoder.learning.gather import gather_objects
+from polyencoder.training.distributed import gather_objects
 
 __all__ = ["main"]
 

@@ -31,11 +31,11 @@ from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
-from polyencoder.learning.gather import gather_objects
 from polyencoder.models import RankerModel, build_model, freeze
 from polyencoder.precision import why_bf16_gains_nothing
 from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.text import TokenBatch
+from polyencoder.training.distributed import gather_objects
 from polyencoder.transfer import transfer_weights
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from polyencoder.data.pool import CandidatePool
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError
-from polyencoder.learning.cached import encode
-from polyencoder.learning.gather import gather_vectors
 from polyencoder.text import TokenBatch
+from polyencoder.training.distributed import gather_vectors
+from polyencoder.training.gradient_caching import encode
 
 
 class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):

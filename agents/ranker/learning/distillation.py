@@ -15,10 +15,10 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
-from polyencoder.learning.losses import distillation_kl, margin_mse
-from polyencoder.learning.score_cache import ScoreCache
-from polyencoder.learning.teacher import Teacher, shortlist
 from polyencoder.ranker import Ranker
+from polyencoder.training.losses import distillation_kl, margin_mse
+from polyencoder.training.score_cache import ScoreCache
+from polyencoder.training.teacher import Teacher, shortlist
 
 
 class DistillingAgent(RankerAgent):

@@ -21,8 +21,8 @@ from parlai.core.torch_agent import Batch
 
 from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.errors import ConfigError
-from polyencoder.learning.hard_negatives import HardNegatives, Miner, parse_ranks
 from polyencoder.ranker import Ranker
+from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 
 class HardNegativesAgent(RankerAgent):

@@ -19,8 +19,8 @@ from parlai.utils.distributed import get_rank, is_distributed
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
-from polyencoder.learning.gather import gather_objects, sum_gradients
 from polyencoder.models import RankerModel
+from polyencoder.training.distributed import gather_objects, sum_gradients
 
 
 @dataclass(frozen=True)

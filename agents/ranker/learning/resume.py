@@ -19,7 +19,7 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.errors import CheckpointError
 from polyencoder.files import replacing
-from polyencoder.learning.gather import gather_objects
+from polyencoder.training.distributed import gather_objects
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
 LOWER_IS_BETTER = ("loss", "ppl", "mean_rank")  # as ParlAI's training loop has it, whatever the mode says

@@ -14,9 +14,9 @@ from polyencoder.cli.options import BackendName, Device, Model, load
 from polyencoder.errors import InputError
 from polyencoder.files import fingerprint, replacing
 from polyencoder.index.open import open_index
-from polyencoder.learning.hard_negatives import HardNegatives, Miner, parse_ranks
 from polyencoder.reading import expand
 from polyencoder.reading.examples import Pair, read_pairs
+from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]
 

@@ -12,7 +12,7 @@ from parlai.agents.ranker.learning import distillation
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.learning.losses import distillation_kl, margin_mse
+from polyencoder.training.losses import distillation_kl, margin_mse
 
 STUDENTS = ["biencoder", "polyencoder"]
 TURNS = [

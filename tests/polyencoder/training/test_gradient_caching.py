@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.learning.cached import encode
 from polyencoder.models import freeze
 from polyencoder.text import token_batches
+from polyencoder.training.gradient_caching import encode
 
 CONTEXTS = [9, 3, 17, 5, 30, 2, 11, 8]
 CANDIDATES = [4, 12, 3, 7, 9, 5, 2, 6]

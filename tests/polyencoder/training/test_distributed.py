@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from polyencoder.learning import gather
-from polyencoder.learning.gather import gather_objects, gather_vectors, sum_gradients
+from polyencoder.training import gather
+from polyencoder.training.distributed import gather_objects, gather_vectors, sum_gradients
 
 
 def test_objects_in_the_order_of_ranks(in_processes):

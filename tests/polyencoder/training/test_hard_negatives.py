@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
-from polyencoder.learning.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 WORDS = ["dogs", "cats", "ski", "teach", "math", "mountains", "pets", "school"]
 TEXTS = [f"i like {one} and {other} ." for one in WORDS for other in WORDS if one != other][:40]

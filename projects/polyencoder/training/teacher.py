@@ -16,8 +16,8 @@ from torch import Tensor
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
-from polyencoder.learning.score_cache import ScoreCache
 from polyencoder.models import CrossEncoder
+from polyencoder.training.score_cache import ScoreCache
 
 if TYPE_CHECKING:
     from polyencoder.ranker import Context, Ranker

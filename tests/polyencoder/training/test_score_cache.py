@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from polyencoder import CheckpointError
-from polyencoder.learning.score_cache import ScoreCache
+from polyencoder.training.score_cache import ScoreCache
 
 WRITER = """
 import sys
-from polyencoder.learning.score_cache import ScoreCache
+from polyencoder.training.score_cache import ScoreCache
 cache = ScoreCache(sys.argv[1])
 for step in range(1, 1 << 30):
     cache.put({i.to_bytes(16, "big"): float(i) for i in range(100 * step, 100 * step + 100)})
