@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyencoder.training import gather
+from polyencoder.training import distributed
 from polyencoder.training.distributed import gather_objects, gather_vectors, sum_gradients
 
 
@@ -61,7 +61,7 @@ def test_a_process_whose_vectors_need_no_gradient_takes_part(in_processes):
 @pytest.mark.parametrize("bucket", [1, 7, 1 << 23])
 def test_gradients_are_summed(monkeypatch, in_processes, bucket):
     """One that a process has not counts as zero, one that nobody has stays away, one that is frozen is left alone."""
-    monkeypatch.setattr(gather, "BUCKET", bucket)
+    monkeypatch.setattr(distributed, "BUCKET", bucket)
 
     def run(rank):
         parameters = [nn.Parameter(torch.zeros(2, 3)) for _ in range(3)]
