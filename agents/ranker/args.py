@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlai.agents.ranker.options import check_option_files
 from parlai.agents.transformer.transformer import TransformerRankerAgent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -46,6 +47,7 @@ def output_scaling(value: str) -> float | str:
 
 def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     """Add what the bi-, poly- and cross-encoder share."""
+    check_option_files(partial_opt)
     TransformerRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     group = parser.add_argument_group("Ranker arguments")
     group.add_argument(

@@ -19,6 +19,7 @@ import parlai.scripts.eval_model as evaluation
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.group import Place, add_group_arguments, process_group
+from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
 from parlai.core.script import ParlaiScript
 from parlai.scripts.build_dict import build_dict
@@ -94,6 +95,7 @@ def launch(arguments: Sequence[str]) -> Any:
     place, script = Place.from_environment(), SCRIPTS[command]
     with _print_suppressed(place.rank != 0):
         parser = script.setup_args()
+        check_option_files(vars(parser.parse_known_args(list(arguments[1:]), nohelp=True)[0]))
         add_group_arguments(parser)
         opt: Opt = parser.parse_args(list(arguments[1:]))
         logging.set_log_level(opt.get("loglevel", "info").upper())

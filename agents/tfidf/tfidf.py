@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.agents.tfidf.responses import training_responses
@@ -50,6 +51,7 @@ class TfidfAgent(Agent):
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        check_option_files(partial_opt)
         add_tfidf_args(parser)
         return parser
 

@@ -150,6 +150,19 @@ def test_what_parlai_downloaded_is_used(published, theirs, tmp_path):
     assert server.requests == []
 
 
+def test_options_that_parlai_unpacked_are_looked_at(published, theirs, malicious_pickle, tmp_path):
+    published()
+    content, witness = malicious_pickle(4)
+    folder = tmp_path / "models/pretrained_transformers/model_poly"
+    folder.mkdir(parents=True)
+    for file in theirs.parent.iterdir():
+        (folder / file.name).write_bytes(content if file.suffix == ".opt" else file.read_bytes())
+    mark_done(str(folder.parent), "v3.0")
+    with pytest.raises(CheckpointError, match=r"model\.opt: not valid JSON"):
+        modelzoo_path(str(tmp_path), NAME)
+    assert not witness.exists()
+
+
 def test_interrupted_and_resumed(published, archive, tmp_path, tree):
     server = published(sha256=hashlib.sha256(archive).hexdigest())
     server.breaks = [1000] * 5
@@ -185,14 +198,18 @@ def test_a_wrong_checksum(published, tmp_path, tree):
     assert tree(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", ["outside", "damaged", "another"])
-def test_archives_that_are_refused(kind, published, archive, pack, tmp_path, tree):
+@pytest.mark.parametrize("kind", ["outside", "damaged", "another", "pickle"])
+def test_archives_that_are_refused(kind, published, archive, pack, malicious_pickle, tmp_path, tree):
+    content, witness = malicious_pickle(4)
     bad = {"outside": pack({"model_poly/model": b"1", "../../victim": b"evil"}), "damaged": archive[:-100]}
     bad["another"] = pack({"model_bi/model": b"1"})
+    bad["pickle"] = pack({"model_poly/model": b"1", "model_poly/model.opt": b"{}", "model_bi/model.opt": content})
     published(bad[kind])
     message = {"outside": "would leave the folder", "damaged": "damaged", "another": "model_poly/model: is missing"}
+    message["pickle"] = "model_bi/model.opt: not valid JSON"
     with pytest.raises(CheckpointError, match=message[kind]):
         modelzoo_path(str(tmp_path), NAME)
+    assert not witness.exists()
     assert not any("polyencoder" in path for path in tree(tmp_path))
     if kind != "another":
         assert tree(tmp_path) == []

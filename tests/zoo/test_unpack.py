@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import random
+import resource
 import tarfile
 
 import pytest
+from parlai.zoo.polyencoder import unpack as unpacking
 from parlai.zoo.polyencoder.unpack import unpack
 
 from polyencoder.errors import CheckpointError
@@ -50,6 +52,15 @@ def test_files_and_folders(place, pack, tree):
         ("link", special(tarfile.LNKTYPE, "../victim"), "a link or a device"),
         ("pipe", special(tarfile.FIFOTYPE), "a link or a device"),
         ("device", special(tarfile.CHRTYPE), "a link or a device"),
+        ("a\nb", b"evil", "no name of a file"),
+        ("\x1b[2Jmodel", b"evil", "no name of a file"),
+        ("\u202egpj.model", b"evil", "no name of a file"),
+        ("a" * 256, b"evil", "no name of a file"),
+        ("/".join(["a" * 100] * 20), b"evil", "no name of a file"),
+        ("\udcff", b"evil", "no name of a file"),
+        ("./good", b"evil", "is in it twice"),
+        ("good/model", b"evil", "is in it twice"),
+        ("", b"evil", "is in it twice"),
     ],
 )
 def test_nothing_leaves_the_folder(name, content, reason, place, pack, tree):
@@ -58,7 +69,7 @@ def test_nothing_leaves_the_folder(name, content, reason, place, pack, tree):
     archive.write_bytes(pack({"good": b"1", name: content, "link/victim": b"evil"}))
     with pytest.raises(CheckpointError, match=reason):
         unpack(archive, place)
-    assert tree(place.parent) == ["archive.tgz", "folder/good", "victim"]
+    assert tree(place.parent) == ["archive.tgz", "victim"]
     assert (place.parent / "victim").read_text() == "as it was"
     assert not (place.parent / "elsewhere").exists()
 
@@ -78,3 +89,77 @@ def test_damaged(damage, place, pack):
     archive.write_bytes(broken[damage])
     with pytest.raises(CheckpointError, match=r"archive\.tgz: damaged, or not a \.tgz archive"):
         unpack(archive, place)
+    assert not list(place.iterdir())
+
+
+def bomb(path, members):
+    """Members of so many zeros, `(name, size)`, which compress to nothing."""
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        for name, size in members:
+            info = tarfile.TarInfo(name)
+            info.size = size
+            file.write(info.tobuf())
+            for _ in range(size // tarfile.RECORDSIZE + 1):
+                file.write(bytes(tarfile.RECORDSIZE))
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([("large", 300_000)], r"holds more than \d\d,\d\d\d bytes"),
+        ([(f"part{i}", 8_000) for i in range(20)], r"holds more than \d\d,\d\d\d bytes"),
+    ],
+)
+def test_too_large(members, reason, place, monkeypatch):
+    monkeypatch.setattr(unpacking, "ROOM", 50_000)
+    archive = place.parent / "archive.tgz"
+    bomb(archive, members)
+    with pytest.raises(CheckpointError, match=reason):
+        unpack(archive, place)
+    assert not list(place.iterdir())
+
+
+def test_a_header_too_large(place, monkeypatch):
+    """The text of an extended header would be read at once, whatever it says its size is."""
+    info = tarfile.TarInfo("header")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40
+    archive = place.parent / "archive.tgz"
+    archive.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_000)))
+    with pytest.raises(CheckpointError, match="holds more than"):
+        unpack(archive, place)
+
+
+def test_a_sparse_file_too_large(place, monkeypatch):
+    """Its holes are not in the archive."""
+    info = tarfile.TarInfo("hole")
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40), "GNU.sparse.name": "hole"}
+    info.pax_headers |= {"GNU.sparse.numblocks": "1"}
+    archive = place.parent / "archive.tgz"
+    with tarfile.open(archive, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info)
+    with pytest.raises(CheckpointError, match="holds more than"):
+        unpack(archive, place)
+    assert not list(place.iterdir())
+
+
+def test_too_many_members(place, pack, monkeypatch):
+    monkeypatch.setattr(unpacking, "MEMBERS", 5)
+    archive = place.parent / "archive.tgz"
+    archive.write_bytes(pack({f"file{i}": b"1" for i in range(6)}))
+    with pytest.raises(CheckpointError, match="more than 5 members"):
+        unpack(archive, place)
+    assert not list(place.iterdir())
+
+
+def test_a_full_disk(place, pack):
+    """The error is the system's: the archive is as good as before."""
+    archive = place.parent / "archive.tgz"
+    archive.write_bytes(pack({"a": b"1", "b": b"2" * 100_000}))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            unpack(archive, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(place.iterdir())

@@ -23,6 +23,7 @@ from parlai.zoo.polyencoder.unpack import unpack
 
 from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.options import check_options
 from polyencoder.zoo import Origin, ZooModel
 
 THEIRS, THEIR_VERSION = "pretrained_transformers", "v3.0"  # ParlAI's folder and mark for the same archive
@@ -44,6 +45,7 @@ def prepare(model: ZooModel, datapath: str) -> None:
         file = _archived(model.origin, Path(get_model_dir(datapath))) / model.location
         if not file.is_file():
             raise CheckpointError(f"{file}: is missing, although {model.origin.url} was unpacked there")
+        check_options(f"{file}.opt")  # ParlAI may have unpacked it
         # how its training was spread over GPUs is of no matter now
         source = {"model_file": str(file), "fp16": False, "data_parallel": False, "model_parallel": False}
     logging.info(f"converting {model.location} to {folder}")
@@ -60,9 +62,16 @@ def _archived(origin: Origin, models: Path) -> Path:
         with _beside(folder, last=".built") as place:
             try:
                 unpack(archive, place)
+                for options in place.rglob("*.opt"):
+                    check_options(options)
             except CheckpointError:
                 archive.unlink()  # or each new start would stop here
                 raise
+            except OSError as error:
+                raise CheckpointError(
+                    f"{archive}: cannot be unpacked beside {folder} ({error.strerror or error}); the same command goes "
+                    "on with the archive when there is room"
+                ) from error
             mark_done(str(place), THEIR_VERSION)
         archive.unlink()
     return folder

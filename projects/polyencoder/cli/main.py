@@ -7,6 +7,7 @@ import sys
 import typer
 
 from polyencoder.cli.calibrate import calibrate
+from polyencoder.cli.check import check
 from polyencoder.cli.export import export
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
@@ -19,13 +20,14 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="polyencoder",
-    help="Rankers for dialogue and search: import, export, calibrate, index, search and mine.",
+    help="Rankers for dialogue and search: check, import, export, calibrate, index, search and mine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
 )
 
 
+app.command("check")(check)
 app.command("import")(import_model)
 app.command("export")(export)
 app.command("calibrate")(calibrate)

@@ -7,7 +7,6 @@ meant here (`polyencoder.checkpoint` reads them). Nothing is unpickled that coul
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from tokenizers import Tokenizer
 from polyencoder.checkpoint import load_weights, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.importing.parlai_weights import WORD_EMBEDDINGS, convert_parlai
 from polyencoder.models import RankerModel, build_model
@@ -32,12 +32,12 @@ _POSITIONS = 1024  # ParlAI's number of them when no option says another
 
 
 def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
-    """Whether this is a bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it."""
-    try:
-        opt = json.loads(Path(f"{os.fspath(model_file)}.opt").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(opt, dict) and _architecture(opt) is not None
+    """Whether this is a bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it.
+
+    Raises CheckpointError if that is something else than JSON.
+    """
+    path = _opt_file(model_file)
+    return path.is_file() and _architecture(read_options(path)) is not None
 
 
 def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
@@ -65,7 +65,7 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     The optimizer's state is left behind: its parameters are other ones than ours.
     """
     origin = os.fspath(model_file)
-    opt = _read_opt(model_file)
+    opt = read_options(_opt_file(model_file))
     architecture = _architecture(opt)
     if architecture is None:
         raise CheckpointError(
@@ -93,7 +93,7 @@ def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConf
     Lengths are ParlAI's, save that nothing may be longer than the positions of its encoder: where ParlAI would stop
     with an error a text is cut.
     """
-    opt = _read_opt(model_file)
+    opt = read_options(_opt_file(model_file))
     tokenizer, fields = read_parlai_dictionary(f"{os.fspath(model_file)}.dict", opt)
     lengths = [opt.get(name) or 0 for name in ("truncate", "text_truncate", "label_truncate")]
     positions = opt.get("n_positions") or max(0, *lengths) or _POSITIONS
@@ -110,17 +110,8 @@ def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConf
     )
 
 
-def _read_opt(model_file: str | os.PathLike[str]) -> dict[str, Any]:
-    path = Path(f"{os.fspath(model_file)}.opt")
-    try:
-        opt = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it has the options of the model") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}); give the file that ParlAI wrote") from None
-    if not isinstance(opt, dict):
-        raise CheckpointError(f"{path}: not the options of a model")
-    return opt
+def _opt_file(model_file: str | os.PathLike[str]) -> Path:
+    return Path(f"{os.fspath(model_file)}.opt")
 
 
 def _architecture(opt: Mapping[str, Any]) -> Architecture | None:

@@ -1,0 +1,109 @@
+"""ParlAI's option files, `X.opt` beside a model file X: read as JSON and nothing else, and which code they name.
+
+ParlAI takes an option file that is not UTF-8 for a pickle and runs what is in it, and it imports the modules that
+options name. So options that came from elsewhere are looked at, by `check_options`, before ParlAI reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from polyencoder.errors import CheckpointError
+
+__all__ = ["check_options", "model_option_files", "named_modules", "read_options"]
+
+TRUSTED = ("parlai", "polyencoder", "parlai_internal", "parlai_fb")
+"""Packages that options may name: ParlAI and this project; those that ParlAI imports at each start, if they exist."""
+
+_MODEL_KEYS, _TASK_KEYS = ("model",), ("task", "evaltask")
+_CLASS = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")  # as ParlAI writes one: `package.module:Class`
+_REPOSITORIES = {"internal:": "parlai_internal", "fb:": "parlai_fb", "light:": "light"}  # in ParlAI's names
+
+
+def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The options of a `.opt` file.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not a JSON object in UTF-8.
+    """
+    try:
+        # decoded as ParlAI does: bytes alone could be JSON in another encoding to us, and a pickle to ParlAI
+        options = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"{os.fspath(path)}: cannot be read ({error.strerror}); it has the options of the model"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{os.fspath(path)}: not valid JSON ({error}), so it was not read: ParlAI would take it for a pickle, "
+            "which can run any code; give the file that ParlAI wrote, as JSON"
+        ) from None
+    if not isinstance(options, dict):
+        raise CheckpointError(f"{os.fspath(path)}: not the options of a model, which are a JSON object")
+    return options
+
+
+def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) -> dict[str, Any]:
+    """Read a `.opt` file, and make sure that it has ParlAI import nothing but what is ParlAI's, ours, or `named`.
+
+    Raises:
+        CheckpointError: it cannot be read, or it names another module.
+    """
+    options = read_options(path)
+    allowed = {_package(module) for module in (*TRUSTED, *named)}
+    for key, value, module in named_modules(options):
+        if _package(module) not in allowed:
+            trusting = (
+                f"give --{key} {value:.200} too" if key in (*_MODEL_KEYS, *_TASK_KEYS) else "take it out of the file"
+            )
+            raise CheckpointError(
+                f"{os.fspath(path)}: its {key!r} is {value!r:.200}: code outside ParlAI and this project, which is not "
+                f"imported because a file says so; if you trust it, {trusting}"
+            )
+    return options
+
+
+def named_modules(options: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The modules that ParlAI may import for these options, each with the key and the value that name it."""
+    for key, value in options.items():
+        if isinstance(value, dict):
+            yield from named_modules(value)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                yield from ((key, text, module) for module in _modules(key, text))
+
+
+def model_option_files(model_file: str | os.PathLike[str]) -> list[Path]:
+    """The `.opt` files that ParlAI may read for a model file: its own, and its checkpoint's, which a run resumes."""
+    name = os.fspath(model_file)
+    return [path for path in (Path(f"{name}.opt"), Path(f"{name}.checkpoint.opt")) if os.path.lexists(path)]
+
+
+def _modules(key: str, value: str) -> Iterator[str]:
+    """By the rules of ParlAI's loader: of a name without a module in it, the package that it is looked for in."""
+    if key in _TASK_KEYS:
+        for task in value.split(","):
+            repository, name = _repository(task.strip())
+            module = name.split(":")[0]
+            yield module if "." in module else repository
+    elif key in _MODEL_KEYS:
+        repository, name = _repository(value)
+        yield "projects" if name.startswith("projects:") else name.split(":")[0] if ":" in name else repository
+    elif (found := _CLASS.fullmatch(value)) and ("." in found[1] or key.endswith("_class")):
+        yield found[1]
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _repository(name: str) -> tuple[str, str]:
+    for prefix, package in _REPOSITORIES.items():
+        if name.startswith(prefix):
+            return package, name[len(prefix) :]
+    return "parlai", name
