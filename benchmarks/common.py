@@ -152,7 +152,6 @@ def machine() -> dict[str, Any]:
     """What the numbers depend on: processor, cores, threads, GPU, versions."""
     return {
         "cpu": _cpu_name(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -86,9 +86,9 @@ class ConversationalTeacher(SelectionTeacher):
 
 
 class RedditTeacher(ConversationalTeacher):
-    """Up to ten messages of a thread, and the response."""
+    """A message of a thread with up to ten before it, PolyAI's ten extra contexts, and the response."""
 
-    folder, max_turns = "reddit", 10
+    folder, max_turns = "reddit", 11
 
 
 class AmazonqaTeacher(ConversationalTeacher):

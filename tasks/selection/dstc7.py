@@ -37,6 +37,8 @@ class Dstc7Teacher(SelectionTeacher):
     `-t selection:dstc7:plain` trains on the right answers alone, with their options.
     """
 
+    num_negatives = 15  # Section 5.1 of the paper
+
     def files(self, split: str) -> list[str]:
         name = {"valid": "dev"}.get(split, split)
         return [str(find(self.opt, FOLDER, [f"ubuntu_{name}_subtask_1.json"], build=build))]

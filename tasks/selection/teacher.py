@@ -42,9 +42,9 @@ def add_negatives_args(parser: ParlaiParser) -> None:
     group.add_argument(
         "--num-negatives",
         type=int,
-        default=19,
+        default=None,
         help="Where inline candidates are asked for and the data has none: how many random training labels to put "
-        "beside the right one. They depend on --teacher_seed.",
+        "beside the right one. They depend on --teacher_seed. Default: 19, and the paper's 15 for DSTC7 and Ubuntu.",
     )
 
 
@@ -61,6 +61,8 @@ class SelectionTeacher(FixedDialogTeacher):
     """
 
     data_loader = None  # ParlAI would start a thread for it
+    num_negatives = 19
+    """What `--num-negatives` is for this task unless it is given."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -94,9 +96,10 @@ class SelectionTeacher(FixedDialogTeacher):
         self._tells_epoch = self.training and "num_epochs" in opt  # a training script
         if shared:
             self.source, self.epochs = shared["source"], shared["epochs"]
-            self.sampler, self.bad = shared["sampler"], shared["bad"]
+            self.sampler, self.bad, self.left_out = shared["sampler"], shared["bad"], shared["left_out"]
         else:
             self.bad = _CountedOnce(skip=bool(opt.get("skip_bad_examples")))
+            self.left_out = _CountedOnce(skip=True)  # what is in order, but no example for this task
             self.source = self.open_source(DatatypeHelper.fold(self.datatype))
             self.sampler = self._open_sampler(DatatypeHelper.fold(self.datatype))
             self.epochs = self._open_epochs()
@@ -104,7 +107,7 @@ class SelectionTeacher(FixedDialogTeacher):
 
     def share(self) -> dict[str, Any]:
         own = {"source": self.source, "epochs": self.epochs, "sampler": self.sampler, "bad": self.bad}
-        return super().share() | own
+        return super().share() | own | {"left_out": self.left_out}
 
     # ---- what a task says
 
@@ -143,6 +146,8 @@ class SelectionTeacher(FixedDialogTeacher):
             source = InMemory(episode for file in files for episode in self._read(file))
             if self.bad.count:
                 logging.warning(self.bad.summary())
+            if self.left_out.count:
+                logging.info(f"{self.left_out.count:,} records were left out; the first: {self.left_out.first}")
         if next(source.episodes(None, share=iter), None) is None:
             raise InputError(f"{', '.join(files)}: holds no example for -t {self.opt['task']} -dt {self.datatype}")
         return source
@@ -162,7 +167,7 @@ class SelectionTeacher(FixedDialogTeacher):
         labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, dice))
         if DatatypeHelper.is_streaming(self.datatype):
             labels = islice(labels, SAMPLED_FROM)
-        count = self.opt.get("num_negatives", 19)
+        count = self.num_negatives if (given := self.opt.get("num_negatives")) is None else given
         seed = self._seed if self.training else self._task_seed
         return NegativeSampler(labels, count=count, seed=seed, source=f"the training data of {self.opt['task']}")
 
@@ -192,8 +197,9 @@ class SelectionTeacher(FixedDialogTeacher):
 
     def report(self) -> dict[str, Metric]:
         report: dict[str, Metric] = super().report()
-        if self.bad.count:
-            report["bad_examples"] = AverageMetric(self.bad.count)  # each process reads, and counts, all of them
+        for name, counted in (("bad_examples", self.bad), ("left_out", self.left_out)):
+            if counted.count:
+                report[name] = AverageMetric(counted.count)  # each process reads, and counts, all of them
         return report
 
     def _read(self, file: str) -> Iterator[Episode]:

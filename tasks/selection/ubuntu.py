@@ -8,14 +8,15 @@ an utterance, `__eot__` a turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from parlai.tasks.selection.download import find
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.tasks.ubuntu.build import build
 
 from polyencoder.data.dice import Dice
-from polyencoder.data.epochs import Episode
-from polyencoder.errors import InputError
+from polyencoder.data.epochs import Episode, Source
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.reading import DataFile, OnBad, records
 
 __all__ = ["UbuntuTeacher"]
@@ -25,10 +26,25 @@ UTTERANCE, LABEL = "Utterance", "Label"
 
 
 class UbuntuTeacher(SelectionTeacher):
-    """Each turn of the context a line, its utterances joined by a space. Training rows labelled 0 are left out."""
+    """Each turn of the context a line, its utterances joined by a space. Training rows labelled 0 are left out.
+
+    `-t selection:ubuntu:augmented` trains on every turn of a right row, with those before it as its context (the data
+    augmentation of Section 5.1 of the paper's first version).
+    """
+
+    num_negatives = 15  # Section 5.1 of the paper
 
     def files(self, split: str) -> list[str]:
         return [str(find(self.opt, "Ubuntu", [f"{split}.csv"], build=build))]
+
+    def open_source(self, split: str) -> Source:
+        variant = self.opt["task"].split(":")[2:]
+        if variant not in ([], ["augmented"]):
+            raise ConfigError(
+                f"-t {self.opt['task']}: unknown variant; use selection:ubuntu or selection:ubuntu:augmented"
+            )
+        self._augments = split == "train" and bool(variant)
+        return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         for where, row in records(file, bad=bad):
@@ -46,14 +62,26 @@ class UbuntuTeacher(SelectionTeacher):
             except ValueError:
                 bad(InputError(f"{where}: the label is {row[LABEL]!r}, neither 0 nor 1"))
                 continue
-            message = {"text": "\n".join(_turns(context)), "labels": [_turn(right)]}
-            if not message["text"] or not message["labels"][0]:
-                bad(InputError(f"{where}: its {'response' if message['text'] else 'context'} is empty"))
+            turns, label = _turns(context), _turn(right)
+            if not turns or not label:
+                bad(InputError(f"{where}: its {'response' if turns else 'context'} is empty"))
                 continue
+            if self._augments:
+                turns.append(label)
+                # the context is written when it is drawn: contexts of one dialogue repeat each other
+                yield from ([{"turns": turns, "labels": [turns[n]], "place": n}] for n in range(1, len(turns)))
+                continue
+            message: dict[str, Any] = {"text": "\n".join(turns), "labels": [label]}
             if wrong:
                 # in the file the right one is always the first
-                message[CHOICES] = Dice(context).shuffled([message["labels"][0], *map(_turn, wrong)])
+                message[CHOICES] = Dice(context).shuffled([label, *map(_turn, wrong)])
             yield [message]
+
+    def draw(self, episode: Episode, dice: Dice) -> Episode:
+        if not self._augments:
+            return episode
+        (message,) = episode
+        return [{"text": "\n".join(message["turns"][: message["place"]]), "labels": message["labels"]}]
 
 
 def _turns(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""PolyAI's conversational datasets: up to ten turns, the 1-of-100 evaluation, shards, errors."""
+"""PolyAI's conversational datasets: up to ten extra turns, the 1-of-100 evaluation, shards, errors."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_turns_come_oldest_first(save, make):
     assert "label_candidates" not in message
 
 
-def test_ten_turns_of_reddit_one_of_amazon(save, make):
+def test_ten_extra_turns_of_reddit_one_of_amazon(save, make):
     save("train-0.json", [example(5, turns=14)])
-    assert make().act()["text"].split("\n") == [*(f"turn 5 minus {n}" for n in range(9, 0, -1)), "turn 5"]
+    assert make().act()["text"].split("\n") == [*(f"turn 5 minus {n}" for n in range(10, 0, -1)), "turn 5"]
     save("train-0.json", [example(5, turns=3)], task="amazonqa")
     assert make(task="amazonqa").act()["text"] == "turn 5"
 
@@ -146,7 +146,7 @@ def test_real(make_teacher, messages, real_path):
         assert len(message["label_candidates"]) == 100
         assert message["label_candidates"] == group["label_candidates"]
         assert message["label_candidates"][number % 100] == message["eval_labels"][0]
-        assert 1 <= len(message["text"].split("\n")) <= 10
+        assert 1 <= len(message["text"].split("\n")) <= 11
     train = messages(make_teacher("selection:reddit", datatype="train:ordered", **files))
     assert [m["labels"] for m in train] == [m["eval_labels"] for m in seen]
     assert seen[0]["text"].split("\n")[0] == "*She giggles at his giggle.* Yay~"

@@ -81,11 +81,13 @@ def test_plain_training(save, make, messages, make_dialogue):
     assert "label_candidates" not in make("train", ":plain", candidates="batch").act()
 
 
-def test_negatives_for_cross_encoders(save, make, messages, make_dialogue):
+@pytest.mark.parametrize(("given", "negatives"), [({}, 15), ({"num_negatives": 4}, 4)])
+def test_negatives_for_cross_encoders(save, make, messages, make_dialogue, given, negatives):
+    """15 as in the paper unless the flag says otherwise."""
     save([make_dialogue(n) for n in range(10)], name="train")
-    seen = messages(make("train:ordered", candidates="inline", num_negatives=15))
+    seen = messages(make("train:ordered", candidates="inline", **given))
     for message in seen:
-        assert len(set(message["label_candidates"])) == 16
+        assert len(set(message["label_candidates"])) == negatives + 1
         assert message["label_candidates"].count(message["labels"][0]) == 1
 
 

@@ -10,7 +10,7 @@ from parlai.core.opt import Opt
 from parlai.tasks.selection import ubuntu
 from parlai.tasks.ubuntu.agents import UbuntuTeacher
 
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 TRAIN = ["Context", "Utterance", "Label"]
 EVALUATION = ["Context", "Ground Truth Utterance", *(f"Distractor_{n}" for n in range(9))]
@@ -41,8 +41,8 @@ def save(tmp_path, write_csv):
 
 @pytest.fixture
 def make(make_teacher, tmp_path):
-    def make(datatype="valid", **options):
-        return make_teacher("selection:ubuntu", datatype=datatype, datapath=str(tmp_path), **options)
+    def make(datatype="valid", variant="", **options):
+        return make_teacher(f"selection:ubuntu{variant}", datatype=datatype, datapath=str(tmp_path), **options)
 
     return make
 
@@ -78,10 +78,43 @@ def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong)
     assert "bad_examples" not in teacher.report()
 
 
-def test_sampled_candidates_in_training(save, make):
-    save("train", [[f"context {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
-    message = make("train", candidates="inline", num_negatives=15).act()
-    assert len(set(message["label_candidates"])) == 16
+@pytest.mark.parametrize("datatype", ["train:ordered", "train:ordered:stream"])
+def test_every_turn_is_a_label(save, make, messages, datatype):
+    """Those before it are its context, and the right answer is the last label."""
+    save("train", [[CONTEXT, "yes __eou__", "1"], [CONTEXT, "no __eou__", "0"], ["other", "maybe", "1"]])
+    teacher = make(datatype, ":augmented")
+    assert teacher.num_examples() == teacher.num_episodes() == 3 + 1
+    seen = messages(teacher)
+    first, second, third = TURNS.split("\n")
+    assert [(m["text"], m["labels"]) for m in seen] == [
+        (first, [second]),
+        (f"{first}\n{second}", [third]),
+        (TURNS, ["yes"]),
+        ("other", ["maybe"]),
+    ]
+    assert all(m["episode_done"] and "label_candidates" not in m for m in seen)
+
+
+def test_augmentation_is_for_training(save, make, messages):
+    save("valid", [row()])
+    plain = messages(make())
+    assert [m | {"id": plain[0]["id"]} for m in messages(make(variant=":augmented"))] == plain
+
+
+def test_unknown_variant(make):
+    with pytest.raises(
+        ConfigError, match="selection:ubuntu:big: unknown variant; use selection:ubuntu or selection:ub"
+    ):
+        make("train", ":big")
+
+
+@pytest.mark.parametrize("variant", ["", ":augmented"])
+@pytest.mark.parametrize(("given", "negatives"), [({}, 15), ({"num_negatives": 7}, 7)])
+def test_sampled_candidates_in_training(save, make, variant, given, negatives):
+    """15 as in the paper unless the flag says otherwise."""
+    save("train", [[f"context {n} __eot__ more {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
+    message = make("train", variant, candidates="inline", **given).act()
+    assert len(set(message["label_candidates"])) == negatives + 1
 
 
 BAD = [

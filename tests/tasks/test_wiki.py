@@ -121,12 +121,29 @@ def test_negatives_in_training(save, make):
 
 @pytest.mark.parametrize("datatype", ["train:evalmode", "train:evalmode:stream"])
 def test_article_of_one_sentence(save, make, messages, datatype):
-    path = save("wikipedia_train.txt", [article(0), ["alone ."], article(1), ["alone too .", " "]])
-    with pytest.raises(InputError, match=f"{path}, line 2: an article needs two sentences, separated by a tab"):
-        messages(make(datatype, wiki_candidates=0))
-    teacher = make(datatype, wiki_candidates=0, skip_bad_examples=True)
-    assert len(messages(teacher)) == 2
-    assert teacher.report()["bad_examples"].value() == 2
+    """StarSpace's files have some: they are left out and counted, whatever --skip-bad-examples says."""
+    save("wikipedia_train.txt", [article(0), ["alone ."], article(1), ["alone too .", " "]])
+    teacher = make(datatype, wiki_candidates=0)
+    for _ in range(2):  # counted once, however often they are read
+        assert len(messages(teacher)) == 2
+        teacher.reset()
+        assert teacher.report()["left_out"].value() == 2
+    assert "bad_examples" not in teacher.report()
+
+
+def test_article_of_one_sentence_stands_among_the_others(save, make):
+    save("wikipedia_test10k.txt", [article(0), ["alone ."]])
+    save("wikipedia_test_basedocs.txt", [["one ."], ["two ."], ["three ."], article(9)])
+    save("wikipedia_train.txt", [article(0)])
+    message = make("test", wiki_candidates=4).act()
+    others = set(message["label_candidates"]) - set(message["eval_labels"])
+    assert others == {"one .", "two .", "three .", " ".join(article(9))}
+
+
+def test_only_articles_of_one_sentence(save, make):
+    path = save("wikipedia_train.txt", [["alone ."], ["alone too ."]])
+    with pytest.raises(InputError, match=f"{path}: holds no example"):
+        make("train")
 
 
 def test_damaged(save, make):
