@@ -40,6 +40,9 @@ PAPER_DEFAULTS = {
 }
 
 
+MAX_NONFINITE = 5  # updates in a row
+
+
 def output_scaling(value: str) -> float | str:
     """The value of `--output-scaling`; argparse names this function in its error."""
     return value if value == "auto" else float(value)
@@ -105,6 +108,13 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         default=False,
         help="Train with encoders that torch.compile has made: the first steps wait for the compiler. Needs a "
         "C++ compiler, on a GPU triton.",
+    )
+    group.add_argument(
+        "--max-nonfinite",
+        type=int,
+        default=MAX_NONFINITE,
+        help="An update whose loss or gradients are nan or infinite is left out and counted (nonfinite_updates); this "
+        "many in a row end training with an error.",
     )
     group.add_argument(
         "--hits-at",

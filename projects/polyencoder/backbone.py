@@ -20,6 +20,7 @@ from polyencoder.cpu.attention import attention
 from polyencoder.cpu.functions import fast_functions
 from polyencoder.cpu.packing import pack
 from polyencoder.errors import ConfigError, first_line
+from polyencoder.finite import check_finite
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
@@ -175,7 +176,7 @@ def load_pretrained(
     """A pre-trained encoder by hub id or folder, in float32, with its own dropout unless another is given.
 
     Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
-    encoder.
+    encoder, CheckpointError when its weights are not finite.
     """
     with _explaining(name):
         # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
@@ -191,6 +192,7 @@ def load_pretrained(
         raise ConfigError(
             f"--backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
         )
+    check_finite(model.named_parameters(), origin=f"--backbone {name}")
     return Backbone(model)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import fingerprint, replacing
+from polyencoder.finite import check_finite
 from polyencoder.models import RankerModel, build_model
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -142,7 +143,10 @@ def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEnco
 
 
 def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> None:
-    """Copy weights into the model; a missing, unexpected or wrongly shaped tensor is an error that names it."""
+    """Copy weights into the model; a missing, unexpected or wrongly shaped tensor is an error that names it.
+
+    So is one with numbers that are not finite.
+    """
     expected = model.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is not part of this model" for name in weights if name not in expected]
@@ -154,6 +158,7 @@ def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: s
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
+    check_finite(weights.items(), origin=origin)
     model.load_state_dict(dict(weights))
 
 

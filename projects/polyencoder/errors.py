@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError", "first_line"]
+__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError", "TrainingError", "first_line"]
 
 
 class PolyencoderError(Exception):
@@ -19,6 +19,10 @@ class ConfigError(PolyencoderError, ValueError):
 
 class CheckpointError(PolyencoderError):
     """A saved model that is missing, damaged, of another architecture or size, or from a newer version."""
+
+
+class TrainingError(PolyencoderError):
+    """Training that cannot go on: its losses are no numbers, or another process is training the same model."""
 
 
 def first_line(error: BaseException) -> str:

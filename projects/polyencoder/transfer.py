@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
+from polyencoder.finite import check_finite
 from polyencoder.models import RankerModel
 
 # Each tower, and the towers of the other model that it may start from, the nearest first
@@ -23,6 +24,7 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
     Every tensor of the towers must find its counterpart; what only this kind of ranker has (codes, the last layer of a
     cross-encoder) starts fresh when the other has none of its shape.
     """
+    check_finite(weights.items(), origin=origin)
     state = model.state_dict()
     fresh: list[str] = []
     for name, tensor in state.items():

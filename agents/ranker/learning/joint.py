@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from parlai.agents.ranker.args import MAX_NONFINITE
+from parlai.agents.ranker.learning.finite import FiniteUpdates
 from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.core.metrics import SumMetric
 from parlai.core.opt import Opt
 from parlai.utils.distributed import get_rank, is_distributed
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
+from polyencoder.errors import TrainingError, first_line
 from polyencoder.models import RankerModel
 from polyencoder.training.distributed import gather_objects, sum_gradients
 
@@ -86,6 +90,7 @@ class JointAgent(RankerModelAgent):
     """
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self._finite = FiniteUpdates(limit=opt.get("max_nonfinite", MAX_NONFINITE))
         super().__init__(opt, shared)
         self.model = self.ranker
 
@@ -106,6 +111,22 @@ class JointAgent(RankerModelAgent):
             loss.backward(**options)
 
     def update_params(self) -> None:
-        if is_distributed() and self._number_grad_accum == 0:
-            sum_gradients(self.ranker.parameters())
-        super().update_params()
+        """As ParlAI's, with the gradients of all processes; left out where a loss or a gradient is not finite."""
+        if self._number_grad_accum == 0:
+            if is_distributed():
+                sum_gradients(self.ranker.parameters())
+            if self._finite.leaves_out(self.ranker, number=self._number_training_updates + 1, scaled=self.fp16):
+                self._leave_out_update()
+                return
+        try:
+            super().update_params()
+        except FloatingPointError as error:
+            raise TrainingError(f"--fp16: {first_line(error)}") from None
+
+    def _leave_out_update(self) -> None:
+        """Count an update, and step the schedule, without learning from its gradients."""
+        self.zero_grad()
+        self.global_metrics.add("nonfinite_updates", SumMetric(1))
+        self._number_training_updates += 1
+        if self.scheduler:
+            self.scheduler.step(self._number_training_updates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from random import Random
@@ -9,6 +10,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
+from parlai.agents.ranker.learning.finite import DIVERGED
 from parlai.agents.ranker.learning.randomness import random_state, restore_random_state, seed_everything
 from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.exceptions import StopTrainException
@@ -17,8 +19,9 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_primary_worker, num_workers
 
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.files import replacing
+from polyencoder.finite import check_finite
 from polyencoder.training.distributed import gather_objects
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
@@ -79,6 +82,7 @@ class ResumableAgent(LearningAgent):
         if self._best_is_kept(path):
             logging.info(f"{path} stays: it has the best validation of this run")
             return
+        check_finite(self.ranker.named_parameters(), origin=f"{path} is not written")
         try:
             if not os.path.exists(f"{path}.dict"):
                 self.dict.save(f"{path}.dict", sort=False)
@@ -158,16 +162,24 @@ class ResumableAgent(LearningAgent):
             parameter.grad = None if gradient is None else gradient.to(parameter)
 
     def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
-        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
+        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best.
+
+        Raises TrainingError where that would be a model whose validation gives no numbers.
+        """
+        for name in ("loss", self.opt.get("validation_metric")):
+            value = _number(metrics_dict.get(name))
+            if value is not None and not math.isfinite(value):
+                raise TrainingError(
+                    f"validation after update {self._number_training_updates}: {name} is {value}: {DIVERGED}"
+                )
         if not self._is_premature():
             super().receive_metrics(metrics_dict)
         self._has_validated = True
         self._validated_at = self._number_training_updates
         name = self.opt.get("validation_metric")
-        value = metrics_dict.get(name)
+        value = _number(metrics_dict.get(name))
         if value is None:
             return
-        value = value.value() if isinstance(value, Metric) else float(value)
         lower = name in LOWER_IS_BETTER or self.opt.get("validation_metric_mode") == "min"
         self._is_best = self._best is None or (value < self._best if lower else value > self._best)
         if self._is_best:
@@ -181,6 +193,13 @@ class ResumableAgent(LearningAgent):
         steps = self.opt.get("validation_every_n_steps", -1)
         just_resumed = self._resumed_at is not None and self._number_training_updates <= self._resumed_at + 1
         return just_resumed and self._number_training_updates - self._validated_at < steps
+
+
+def _number(value: Any) -> float | None:
+    """What a report says of a metric, if it has it."""
+    if value is None:
+        return None
+    return float(value.value() if isinstance(value, Metric) else value)
 
 
 def _prepare(opt: Opt) -> None:

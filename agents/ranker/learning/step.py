@@ -46,8 +46,10 @@ class LearningAgent(JointAgent):
             self.update_params()
             return None
         scores, losses = self.learn(batch, step)
+        is_finite = self._finite.see(losses)
         self.update_params()
-        self.record(scores, losses, step.pool)
+        if is_finite:
+            self.record(scores, losses, step.pool)
         if not self.opt.get("train_predict"):
             return Output()
         return Output([step.pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])

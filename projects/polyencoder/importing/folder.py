@@ -16,6 +16,7 @@ from transformers import AutoModel, PretrainedConfig
 from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.files import replacing
+from polyencoder.finite import check_finite
 
 __all__ = ["rename", "save_backbone", "weights_and_biases"]
 
@@ -113,4 +114,5 @@ def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origi
             raise CheckpointError(
                 f"{origin}: {name} has shape {list(weights[name].shape)}, where {list(tensor.shape)} is wanted"
             )
+    check_finite(weights.items(), origin=origin)
     return type(model).__name__

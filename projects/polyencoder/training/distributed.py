@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["gather_objects", "gather_vectors", "sum_gradients"]
+__all__ = ["any_process", "gather_objects", "gather_vectors", "sum_gradients"]
 
 T = TypeVar("T")
 
@@ -26,6 +26,15 @@ def gather_objects(value: T) -> list[T]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def any_process(flag: bool, *, device: torch.device) -> bool:
+    """Whether the flag is set in any of the processes; the tensor that they exchange is on `device`."""
+    if not dist.is_initialized():
+        return flag
+    count = torch.tensor(int(flag), device=device)
+    dist.all_reduce(count)
+    return bool(count)
 
 
 def gather_vectors(vectors: Tensor, counts: Sequence[int]) -> Tensor:

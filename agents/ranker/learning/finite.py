@@ -1,0 +1,71 @@
+"""Only finite numbers reach the weights: an update whose loss or gradients are nan or infinite is left out."""
+
+from __future__ import annotations
+
+import math
+
+import parlai.utils.logging as logging
+import torch
+from torch import Tensor, nn
+
+from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.training.distributed import any_process
+
+__all__ = ["DIVERGED", "FiniteUpdates"]
+
+DIVERGED = "its training has diverged; a lower --learningrate or a longer --warmup-updates may help"
+
+
+class FiniteUpdates:
+    """Counts the updates in a row that have to be left out, and ends training when these are too many.
+
+    Args:
+        limit: `--max-nonfinite`, at least 1: this many in a row are an error.
+    """
+
+    def __init__(self, *, limit: int) -> None:
+        if limit < 1:
+            raise ConfigError(f"--max-nonfinite {limit}: must be at least 1")
+        self._limit = limit
+        self._in_a_row = 0
+        self._bad_loss: float | None = None  # of a batch since the last update
+
+    def see(self, losses: Tensor) -> bool:
+        """Take note of a batch's losses [batch], before the update that it is part of; whether they are finite."""
+        total = float(losses.sum())
+        if not math.isfinite(total):
+            self._bad_loss = total
+        return math.isfinite(total)
+
+    def leaves_out(self, model: nn.Module, *, number: int, scaled: bool) -> bool:
+        """Whether the next update has to be left out, in all processes alike. Their gradients are summed already.
+
+        Args:
+            model: whose gradients they are.
+            number: of the update, from 1.
+            scaled: the gradients are those of `--fp16`, whose own loss scaling leaves out what overflows.
+
+        Raises:
+            TrainingError: as many before it were left out as are allowed.
+        """
+        bad_loss, self._bad_loss = self._bad_loss, None
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        reason = None
+        if any_process(bad_loss is not None, device=next(model.parameters()).device):
+            reason = "the loss is not finite" if bad_loss is None else f"the loss is {bad_loss}"
+        elif gradients and not scaled and not torch.stack([g.norm() for g in gradients]).isfinite().all():
+            reason = "the gradients are not finite"
+        if reason is None:
+            self._in_a_row = 0
+            return False
+        self._in_a_row += 1
+        if self._in_a_row >= self._limit:
+            raise TrainingError(
+                f"update {number}: {reason}, as in the {self._limit} updates up to it (--max-nonfinite). What "
+                f"was saved before stays. {DIVERGED.capitalize()}"
+            )
+        logging.warning(
+            f"update {number}: {reason}, so it is left out. {self._limit - self._in_a_row} more in a row end training "
+            f"(--max-nonfinite {self._limit})"
+        )
+        return True

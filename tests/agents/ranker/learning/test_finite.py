@@ -1,0 +1,212 @@
+"""A loss that is nan or infinite: nothing is learnt from it, it is counted, and too many in a row end training."""
+
+from __future__ import annotations
+
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from parlai.agents.ranker.learning.finite import FiniteUpdates
+
+from polyencoder.checkpoint import CONFIG, TOKENIZER, read_model_file
+from polyencoder.errors import CheckpointError, ConfigError, TrainingError
+from polyencoder.ranker import Ranker
+
+TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def make_learner(make_agent, respond, monkeypatch):
+    """(**options) -> an agent, and a function that has it learn from a batch of which one loss is multiplied."""
+
+    def make(**options):
+        agent = make_agent("polyencoder", candidates="batch", warmup_updates=-1, learningrate=0.1, **options)
+        losses, factor = agent.losses, [1.0]
+
+        def multiplied(*args):
+            found = losses(*args)
+            return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1))
+
+        monkeypatch.setattr(agent, "losses", multiplied)
+
+        def learn(by=1.0):
+            factor[0] = by
+            respond(agent, *TURNS)
+
+        return agent, learn
+
+    return make
+
+
+def state_of(agent):
+    return deepcopy((agent.model.state_dict(), agent.optimizer.state_dict()["state"]))
+
+
+def same(one, other) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    return len(one) == len(other) and all(map(same, one, other))
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_nothing_is_learnt_from_it(make_learner, value):
+    agent, learn = make_learner()
+    learn()
+    before = state_of(agent)
+    learn(value)
+    assert same(state_of(agent), before)
+    report = agent.global_metrics.report()
+    assert float(report["nonfinite_updates"]) == 1
+    assert torch.isfinite(torch.tensor(float(report["mean_loss"]))), "the batch is not in the averages either"
+    assert agent._number_training_updates == 2, "ParlAI's loop counts it, so the schedule does too"
+    learn()
+    assert not same(state_of(agent), before)
+    assert all(p.isfinite().all() for p in agent.model.parameters())
+
+
+def test_gradients_that_overflow(make_learner):
+    agent, learn = make_learner()
+    parameter = next(p for p in agent.model.parameters() if p.dim() > 1)
+    hook = parameter.register_hook(lambda gradient: gradient * INF)
+    before = state_of(agent)
+    learn()
+    assert same(state_of(agent), before)
+    hook.remove()
+    learn()
+    assert not same(state_of(agent), before)
+
+
+def test_one_of_the_batches_of_an_update(make_learner):
+    agent, learn = make_learner(update_freq=2)
+    before = state_of(agent)
+    learn(NAN)
+    learn()
+    assert same(state_of(agent), before)
+    learn()
+    learn()
+    assert not same(state_of(agent), before), "nothing of the bad batch is left in the gradients"
+
+
+def test_too_many_in_a_row_are_an_error_that_names_the_step(make_learner):
+    _, learn = make_learner(max_nonfinite=2)
+    for _ in range(3):  # never two in a row
+        learn(NAN)
+        learn()
+    learn(NAN)
+    with pytest.raises(TrainingError, match=r"update 8: the loss is nan, as in the 2 updates up to it .*learningrate"):
+        learn(NAN)
+
+
+def test_what_loss_scaling_leaves_out_is_no_error():
+    """ParlAI's fp16 optimizers find overflown gradients themselves; the loss was finite."""
+    model = torch.nn.Linear(2, 1)
+    model.weight.grad = torch.full((1, 2), INF)
+    updates = FiniteUpdates(limit=1)
+    assert updates.see(torch.ones(3))
+    assert not updates.leaves_out(model, number=1, scaled=True)
+    with pytest.raises(TrainingError, match="gradients are not finite"):
+        updates.leaves_out(model, number=1, scaled=False)
+    assert not updates.see(torch.tensor([1.0, NAN]))
+    with pytest.raises(TrainingError, match="loss is nan"):
+        updates.leaves_out(model, number=2, scaled=True)
+
+
+def test_a_limit_below_one(make_agent):
+    with pytest.raises(ConfigError, match="--max-nonfinite 0"):
+        make_agent("biencoder", max_nonfinite=0)
+
+
+def test_processes_leave_it_out_together(make_learner, in_processes):
+    def run(rank: int):
+        agent, learn = make_learner()
+        before = state_of(agent)
+        learn(NAN if rank == 1 else 1.0)
+        return same(state_of(agent), before), agent._finite._in_a_row
+
+    assert in_processes(run) == [(True, 1), (True, 1)]
+
+
+# ---- whole runs
+
+
+def test_a_run_that_diverges_ends_with_an_error_and_without_a_model(train, tmp_path):
+    with pytest.raises(TrainingError, match="update"):
+        train("biencoder", tmp_path / "model", learningrate=1e6, warmup_updates=0)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_that_diverges_keeps_what_it_had(train, trained, copy_of):
+    path = copy_of("biencoder")
+    before = path.read_bytes()
+    with pytest.raises(TrainingError, match="update"):
+        train("biencoder", path, learningrate=1e6, warmup_updates=0, optimizer="adam")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("metric", ["loss", "mrr"])
+def test_a_validation_without_numbers_is_never_the_best(metric, make_agent):
+    agent = make_agent("biencoder", validation_metric=metric)
+    with pytest.raises(TrainingError, match=f"{metric} is nan"):
+        agent.receive_metrics({"accuracy": 1.0, metric: NAN})
+    assert not agent._is_best
+
+
+def test_a_model_of_nan_is_not_saved(make_agent, tmp_path):
+    agent = make_agent("biencoder")
+    with torch.no_grad():
+        next(agent.model.parameters()).fill_(NAN)
+    with pytest.raises(CheckpointError, match=r"model is not written: .* nan"):
+        agent.save(str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+# ---- such a model from elsewhere
+
+
+@pytest.fixture
+def broken(copy_of) -> Path:
+    """A model file of which one number is infinite."""
+    path = copy_of("biencoder")
+    states = dict(read_model_file(path)[1])
+    name, tensor = next(iter(states["model"].items()))
+    states["model"] = {**states["model"], name: tensor.clone()}
+    states["model"][name].view(-1)[3] = INF
+    torch.save(states, f"{path}.new")
+    shutil.move(f"{path}.new", path)
+    return path
+
+
+@pytest.mark.parametrize("flag", ["model_file", "init_model", "teacher_model"])
+def test_no_agent_loads_it(flag, broken, make_agent, dictionary):
+    more = {"dict_file": dictionary} if flag == "teacher_model" else {}
+    with pytest.raises(CheckpointError, match=r"model: 1 of the \d+ numbers in .* nan or infinite"):
+        make_agent("biencoder", **{flag: str(broken)}, **more)
+
+
+def test_the_library_does_not_load_it(broken, make_ranker, tmp_path):
+    with pytest.raises(CheckpointError, match="nan or infinite"):
+        Ranker.from_pretrained(broken)
+    ranker = make_ranker("poly")
+    with torch.no_grad():
+        next(ranker.model.parameters())[0] = NAN
+    ranker.save_pretrained(tmp_path / "folder")
+    with pytest.raises(CheckpointError, match="nan or infinite"):
+        Ranker.from_pretrained(tmp_path / "folder")
+
+
+def test_no_backbone_is_made_of_it(broken, make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    with torch.no_grad():
+        next(ranker.model.parameters())[0] = NAN
+    ranker.save_pretrained(tmp_path / "ranker")
+    encoder = next(m for m in ranker.model.modules() if hasattr(m, "takes_segments")).model
+    encoder.save_pretrained(tmp_path / "encoder")
+    assert (tmp_path / "encoder" / CONFIG).is_file()
+    shutil.copy(tmp_path / "ranker" / TOKENIZER, tmp_path / "encoder" / TOKENIZER)
+    with pytest.raises(CheckpointError, match="nan or infinite"):
+        Ranker.from_backbone(tmp_path / "encoder")
