@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker.agent import RankerAgent
-from parlai.agents.ranker.args import add_pair_args
+from parlai.agents.ranker.args import PAIR_BATCH_SIZE, add_pair_args, set_batch_size
 from parlai.agents.ranker.learning.joint import Step
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -27,6 +27,7 @@ class CrossencoderAgent(RankerAgent):
         add_pair_args(parser)
         # Section 5.1: batches of 16, each example with negatives of its own, and a longer warm-up
         parser.set_defaults(candidates="inline", warmup_updates=1000, encode_candidate_vecs=False)
+        set_batch_size(parser, partial_opt, PAIR_BATCH_SIZE)
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:

@@ -14,6 +14,7 @@ from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.step import contexts_of
 from parlai.agents.ranker.learning.watch import WatchedAgent
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
 from parlai.core.opt import Opt
@@ -39,12 +40,17 @@ class RankerAgent(WatchedAgent):
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
+        self._has_examined = False
         super().__init__(opt, shared)
         self._confidence: Confidence | None
         if shared:
             self._confidence = shared["confidence"]
         else:
             self._confidence = confidence(opt, self._calibration, learns=self._should_initialize_optimizer())
+
+    def _set_candidate_variables(self, opt: Opt) -> None:
+        check_sources(opt, in_loop=self._is_in_loop)
+        super()._set_candidate_variables(opt)
 
     def _calibration(self) -> Calibration | None:
         """That of the model whose scores an answer has."""
@@ -85,7 +91,13 @@ class RankerAgent(WatchedAgent):
             return False
         fixed = None if self.fixed is None or self.opt.get("add_label_to_fixed_cands") else self.fixed.place
         source = self.candidates if "labels" in obs else self.eval_candidates
-        error = example_error(obs, source, fixed=fixed, interactive=bool(self.opt.get("interactive_mode")))
+        error = example_error(
+            obs,
+            source,
+            fixed=fixed,
+            n_fixed=self.num_fixed_candidates,
+            interactive=bool(self.opt.get("interactive_mode")),
+        )
         if error is None:
             return True
         if not self.ignore_bad_candidates:
@@ -126,6 +138,9 @@ class RankerAgent(WatchedAgent):
             return None
         self.model.eval()
         pool = self._pool(batch, self.eval_candidates)
+        if pool.labels is not None and not pool.has_negatives:
+            return self._no_exam(batch)
+        self._has_examined = True
         with self.autocast():
             scores = pool.masked(self.eval_scores(contexts_of(batch), pool))
         metrics = None
@@ -140,6 +155,12 @@ class RankerAgent(WatchedAgent):
             counted = zip(found, pool.counts(len(found)), strict=True)
             found = [self._confidence.answers(pairs, among=n) for pairs, n in counted]
         return self._answer(found, batch, metrics)
+
+    def _no_exam(self, batch: Batch) -> None:
+        """A batch with one candidate, its only label: left out and counted. An error where evaluation begins so."""
+        if batch.batchsize == 1 and not self._has_examined and not self.ignore_bad_candidates:
+            raise lone_example_error(self.eval_candidates)
+        self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(batch.batchsize))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
         """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""

@@ -48,6 +48,19 @@ def output_scaling(value: str) -> float | str:
     return value if value == "auto" else float(value)
 
 
+BATCH_SIZE = 32  # of training; a cross-encoder, which reads each candidate with its context, has the paper's 16
+PAIR_BATCH_SIZE = 16
+
+
+def set_batch_size(parser: ParlaiParser, partial_opt: Opt | None, size: int) -> None:
+    """The default of `--batchsize` in ParlAI's training scripts, where its 1 leaves no other label in a batch.
+
+    Other scripts keep that 1: `display_model` and `interactive` need it.
+    """
+    if "num_epochs" in (partial_opt or {}):
+        parser.set_defaults(batchsize=size)
+
+
 def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     """Add what the bi-, poly- and cross-encoder share."""
     check_option_files(partial_opt)
@@ -143,6 +156,7 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         help="What is said when --min-probability leaves nothing.",
     )
     parser.set_defaults(**PAPER_DEFAULTS)
+    set_batch_size(parser, partial_opt, BATCH_SIZE)
 
 
 def add_cache_args(parser: ParlaiParser) -> None:

@@ -22,11 +22,17 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
 
 
 def example_error(
-    obs: Message, source: str, *, fixed: Container[str] | None = None, interactive: bool = False
+    obs: Message,
+    source: str,
+    *,
+    fixed: Container[str] | None = None,
+    n_fixed: int | None = None,
+    interactive: bool = False,
 ) -> str | None:
     """What makes this example unusable with this source of candidates, or None.
 
-    `fixed` are the fixed candidates when a label must be one of them; `interactive` allows an empty first message.
+    `fixed` are the fixed candidates when a label must be one of them, `n_fixed` is how many there are; `interactive`
+    allows an empty first message.
     """
     flag = "--candidates" if "labels" in obs else "--eval-candidates"
     if len(obs["text_vec"]) <= 2 and not interactive:
@@ -42,6 +48,10 @@ def example_error(
             return f"{_describe(obs)} has no candidates of its own, which {flag} {source} needs; use batch or fixed"
         if label is not None and label not in candidates:
             return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
+        if source == "inline" and label is not None and len(set(candidates)) == 1:
+            return f"{_describe(obs)} has one candidate, its label: with {flag} inline there is nothing to choose"
+    if source == "fixed" and label is not None and n_fixed == 1:
+        return f"--fixed-candidates-path: with {flag} fixed and one candidate there is nothing to choose; give more"
     if source == "fixed" and label is not None and fixed is not None and label not in fixed:
         return (
             f"{_describe(obs)} has a label that is not among the fixed candidates (--add-label-to-fixed-cands true "

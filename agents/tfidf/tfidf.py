@@ -20,6 +20,7 @@ from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.agents.tfidf.responses import training_responses
 from parlai.agents.tfidf.vectors import TfidfVectors
@@ -65,7 +66,9 @@ class TfidfAgent(Agent):
         self.id = "Tfidf"
         self.random = random.Random(42)
         self.history = RankerHistory(self.opt)
+        self._has_examined = False
         self.hits_at = parse_hits_at(self.opt.get("hits_at", "1,5,10"))
+        check_sources(self.opt, in_loop=False)  # nothing is learnt from batches
         self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
         if shared:
@@ -150,7 +153,13 @@ class TfidfAgent(Agent):
         # `example_error` counts tokens, and a start and an end are always among them
         obs.force_set("text_vec", ["<start>", *obs["full_text"].split(), "<end>"])
         fixed = None if self.fixed is None or self.opt["add_label_to_fixed_cands"] else self.fixed.place
-        error = example_error(obs, self.source, fixed=fixed, interactive=bool(self.opt.get("interactive_mode")))
+        error = example_error(
+            obs,
+            self.source,
+            fixed=fixed,
+            n_fixed=len(self.fixed.texts) if self.fixed else None,
+            interactive=bool(self.opt.get("interactive_mode")),
+        )
         if error is None:
             return True
         if not self.opt["ignore_bad_candidates"]:
@@ -168,6 +177,12 @@ class TfidfAgent(Agent):
             fixed=self.fixed,
             add_label=self.opt["add_label_to_fixed_cands"],
         )
+        if pool.labels is not None and not pool.has_negatives:
+            if len(examples) == 1 and not self._has_examined and not self.opt["ignore_bad_candidates"]:
+                raise lone_example_error(self.source)
+            self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(len(examples)))
+            return [{} for _ in examples]
+        self._has_examined = True
         scores = self._scores([self._context(obs) for obs in examples], pool)
         answers = self._ordered(scores, pool)
         if pool.labels is not None:

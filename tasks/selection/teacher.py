@@ -158,6 +158,10 @@ class SelectionTeacher(FixedDialogTeacher):
             return None
         first = next(self.source.episodes(None, share=iter))
         if CHOICES in self.draw(first, Dice("first"))[0]:
+            if "num_negatives" in (self.opt.get("override") or {}):
+                logging.warning(
+                    f"--num-negatives: the {split} data of {self.opt['task']} has candidates, none are drawn"
+                )
             return None
         if split == "train":
             episodes = self.source.episodes(None, share=iter)

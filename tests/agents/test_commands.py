@@ -14,6 +14,8 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
+from polyencoder.errors import InputError
+
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 RANKING = ["accuracy", "hits@1", "hits@5", "R@1/8", "R@5/8", "rank", "mrr", "f1"]
 CHANCE = 1 / 8
@@ -82,6 +84,8 @@ def test_ones_own_dialogues_as_json_lines(tmp_path):
     turns = [[{"id": "user", "text": f"hi {n} !"}, {"id": "us", "text": f"hello {n} ."}] for n in ("ann", "bob", "eve")]
     path.write_text("".join(json.dumps({"dialog": [turn]}) + "\n" for turn in turns), encoding="utf-8")
     mine = f"-t jsonfile --jsonfile-datapath {path} --jsonfile-datatype-extension false -mf {tmp_path / 'model'}"
-    size = "--embedding-size 32 --ffn-size 32 --n-layers 1 --eval-candidates batch --batchsize 2 --num-epochs 1"
+    size = "--embedding-size 32 --ffn-size 32 --n-layers 1 --eval-candidates batch -bs 2 --num-epochs 4 --seed 1"
     TrainModel.main(*f"-m polyencoder {mine} {size}".split())
-    assert EvalModel.main(*mine.split())["exs"].value() == 3
+    assert EvalModel.main(*f"{mine} --eval-candidates batch --batchsize 3".split())["hits@5"].value() == 1
+    with pytest.raises(InputError, match="has no candidates of its own, which --eval-candidates inline needs"):
+        EvalModel.main(*mine.split())

@@ -39,7 +39,11 @@ class HardNegativesAgent(RankerAgent):
         super().__init__(opt, shared)
         self._seen: dict[str, None] = {}
         self._miner: Miner | None = None
-        self._indexed_at = int(self._number_training_updates)
+        self._indexed_at = self._steps()
+
+    def _steps(self) -> int:
+        """The updates, and the batches that had nothing to learn before there was an index (`--batchsize 1`)."""
+        return int(self._number_training_updates) + self.skipped_batches
 
     def learning_pool(self, batch: Batch) -> CandidatePool:
         """The labels of the batch and what was mined for each: all for everyone, as every text is in it once."""
@@ -47,7 +51,7 @@ class HardNegativesAgent(RankerAgent):
         if self._hard_negatives is None:
             return pool
         self._seen.update(dict.fromkeys(batch.labels))
-        if self._number_training_updates - self._indexed_at >= self.opt["hard_negatives_every"]:
+        if self._steps() - self._indexed_at >= self.opt["hard_negatives_every"]:
             self._index_what_was_seen(self._hard_negatives)
         if self._miner is None:
             return pool
@@ -63,7 +67,7 @@ class HardNegativesAgent(RankerAgent):
         with self.autocast():
             self._miner = Miner(ranker, ranker.index(list(self._seen)), settings)
         self.model.train()
-        self._indexed_at = int(self._number_training_updates)
+        self._indexed_at = self._steps()
         seconds = time.perf_counter() - start
         logging.info(f"hard negatives: indexed the {len(self._seen)} labels seen so far, in {seconds:.1f} s")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -120,6 +121,8 @@ class ResumableAgent(LearningAgent):
         self._is_over = True
         for checkpoint in self._checkpoints.values():
             checkpoint.seal()
+        if self._is_in_loop and sys.exc_info()[0] is None:
+            self.check_has_learnt()
 
     # ---- going on
 

@@ -8,19 +8,26 @@ import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.learning.joint import JointAgent, Step, joint_step
 from parlai.agents.ranker.ranking import ranks
-from parlai.core.metrics import AverageMetric
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
+from parlai.core.metrics import AverageMetric, SumMetric
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_distributed
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, shared_pool
+from polyencoder.errors import InputError
 from polyencoder.text import TokenBatch
 
 SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch
+HOPELESS = 100  # batches without anything to learn, from the beginning of a run on
 
 
 class LearningAgent(JointAgent):
     """An agent that learns from batches: `learning_pool`, `learn`, an update, `record`."""
+
+    skipped_batches = 0
+    """So many had one candidate for all of their examples, and so nothing to learn."""
+    has_learnt = False
 
     def forget_vectors(self) -> None:
         """The model has changed: whatever was computed with it is stale."""
@@ -38,9 +45,19 @@ class LearningAgent(JointAgent):
         self.zero_grad()
         pool = self.learning_pool(batch) if usable else shared_pool([], [])
         gather = bool(self.opt.get("gather_negatives")) and self.candidates in SHARED
-        step = joint_step(pool, batch.batchsize, gather=gather)
+        joins = is_distributed() and gather  # then the others' candidates may be negatives
+        if usable and not joins and not pool.has_negatives:
+            self.skip(batch)
+            usable, pool = False, shared_pool([], [])
+            if not is_distributed():
+                return None
+        step = joint_step(pool, batch.batchsize if usable else 0, gather=gather)
         if not step.examples:
             return None
+        if joins and not step.pool.has_negatives:
+            self.skip(batch)
+            return None
+        self.has_learnt = True
         if not usable:
             self.assist(step)
             self.update_params()
@@ -53,6 +70,21 @@ class LearningAgent(JointAgent):
         if not self.opt.get("train_predict"):
             return Output()
         return Output([step.pool.candidates(i)[column] for i, column in enumerate(scores.argmax(1).tolist())])
+
+    def skip(self, batch: Batch) -> None:
+        """Leave out a batch in which the label is the only candidate: its loss is 0, whatever the model is."""
+        self.skipped_batches += 1
+        self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(batch.batchsize))
+        if self.skipped_batches >= HOPELESS and not self.opt.get("hard_negatives"):
+            self.check_has_learnt()
+
+    def check_has_learnt(self) -> None:
+        """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
+        if self.skipped_batches and not self.has_learnt:
+            raise InputError(
+                f"nothing was learnt: in all of {self.skipped_batches} batches the label was the only candidate "
+                f"(--candidates {self.candidates}); give a larger --batchsize, or data with different labels"
+            )
 
     def learning_pool(self, batch: Batch) -> CandidatePool:
         """What the examples of a batch choose from."""

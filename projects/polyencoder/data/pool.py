@@ -35,6 +35,11 @@ class CandidatePool:
     given: Sequence[int] | None = None
     """How many candidates each example brought, one that it brought twice counted twice."""
 
+    @property
+    def has_negatives(self) -> bool:
+        """Whether there is more than one candidate: else nothing can be learnt or measured."""
+        return len(self.texts) > 1
+
     def to(self, device: torch.device) -> CandidatePool:
         labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
         return replace(self, labels=labels, index=index, mask=mask)

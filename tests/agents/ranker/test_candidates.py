@@ -7,9 +7,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.interactive import Interactive
+from parlai.scripts.train_model import TrainModel
 
 from polyencoder.data.pool import CandidatePool, batch_pool, fixed_pool, inline_pool, shared_pool
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 TEXTS = st.sampled_from("abcdef")
@@ -92,9 +96,30 @@ def test_equal_labels_are_not_each_others_negative(model, make_agent, respond):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_batch_of_one_label_has_nothing_to_learn(model, make_agent, respond):
-    agent = make_agent(model, candidates="batch")
-    assert batch_loss(agent, respond, [("hello", "hi ."), ("good morning", "hi .")]) == 0
+def test_a_batch_of_one_label_is_left_out_and_counted(model, make_agent, respond):
+    agent = make_agent(model, candidates="batch", eval_candidates="batch")
+    before = [parameter.clone() for parameter in agent.model.parameters()]
+    turns = [{"text": text, "labels": ["hi ."]} for text in ("hello", "good morning")]
+    respond(agent, *turns)
+    assert agent.global_metrics.report()["without_negatives"].value() == 2
+    assert "mean_loss" not in agent.global_metrics.report()
+    assert all(torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
+    replies = respond(agent, *[{"text": turn["text"], "eval_labels": turn["labels"]} for turn in turns])
+    assert not any("metrics" in reply or "text" in reply for reply in replies)
+    assert agent.global_metrics.report()["without_negatives"].value() == 4
+
+
+def test_an_evaluation_that_begins_with_a_batch_of_one_is_an_error(make_agent, respond):
+    """Later one is what the examples left over, and counted."""
+    turns = [{"text": f"hello {i}", "eval_labels": [f"hi {i} ."]} for i in range(3)]
+    agent = make_agent("biencoder", datatype="valid", eval_candidates="batch")
+    with pytest.raises(
+        InputError, match="--eval-candidates batch: a batch of one example .* give --batchsize 2 or more"
+    ):
+        respond(agent, turns[0])
+    assert all("metrics" in reply for reply in respond(agent, *turns[:2]))
+    assert "metrics" not in respond(agent, turns[2])[0]
+    assert agent.global_metrics.report()["without_negatives"].value() == 1
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -133,3 +158,88 @@ def test_parlais_own_way_of_scoring(make_agent, respond, labels):
     assert torch.allclose(shared, own, atol=1e-5)
     for row, reply in zip(shared, replies, strict=True):
         assert row.sort(descending=True).values.tolist() == pytest.approx(reply["sorted_scores"], abs=1e-4)
+
+
+@pytest.mark.parametrize("part", ["labels", "eval_labels"])
+def test_one_fixed_candidate_is_no_choice(part, make_agent, respond, candidates_file):
+    candidates_file.write_text("hi .\n", encoding="utf-8")
+    options = {"candidates": "fixed", "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    flag = "--candidates" if part == "labels" else "--eval-candidates"
+    with pytest.raises(InputError, match=f"with {flag} fixed and one candidate there is nothing"):
+        respond(make_agent("biencoder", **options), {"text": "hello", part: ["hi ."]})
+
+
+# ---- flags that ask for candidates
+
+SOURCES = {
+    "batch of one": ({"batchsize": 1}, "--candidates batch .* --batchsize 1 leaves none: give --batchsize 2 or more"),
+    "batch of one in evaluation": (
+        {"batchsize": 1, "candidates": "inline", "eval_candidates": "batch"},
+        "--eval-candidates batch .* --batchsize 1 leaves none",
+    ),
+    "eval batch of one": (
+        {"batchsize": 8, "eval_batchsize": 1, "eval_candidates": "batch"},
+        "--eval-candidates batch .* --eval-batchsize 1 leaves none",
+    ),
+    "no use for negatives": (
+        {"num_negatives": 5, "eval_candidates": "batch"},
+        "--num-negatives 5 has no use with --candidates batch and --eval-candidates batch; ask for inline",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+@pytest.mark.parametrize("model", MODELS)
+def test_training_that_could_not_learn_or_measure_does_not_start(model, case, make_agent, tmp_path):
+    options, message = SOURCES[case]
+    more = {"task": "selection:sample", "candidates": "batch", "load_from_checkpoint": True} | options
+    with pytest.raises(ConfigError, match=message):
+        make_agent(model, **more)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"candidates": "inline", "batchsize": 1}, {"hard_negatives": 2, "batchsize": 1}]
+)
+def test_training_that_can_learn_starts(options, make_agent):
+    agent = make_agent("biencoder", load_from_checkpoint=True, **options)
+    assert agent.opt["batchsize"] == options.get("batchsize", 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"), [("biencoder", 32), ("polyencoder", 32), ("crossencoder", 16), ("tfidf", 1)]
+)
+def test_batch_sizes_of_training_alone_have_a_default(model, size):
+    assert TrainModel.setup_args().parse_kwargs(model=model, task="selection:sample")["batchsize"] == size
+    assert TrainModel.setup_args().parse_kwargs(model=model, task="selection:sample", batchsize=1)["batchsize"] == 1
+    for script in (EvalModel, DisplayModel, Interactive):
+        assert script.setup_args().parse_kwargs(model=model)["batchsize"] == 1
+
+
+def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_path):
+    """All labels are one: there is no flag to blame, and nothing is learnt all the same."""
+    same = [[{"text": f"hello {i}", "labels": "hi .", "label_candidates": ["hi .", "no ."]}] for i in range(4)]
+    task = make_task(tmp_path, train=same)
+    options = {"candidates": "batch", "batchsize": 2, "max_train_steps": 3}
+    with pytest.raises(InputError, match="nothing was learnt: in all of 3 batches the label was the only candidate"):
+        train("biencoder", tmp_path / "model", **{**task, **options})
+
+
+def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
+    """Those of the batch were for the validations of the training, unless one asks for them again."""
+    short = {"eval_candidates": "batch", "num_epochs": 1.1, "validation_every_n_epochs": 1.0}
+    assert "R@1/8" not in train("biencoder", tmp_path / "model", **short)
+    assert "R@1/8" in evaluate(tmp_path / "model")
+    report = evaluate(tmp_path / "model", eval_candidates="batch")
+    assert "R@1/8" not in report
+    assert "rank" in report
+
+
+def test_hard_negatives_come_to_batches_of_one_as_well(make_agent, respond, labels):
+    """Until there is an index such a batch has nothing to learn, and counts all the same."""
+    agent = make_agent("biencoder", candidates="batch", hard_negatives=2, hard_negatives_every=4, warmup_updates=-1)
+    for i in range(6):
+        respond(agent, {"text": f"hello {i}", "labels": [labels[i]]})
+    report = agent.global_metrics.report()
+    assert report["without_negatives"].value() == 4
+    assert report["mean_loss"].value() > 0

@@ -152,6 +152,18 @@ def test_the_labels_of_a_batch_are_candidates(make_weights, make_tfidf, respond)
         assert same(ranking(reply), Reference(RESPONSES).ranked(example["text"], labels))
 
 
+def test_a_batch_of_one_has_no_candidates(make_weights, make_tfidf, respond):
+    agent = make_tfidf(model_file=make_weights(), eval_candidates="batch")
+    asked = examples(3)
+    with pytest.raises(InputError, match="--eval-candidates batch: a batch of one example has one candidate"):
+        respond(agent, asked[0])
+    assert all("metrics" in reply for reply in respond(agent, *asked[:2]))
+    assert "metrics" not in respond(agent, asked[2])[0]
+    assert agent.report()["without_negatives"].value() == 1
+    with pytest.raises(ConfigError, match="--num-negatives 4 has no use with --eval-candidates batch"):
+        make_tfidf(model_file=make_weights(), eval_candidates="batch", task="selection:sample", num_negatives=4)
+
+
 def test_candidates_without_a_shared_word_keep_their_order(make_weights, make_tfidf, respond):
     agent = make_tfidf(model_file=make_weights(), cap_num_predictions=3)
     candidates = ["cat", "dog", "ski", "doctor", "blue"]

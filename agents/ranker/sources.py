@@ -1,0 +1,58 @@
+"""Where candidates come from, as the options say: settled before anything is built, and what cannot be refused."""
+
+from __future__ import annotations
+
+import parlai.utils.logging as logging
+from parlai.core.opt import Opt
+from parlai.utils.distributed import num_workers
+
+from polyencoder.errors import ConfigError, InputError
+
+DRAWN = ("inline", "batch-all-cands")  # sources for which a task draws candidates that its data lacks
+WITHOUT_NEGATIVES = "without_negatives"
+"""The metric that counts examples which are left out, since their batch has no candidate beside their label."""
+_ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
+
+
+def is_training_script(opt: Opt) -> bool:
+    """Whether these are the options of ParlAI's training script, which alone has this one, also for its evaluations."""
+    return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
+
+
+def check_sources(opt: Opt, *, in_loop: bool) -> None:
+    """Settle where candidates come from: raise ConfigError where that leaves nothing to choose, or a flag has no use.
+
+    `--eval-candidates batch` of a training is that of its validations. Whoever evaluates the model later gets inline
+    candidates, or asks for those of the batch again. `in_loop` says that training begins with these options.
+    """
+    given = opt.get("override") or {}
+    in_script = is_training_script(opt)
+    if opt["eval_candidates"] == "batch" and not in_script and "eval_candidates" not in given:
+        logging.info("inline candidates: --eval-candidates batch was given in training, and is not given now")
+        opt["eval_candidates"] = "inline"
+    if in_loop:
+        _check_batch_size(opt)
+    sources = {name: opt[name] for name in ("candidates", "eval_candidates") if in_script or name == "eval_candidates"}
+    if given.get("num_negatives") is not None and not {*sources.values()} & {*DRAWN}:
+        flags = " and ".join(f"--{name.replace('_', '-')} {source}" for name, source in sources.items())
+        raise ConfigError(
+            f"--num-negatives {given['num_negatives']} has no use with {flags}; ask for inline candidates"
+        )
+
+
+def _check_batch_size(opt: Opt) -> None:
+    size, eval_size = opt.get("batchsize") or 1, opt.get("eval_batchsize")
+    joined = num_workers() > 1 and opt.get("gather_negatives")
+    if opt["candidates"] == "batch" and size == 1 and not joined and not opt.get("hard_negatives"):
+        raise ConfigError(f"--candidates batch {_ALONE.format(flag='--batchsize')}, or --candidates inline")
+    if opt["eval_candidates"] == "batch" and (eval_size or size) == 1:
+        flag = "--eval-batchsize" if eval_size else "--batchsize"
+        raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=flag)}, or --eval-candidates inline")
+
+
+def lone_example_error(source: str) -> InputError:
+    """That of an evaluation which begins with a batch of one example, whose label is the only candidate."""
+    return InputError(
+        f"--eval-candidates {source}: a batch of one example has one candidate, its own label, and nothing to choose; "
+        "give --batchsize 2 or more, or --eval-candidates inline"
+    )
