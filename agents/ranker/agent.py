@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+import parlai.utils.logging as logging
 import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
@@ -19,7 +20,6 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
-from parlai.utils.misc import warn_once
 from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
@@ -33,6 +33,7 @@ class RankerAgent(WatchedAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
     fixed: FixedCandidates | None = None
+    _has_skipped = False
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
@@ -102,7 +103,9 @@ class RankerAgent(WatchedAgent):
             return True
         if not self.ignore_bad_candidates:
             raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
-        warn_once(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        if not self._has_skipped:
+            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self._has_skipped = True
         self.global_metrics.add("bad_examples", SumMetric(1))
         return False
 

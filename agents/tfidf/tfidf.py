@@ -30,7 +30,6 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metric, Metrics, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.utils.misc import warn_once
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, batch_pool
@@ -49,6 +48,8 @@ class NoDictionary:
 
 class TfidfAgent(Agent):
     """Ranks candidates by the words that they share with the context, rare words first."""
+
+    _has_skipped = False
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -164,7 +165,9 @@ class TfidfAgent(Agent):
             return True
         if not self.opt["ignore_bad_candidates"]:
             raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
-        warn_once(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        if not self._has_skipped:
+            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self._has_skipped = True
         self.global_metrics.add("bad_examples", SumMetric(1))
         return False
 

@@ -8,11 +8,17 @@ import numpy as np
 from parlai.agents.tfidf.weights import TfidfWeights
 from scipy.sparse import csr_array
 
-MEMORY = 200_000  # texts; the vector of eleven words takes some 500 bytes
+from polyencoder.text.memory import TextMemory
+
+MEMORY = 128 << 20  # bytes; a text of eleven words and its vector take some 600
+
+
+Row = tuple[np.ndarray, np.ndarray]
+"""A text's vector: the columns that are not 0, and the values in them."""
 
 
 class TfidfVectors:
-    """Texts as sparse vectors. Those of `memory` candidates are remembered; when more come, the old are forgotten.
+    """Texts as sparse vectors. Those of candidates are remembered, up to `memory` bytes.
 
     So is the matrix of the last list of candidates, however long: a list that comes again costs one sparse product.
     """
@@ -20,8 +26,7 @@ class TfidfVectors:
     def __init__(self, weights: TfidfWeights, *, memory: int = MEMORY) -> None:
         self._vectorizer = weights.vectorizer()
         self._n_terms = len(weights.terms)
-        self._memory = memory
-        self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # text -> columns, values
+        self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
         self._last: tuple[list[str], csr_array] | None = None
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
@@ -37,15 +42,24 @@ class TfidfVectors:
         return self._last[1]
 
     def _assemble(self, texts: Sequence[str]) -> csr_array:
-        new = [text for text in texts if text not in self._rows]
-        if len(self._rows) + len(new) > self._memory:
-            self._rows, new = {}, list(texts)
-        if new:
-            matrix = self._vectorizer.transform(new)
-            for text, start, end in zip(new, matrix.indptr[:-1], matrix.indptr[1:], strict=True):
-                self._rows[text] = matrix.indices[start:end], matrix.data[start:end]
-        rows = [self._rows[text] for text in texts]
+        found = {text: self._rows.get(text) for text in texts}
+        known: dict[str, Row] = {text: row for text, row in found.items() if row is not None}
+        if missing := [text for text, row in found.items() if row is None]:
+            matrix = self._vectorizer.transform(missing)
+            places = zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)
+            new = {  # copies: a part would keep the whole matrix
+                text: (matrix.indices[start:end].copy(), matrix.data[start:end].copy())
+                for text, (start, end) in zip(missing, places, strict=True)
+            }
+            self._rows.update(new)
+            known |= new
+        rows = [known[text] for text in texts]
         ends = np.cumsum([0, *(len(columns) for columns, _ in rows)])
         columns = np.concatenate([columns for columns, _ in rows])
         values = np.concatenate([values for _, values in rows])
         return csr_array((values, columns, ends), shape=(len(texts), self._n_terms))
+
+
+def _size(row: Row) -> int:
+    """Bytes of two arrays."""
+    return row[0].nbytes + row[1].nbytes + 2 * 112

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import islice
+from typing import cast
 
 from tokenizers import Tokenizer
 
@@ -12,9 +12,10 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
 from polyencoder.text.context import join_tokens, join_turns, surround
+from polyencoder.text.memory import TextMemory
 from polyencoder.text.tokens import TokenBatch, pad
 
-MEMORY = 200_000  # texts whose ids are remembered; at about 20 tokens each some 100 MB when full
+MEMORY = 256 << 20  # bytes of texts and their ids: some 200,000 texts of 20 tokens
 
 MANY = 100  # texts that are worth waking the tokenizer's threads for: fewer are done before these are up
 
@@ -22,8 +23,8 @@ MANY = 100  # texts that are worth waking the tokenizer's threads for: fewer are
 class TextEncoder:
     """Makes the tokens of contexts and candidates as one `TextConfig` says.
 
-    Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the
-    last `MEMORY` texts are kept.
+    Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the last
+    texts are kept, up to `MEMORY` bytes. Threads may share one.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: TextConfig) -> None:
@@ -37,7 +38,7 @@ class TextEncoder:
         self.end_id = self._special("end_token")
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
-        self._memory: dict[str, list[int]] = {}
+        self._memory = TextMemory(_size, limit=MEMORY)
 
     def __len__(self) -> int:
         """The number of tokens in the vocabulary."""
@@ -50,14 +51,13 @@ class TextEncoder:
         """
         if not remember:
             return self._encode(texts)
-        memory = self._memory
-        if missing := [text for text in dict.fromkeys(texts) if text not in memory]:
-            memory.update(zip(missing, self._encode(missing), strict=True))
-        found = [memory[text] for text in texts]
-        if len(memory) > MEMORY:
-            for text in list(islice(memory, len(memory) // 2)):  # the oldest half
-                del memory[text]
-        return found
+        found = [self._memory.get(text) for text in texts]
+        missing = list(dict.fromkeys(text for text, ids in zip(texts, found, strict=True) if ids is None))
+        if not missing:
+            return cast("list[list[int]]", found)
+        new = dict(zip(missing, self._encode(missing), strict=True))
+        self._memory.update(new)
+        return [new[text] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
     def context_ids(self, turns: Sequence[str]) -> list[int]:
         """Token ids of one context: the latest utterances, each of their lines a turn, joined and surrounded.
@@ -119,6 +119,11 @@ class TextEncoder:
         if index is None:
             raise ConfigError(f"the tokenizer has no {token!r}, which is this model's {name.replace('_', ' ')}")
         return int(index)
+
+
+def _size(ids: list[int]) -> int:
+    """Bytes of token ids: of a list's places and the numbers in them."""
+    return 40 * len(ids)
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

@@ -39,11 +39,15 @@ def test_a_cleared_cache_encodes_anew():
     assert cache.get(["b", "a"], encode)[:, 1].tolist() == [2, 2]
 
 
-def test_a_full_cache_starts_afresh(monkeypatch):
-    monkeypatch.setattr(vectors, "CAPACITY", 3)
+@pytest.mark.parametrize("long", [1, 400])
+def test_a_full_cache_starts_afresh(long, monkeypatch):
+    """Full of vectors, or of texts."""
+    monkeypatch.setattr(vectors, "CAPACITY", 800)
     cache, encode = VectorCache(), Encoder()
-    cache.get(["a", "b"], encode)
+    cache.get(["a" * long, "b"], encode)
+    cache.get(["c"], encode)
     assert cache.get(["b", "cc"], encode)[:, 0].tolist() == [1, 2]
+    assert encode.asked[-1] == ["b", "cc"]
     assert cache.get([str(i) for i in range(9)], encode).shape == (9, 2)  # more at once than it may hold
 
 

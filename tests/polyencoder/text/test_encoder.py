@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import copy
+import gc
+import random
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -19,7 +25,7 @@ def words(text):
     return lambda line: text.tokenizer.encode(line, add_special_tokens=False).ids
 
 
-@pytest.mark.parametrize("memory", [0, 1, 3])
+@pytest.mark.parametrize("memory", [0, 3_000, 30_000])
 def test_forgetting_changes_no_ids(monkeypatch, tokenizer, text_config, sentences, memory):
     monkeypatch.setattr(encoder, "MEMORY", memory)
     text = TextEncoder(tokenizer, text_config)
@@ -28,15 +34,47 @@ def test_forgetting_changes_no_ids(monkeypatch, tokenizer, text_config, sentence
         assert text.ids(sentences) == expected  # more texts at once than it remembers
         assert [text.ids([sentence])[0] for sentence in reversed(sentences)] == expected[::-1]
         assert text.ids([sentences[1]] * 5) == [expected[1]] * 5
-        assert len(text._memory) <= max(memory, len(sentences))
 
 
-def test_memory_is_bounded(monkeypatch, tokenizer, text_config):
-    monkeypatch.setattr(encoder, "MEMORY", 10)
+def test_long_texts_take_no_more_memory_than_short_ones(tokenizer, text_config, monkeypatch):
+    monkeypatch.setattr(encoder, "MEMORY", 1 << 20)
     text = TextEncoder(tokenizer, text_config)
-    for i in range(200):
-        text.ids([f"text number {i}"])
-        assert len(text._memory) <= 10
+    text.context_ids(["hello"])
+    tracemalloc.start()
+    try:
+        for i in range(60):
+            text.context_ids([f"{i} " + "a cat . " * (1_000 if i % 2 else 100_000)])
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1.2 * (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_may_share_an_encoder(tokenizer, text_config, monkeypatch):
+    """Each finds its ids, while others have theirs forgotten."""
+    monkeypatch.setattr(encoder, "MEMORY", 20_000)
+    text = TextEncoder(tokenizer, text_config)
+    texts = [f"text number {i}" for i in range(300)]
+    expected = [ids.ids for ids in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def ask(seed):
+        draw = random.Random(seed)
+        for _ in range(400):
+            some = draw.choices(range(len(texts)), k=5)
+            assert text.ids([texts[i] for i in some]) == [expected[i] for i in some]
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_copy_of_an_encoder(text, sentences):
+    expected = text.ids(sentences)
+    assert copy.deepcopy(text).ids(sentences) == expected
 
 
 def test_a_text_is_tokenized_once(monkeypatch, text, sentences):

@@ -1,0 +1,68 @@
+"""What was made of texts, remembered up to a size: texts come again and again, and some are very long."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+V = TypeVar("V")
+
+ENTRY = 200  # bytes of a dictionary's entry and of the objects in it, besides what they hold
+
+
+class TextMemory(Generic[V]):
+    """Values by text. When they take more than `limit` bytes, the oldest half of them is forgotten.
+
+    What would take a tenth of the limit by itself is not remembered. Threads may share one. Copies begin empty.
+
+    Args:
+        size: how many bytes a value takes.
+        limit: of the memory, in bytes.
+    """
+
+    def __init__(self, size: Callable[[V], int], *, limit: int) -> None:
+        self._size_of = size
+        self.limit = limit
+        self._values: dict[str, tuple[V, int]] = {}
+        self.size = 0
+        self._lock = threading.Lock()  # for changes; a look-up is one step of the interpreter's
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, text: str) -> V | None:
+        """The value of a text, if it is remembered."""
+        found = self._values.get(text)
+        return None if found is None else found[0]
+
+    def update(self, values: Mapping[str, V]) -> None:
+        """Remember the values of texts."""
+        sizes = {text: ENTRY + sys.getsizeof(text) + self._size_of(value) for text, value in values.items()}
+        with self._lock:
+            for text, value in values.items():
+                if sizes[text] <= self.limit // 10 and text not in self._values:
+                    self._values[text] = value, sizes[text]
+                    self.size += sizes[text]
+            if self.size > self.limit:
+                self._forget()
+
+    def _forget(self) -> None:
+        old = []
+        kept = self.size
+        for text, (_, size) in self._values.items():
+            if kept <= self.limit // 2:
+                break
+            old.append(text)
+            kept -= size
+        for text in old:
+            del self._values[text]
+        self.size = kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty, (self._size_of, self.limit)
+
+
+def _empty(size: Callable[[V], int], limit: int) -> TextMemory[V]:
+    return TextMemory(size, limit=limit)
