@@ -18,6 +18,7 @@ from typing import Any
 import parlai.scripts.eval_model as evaluation
 import parlai.utils.logging as logging
 import torch
+from parlai.agents.ranker.console import explain_errors, show_errors_in_one_line
 from parlai.agents.ranker.group import Place, add_group_arguments, process_group
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
@@ -27,7 +28,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
 from parlai.utils.distributed import get_rank, override_print
 
-from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
 
 __all__ = ["main"]
@@ -95,6 +96,7 @@ def launch(arguments: Sequence[str]) -> Any:
     place, script = Place.from_environment(), SCRIPTS[command]
     with _print_suppressed(place.rank != 0):
         parser = script.setup_args()
+        explain_errors(parser)
         check_option_files(vars(parser.parse_known_args(list(arguments[1:]), nohelp=True)[0]))
         add_group_arguments(parser)
         opt: Opt = parser.parse_args(list(arguments[1:]))
@@ -124,10 +126,8 @@ def _build_dictionary(opt: Opt) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    try:
-        launch(sys.argv[1:] if arguments is None else arguments)
-    except PolyencoderError as error:
-        sys.exit(f"error: {error}")
+    show_errors_in_one_line()
+    launch(sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from parlai.agents.ranker.architecture import (
     scratch_backbone,
 )
 from parlai.agents.ranker.args import add_ranker_args
+from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.learning.optimizer import parameter_groups
 from parlai.agents.ranker.learning.schedule import build_schedule
@@ -46,6 +47,8 @@ class RankerModelAgent(TorchRankerAgent):
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        explain_errors(parser)
+        hide_options()
         add_ranker_args(parser, partial_opt)
         return parser
 

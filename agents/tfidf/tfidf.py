@@ -15,6 +15,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 import torch.nn.functional as F
+from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
@@ -53,6 +54,8 @@ class TfidfAgent(Agent):
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        explain_errors(parser)
+        hide_options()
         check_option_files(partial_opt)
         add_tfidf_args(parser)
         return parser

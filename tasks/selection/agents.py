@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from parlai.agents.ranker.console import did_you_mean, show_errors_in_one_line
 from parlai.tasks.selection.convai2 import Convai2Teacher
 from parlai.tasks.selection.conversational import AmazonqaTeacher, RedditTeacher
 from parlai.tasks.selection.dstc7 import Dstc7Teacher
@@ -9,6 +12,8 @@ from parlai.tasks.selection.pairs import JsonlTeacher
 from parlai.tasks.selection.sample import SampleTeacher
 from parlai.tasks.selection.ubuntu import UbuntuTeacher
 from parlai.tasks.selection.wiki import WikiTeacher
+
+from polyencoder.errors import ConfigError
 
 __all__ = [
     "AmazonqaTeacher",
@@ -25,3 +30,18 @@ __all__ = [
 
 class DefaultTeacher(SampleTeacher):
     """`-t selection` alone: the task that needs no download."""
+
+
+class UnknownTaskError(ConfigError, AttributeError):
+    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as whoever asks a module expects."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    """ParlAI's loader asks for the teacher of a task that is not here."""
+    if not name.endswith("Teacher"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    show_errors_in_one_line()  # no teacher is asked for its flags
+    given, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
+    tasks.remove("default")
+    hint = did_you_mean(given, {task: f"selection:{task}" for task in tasks})
+    raise UnknownTaskError(f"-t selection:{given}: there are {', '.join(tasks)}{hint}")

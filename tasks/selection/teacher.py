@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from parlai.agents.ranker.console import explain_errors
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
@@ -66,6 +67,7 @@ class SelectionTeacher(FixedDialogTeacher):
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        explain_errors(parser)
         check_option_files(partial_opt)  # ParlAI asks a task before it reads a model's options
         super().add_cmdline_args(parser, partial_opt)
         group = parser.add_argument_group("Selection tasks")

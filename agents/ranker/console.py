@@ -1,0 +1,123 @@
+"""What ParlAI's commands show of us: an error in one line, and the options where somebody asks for them."""
+
+from __future__ import annotations
+
+import logging as standard_logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import parlai.utils.logging as logging
+from parlai.core.params import ParlaiParser
+from tqdm import tqdm
+
+from polyencoder.errors import PolyencoderError
+
+__all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line"]
+
+AGENTS = {name: name for name in ("biencoder", "polyencoder", "crossencoder", "tfidf")}
+
+# What `Opt.log()` says: a heading, and a line for each option
+OPTION = re.compile(r"Opt:|    \w+: .*")
+NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # as ParlAI says it
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def explain_errors(parser: ParlaiParser) -> None:
+    """Errors end a command with one line: those in the command line, which say what may be meant, and those of ours.
+
+    For agents and teachers to call when they add their flags, the first that ParlAI's commands ask of them.
+    """
+    _explain_parsing(parser)
+    show_errors_in_one_line()
+
+
+def show_errors_in_one_line() -> None:
+    """A command leaves exceptions to Python, whose `sys.excepthook` shows ours in one line, unless `--debug` is given.
+
+    A program that uses our agents keeps its own hook.
+    """
+    if _is_command() and not isinstance(sys.excepthook, partial):
+        sys.excepthook = partial(_show_error, sys.excepthook)
+
+
+def hide_options() -> None:
+    """Commands list all options, two hundred, twice: only with `--loglevel debug`. `X.run.json` has them too."""
+    if _is_command() and _without_options not in logging.logger.filters:
+        logging.logger.addFilter(_without_options)
+
+
+def _is_command() -> bool:
+    """Whether this process is `parlai ...` or `python -m parlai...`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return (spec.name if spec else Path(sys.argv[0]).stem).partition(".")[0] == "parlai"
+
+
+def _show_error(otherwise: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    line = None if "--debug" in sys.argv else _in_one_line(error)
+    if line is None:
+        otherwise(kind, error, trace)
+    else:
+        tqdm.write(f"error: {line}", file=sys.stderr)  # below the log, not behind a progress bar
+
+
+def _in_one_line(error: BaseException) -> str | None:
+    """What to say of an error of ours, or of two of ParlAI's that most typing errors end in; None for others."""
+    if isinstance(error, PolyencoderError):
+        return str(error)
+    if isinstance(error, RuntimeError) and str(error).startswith(NO_MODEL):
+        return f"{str(error).removeprefix(NO_MODEL)}: there is no such model file; check -mf"
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
+        name = str(error.name).split(".")[2]
+        return f"-m {name}: ParlAI has no such agent{did_you_mean(name, AGENTS)}"
+    return None
+
+
+def _without_options(record: standard_logging.LogRecord) -> bool:
+    return logging.logger.level <= logging.DEBUG or not OPTION.fullmatch(str(record.msg))
+
+
+# ---- errors in the command line
+
+
+def _explain_parsing(parser: ParlaiParser) -> None:
+    """Have a parser say in one line what is wrong, without all of its help before.
+
+    Flags that nobody knows are found by the parser of `parlai` itself, which is out of our reach. This one, of its
+    command, is asked before, and ends with the error.
+    """
+    if "error" in vars(parser):  # done already; or ParlAI parses keyword arguments, and raises errors itself
+        return
+    parse = parser.parse_known_args
+
+    def parse_known_args(args=None, namespace=None, nohelp=False):  # type: ignore[no-untyped-def]
+        known, unknown = parse(args, namespace, nohelp)
+        if unknown and not nohelp:  # without help ParlAI only looks which agent and task there are
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown)}")
+        return known, unknown
+
+    parser.error = partial(_end, parser)
+    parser.parse_known_args = parse_known_args
+
+
+def _end(parser: ParlaiParser, message: str) -> None:
+    sys.stderr.write(f"error: {message} ({parser.prog} --help lists all flags)\n")
+    raise SystemExit(2)
+
+
+def _meant(parser: ParlaiParser, unknown: list[str]) -> str:
+    flag = next((text for text in unknown if text.startswith("-")), None)
+    # ParlAI keeps its short flags with two hyphens, and its long ones first
+    flags = {name.lstrip("-"): action.option_strings[0] for name, action in parser._option_string_actions.items()}
+    return did_you_mean(flag.lstrip("-"), flags) if flag else ""
+
+
+def did_you_mean(name: str, names: Mapping[str, str]) -> str:
+    """The end of a message about an unknown name: that of the known ones which is most like it, if any is."""
+    close = get_close_matches(name, names, n=1)
+    return f". Did you mean {names[close[0]]}?" if close else ""

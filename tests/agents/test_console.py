@@ -1,0 +1,135 @@
+"""What a shell shows of ParlAI's commands: errors in one line, no dump of the options."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+
+import parlai.utils.logging as logging
+import pytest
+from parlai.agents.ranker import console
+from parlai.core.script import superscript_main
+
+from polyencoder.errors import ConfigError
+
+TINY = "--embedding-size 16 --ffn-size 16 --n-layers 1 --n-heads 2 --text-truncate 32 --dict-maxtokens 300"
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """(arguments) -> (exit code, standard output, standard error) of `parlai ARGUMENTS`, run in this process."""
+
+    def run(arguments: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["parlai", *arguments.split()])
+            patch.setattr(sys, "excepthook", sys.__excepthook__)
+            patch.setattr(logging.logger, "filters", [])
+            patch.setattr(logging.logger, "disabled", False)
+            patch.setattr(logging.logger.streamHandler, "level", logging.DEBUG)
+            patch.setattr(logging.logger.streamHandler, "stream", sys.stdout)
+            patch.setattr(console, "_is_command", lambda: True)
+            code = 0
+            try:
+                superscript_main(arguments.split())
+            except SystemExit as end:
+                code = int(end.code or 0)
+            except Exception as error:
+                sys.excepthook(type(error), error, error.__traceback__)  # as Python does
+                code = 1
+        out, err = capsys.readouterr()
+        return code, out, re.sub(r"(\r?Building dictionary:[^\r\n]*)+\n", "", err)
+
+    return run
+
+
+def test_a_shell_sees_one_line(tmp_path):
+    """The whole way, as it is installed: an error of ours after ParlAI has begun its work, no traceback."""
+    arguments = f"train_model -m biencoder -t selection:jsonl --selection-folder {tmp_path}/none -mf {tmp_path}/m"
+    shell = [sys.executable, "-W", "ignore", "-m", "parlai", *arguments.split()]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert re.fullmatch(f"error: {tmp_path}/none: has no train.jsonl, .*\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("-m polyencoder --poly-n-code 4", "unrecognized arguments: --poly-n-code 4. Did you mean --poly-n-codes?"),
+        ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1. Did you mean --hits-at?"),
+        ("-m biencoder -bzs 3", "unrecognized arguments: -bzs 3. Did you mean --batchsize?"),
+        ("-m tfidf --tfidf-ngram 2", "unrecognized arguments: --tfidf-ngram 2. Did you mean --tfidf-ngrams?"),
+        ("-m biencoder --xyzzy-qwerty", "unrecognized arguments: --xyzzy-qwerty"),
+        ("-m transformer/biencoder --shuffle-bufer 9", "Did you mean --shuffle-buffer?"),
+        ("-m biencoder --candidates all", "argument --candidates/--cands: invalid choice: 'all' (choose from"),
+    ],
+)
+def test_typing_errors_are_answered_without_the_help(command, arguments, expected):
+    code, out, err = command(f"train_model -t selection:sample -mf no/model {arguments}")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert expected in err
+    assert err.endswith("train_model --help lists all flags)\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("train_model -m biencoder -mf no/m --hits-at x", "--hits-at x: give whole numbers from 1 up, .*"),
+        ("eval_model -mf no/model", "no/model: there is no such model file; check -mf"),
+        ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent\. Did you mean polyencoder\?"),
+        ("train_model -m biencoder -t selection:convai -mf no/m", r"-t selection:convai: there are .*convai2\?"),
+    ],
+)
+def test_errors_of_a_command_are_one_line(command, tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(f"{arguments} {'' if ' -t ' in arguments else '-t selection:sample'}")
+    assert code == 1
+    assert re.fullmatch(f"error: {expected}\n", err)
+
+
+def test_debug_shows_the_traceback(command, tmp_path):
+    code, _, err = command(f"train_model -m biencoder -t selection:sample -mf {tmp_path}/m --hits-at x --debug")
+    assert code == 1
+    assert err.startswith("Traceback")
+    assert "ConfigError: --hits-at x" in err
+
+
+def test_what_is_not_ours_is_shown_as_ever(command, tmp_path):
+    """A bug is no typing error: it keeps its traceback."""
+    code, _, err = command(f"eval_model -m biencoder -mf {tmp_path}/model -t integration_tests:none_such")
+    assert code == 1
+    assert err.startswith("Traceback")
+
+
+def test_options_are_listed_for_those_who_ask(command, tmp_path):
+    arguments = f"train_model -m biencoder -t selection:sample -mf {tmp_path}/model {TINY} --max-train-steps 1 -bs 4"
+    arguments += " --validation-max-exs 8 --short-final-eval true"
+    _, quiet, _ = command(arguments)
+    assert "dictionary built" in quiet
+    assert "training..." in quiet
+    assert "Opt:" not in quiet
+    assert "    batchsize: 4" not in quiet
+    _, all_of_it, _ = command(f"eval_model -mf {tmp_path}/model -t selection:sample --loglevel debug --num-examples 4")
+    assert "Opt:" in all_of_it
+    assert re.search(r"\|     batchsize: \d", all_of_it)
+
+
+def test_python_gets_exceptions():
+    """No hook, no filter, no SystemExit where a program asks ParlAI for options."""
+    from parlai.scripts.train_model import TrainModel
+
+    before, filters = sys.excepthook, list(logging.logger.filters)
+    with pytest.raises(ValueError, match="invalid choice: 'all'"):
+        TrainModel.setup_args().parse_kwargs(model="biencoder", task="selection:sample", candidates="all")
+    assert sys.excepthook is before
+    assert logging.logger.filters == filters
+
+
+def test_a_module_says_what_it_has_not():
+    module = importlib.import_module("parlai.tasks.selection.agents")
+    assert not hasattr(module, "something")
+    with pytest.raises(ConfigError, match="there are amazonqa, convai2,"):
+        module.ConvaiTeacher  # noqa: B018
