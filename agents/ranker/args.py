@@ -86,9 +86,9 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "--reduction-type",
         type=str,
         default="first",
-        choices=["first", "mean", "max", "mean_first"],
+        choices=["first", "mean", "max", "mean_first", "mean_except_first"],
         help="How the outputs of the transformer become one vector: the first, the mean or maximum of all, the mean of "
-        "the first --reduction-outputs.",
+        "the first --reduction-outputs, the mean of all but the first (Table 7 of the paper).",
     )
     group.add_argument(
         "--reduction-outputs", type=int, default=64, help="M of --reduction-type mean_first: Table 7 of the paper."

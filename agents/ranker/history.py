@@ -9,17 +9,33 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
 from polyencoder.data.epochs import EARLIER
+from polyencoder.text import persona_lines
 
 
 class RankerHistory(History):
-    """ParlAI's history without its own copy of the token ids."""
+    """ParlAI's history without its own copy of the token ids.
+
+    Of `--history-size` messages it keeps all, which is what so many utterances can need, and the persona lines of those
+    before them; the text encoder counts utterances.
+    """
 
     def __init__(self, opt: Opt, **others: Any) -> None:
         super().__init__(opt, **others)
+        self._personas: list[str] = []
         self._keeps_replies = opt.get("use_reply", "label") != "none"
 
     def parse(self, text: str) -> list[int]:
         return []  # the ids of a turn are made, and remembered, by the text encoder
+
+    def reset(self) -> None:
+        super().reset()
+        self._personas = []
+
+    def _update_strings(self, text: str) -> None:
+        before = self.history_strings[:]
+        super()._update_strings(text)
+        for dropped in before[: len(before) + 1 - len(self.history_strings)]:
+            self._personas += persona_lines(dropped.split("\n"))
 
     def update_history(self, obs: Message, temp_history: str | None = None) -> None:
         """Add what was said; a resumed run's first message of a conversation brings what was said before."""
@@ -30,10 +46,11 @@ class RankerHistory(History):
         super().update_history(obs, temp_history)
 
     def turns(self) -> list[str]:
-        """The utterances so far, oldest first; a temporary one belongs to the last of them."""
-        if not self.history_strings or self.temp_history is None:
-            return list(self.history_strings)
-        return [*self.history_strings[:-1], self.history_strings[-1] + self.temp_history]
+        """The messages so far, oldest first, persona lines before them; a temporary one belongs to the last of them."""
+        turns = [*self._personas, *self.history_strings]
+        if turns and self.temp_history is not None:
+            turns[-1] += self.temp_history
+        return turns
 
     def get_history_vec(self) -> list[int] | None:
         """Token ids of the whole context, or None before the first utterance."""

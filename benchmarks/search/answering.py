@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +57,12 @@ def measure(
         answers = systems.ours(ranker, vectors[:n], candidates) | systems.formulas(ranker, vectors[:n], candidates)
         if theirs is not None:
             answers[PARLAI] = systems.agent(theirs, vectors[:n], candidates)
-        rows += _timed(answers, contexts, candidates=n, clock=partial(systems.now, ranker.device))
+        rows += _timed(answers, contexts, candidates=n)
     n_contexts, n = cross[0], min(cross[1], len(texts))
     crossed = {"cross-encoder": systems.cross(ranker, texts[:n], bf16=False)}
     if ranker.device.type == "cuda":
         crossed[f"cross-encoder{LOW}"] = systems.cross(ranker, texts[:n], bf16=True)
-    return rows + _timed(crossed, contexts[:n_contexts], candidates=n, clock=partial(systems.now, ranker.device))
+    return rows + _timed(crossed, contexts[:n_contexts], candidates=n)
 
 
 def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OURS, than: str = PARLAI) -> float | None:
@@ -73,9 +72,7 @@ def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OUR
     return times[than] / times[ours] if {ours, than} <= times.keys() else None
 
 
-def _timed(
-    answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int, clock: Any
-) -> list[dict[str, Any]]:
+def _timed(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in answers}
     replies: dict[str, list[str]] = {name: [] for name in answers}
     for answer in answers.values():
@@ -83,9 +80,9 @@ def _timed(
             answer(turns)
     for turns in contexts:
         for name, answer in answers.items():
-            start = clock()
+            start = systems.now()
             reply, encoding = answer(turns)
-            seconds[name].append((clock() - start, encoding))
+            seconds[name].append((systems.now() - start, encoding))
             replies[name].append(reply)
     peer = replies.get(PARLAI, replies.get(FORMULA))
     return [

@@ -10,7 +10,6 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.agents import make_agent, options, size
+from benchmarks.common import synchronize
 from polyencoder.backbone import Backbone, scratch_config
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.index.meta import separable
@@ -111,14 +111,13 @@ def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
     theirs.fixed_candidate_vecs = torch.zeros(len(candidates), 1, dtype=torch.long, device=vectors.device)
     theirs.fixed_candidate_encs = vectors.unsqueeze(0)
     encode = type(theirs).get_ctxt_rep
-    clock = partial(now, vectors.device)
     seconds = 0.0
 
     def timed(batch: Any) -> Any:
         nonlocal seconds
-        start = clock()
+        start = now()
         encoded = encode(theirs, batch)
-        seconds = clock() - start
+        seconds = now() - start
         return encoded
 
     theirs.get_ctxt_rep = timed
@@ -160,10 +159,9 @@ def by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
     return scores.sort(1, descending=True).indices
 
 
-def now(device: torch.device) -> float:
-    """Seconds by a clock that waits for what was asked of the device: its work goes on behind Python's back."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def now() -> float:
+    """Seconds by a clock that waits for what was asked of a GPU."""
+    synchronize()
     return time.perf_counter()
 
 
@@ -195,13 +193,12 @@ def _answers(
     *,
     order: Callable[[ContextEncoding, Tensor], Tensor] = _by_logits,
 ) -> Answer:
-    clock = partial(now, vectors.device)
 
     @torch.inference_mode()
     def answer(turns: list[str]) -> tuple[str, float]:
-        start = clock()
+        start = now()
         context = ranker.encode_contexts([turns])
-        encoded = clock() - start
+        encoded = now() - start
         return candidates[int(order(context, vectors)[0, 0])], encoded
 
     return answer

@@ -12,7 +12,7 @@ from polyencoder.errors import ConfigError
 FORMAT_VERSION = 1
 
 Architecture = Literal["bi", "poly", "cross"]
-Reduction = Literal["first", "mean", "max", "mean_first"]
+Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt"]
 Truncation = Literal["turns", "tokens"]
@@ -37,7 +37,8 @@ class TextConfig:
     text_truncate: int = 360
     label_truncate: int = 72
     history_size: int = 20
-    """The most utterances of a context; -1 keeps all of them."""
+    """The most utterances of a context, each line of a turn one; -1 keeps all of them. Persona lines (`your persona:
+    ...`) do not count, and stay. With the truncation `tokens` turns are counted, whatever they are, as ParlAI does."""
     pad_token: str = "[PAD]"
     start_token: str = "[CLS]"
     end_token: str = "[SEP]"

@@ -41,7 +41,7 @@ def test_fields_that_are_absent_have_their_defaults():
         ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
         ({"format_version": None}, "x: format version None"),
         ({"architecture": "tri"}, "architecture is 'tri'; it must be one of bi, poly, cross"),
-        ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first"),
+        ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first, mean_except_first"),
         ({"context_vectors": "last"}, "context_vectors is 'last'; it must be one of codes, n_first, n_last, first_n"),
         ({"codes_attention": ["basic"]}, r"codes_attention is \['basic'\]; it must be one of basic, sqrt"),
         ({"poly_attention": "multihead"}, "poly_attention is 'multihead'; it must be one of basic, sqrt"),

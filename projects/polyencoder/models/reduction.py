@@ -12,7 +12,8 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
     """One vector for each sequence: [batch, length, dim] and mask [batch, length] -> [batch, dim].
 
     `first` takes the output of the start token, `mean` and `max` go over all real tokens, `mean_first` averages the
-    first `first_m` real tokens. Padding never counts.
+    first `first_m` real tokens, `mean_except_first` all real ones but the start token: the paper's "all of them except
+    the first one". Padding never counts. A mean of nothing is 0.
     """
     if reduction == "first":
         return outputs[:, 0]
@@ -20,5 +21,7 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
         return outputs.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
     if reduction == "mean_first":
         outputs, mask = outputs[:, :first_m], mask[:, :first_m]
+    if reduction == "mean_except_first":
+        outputs, mask = outputs[:, 1:], mask[:, 1:]
     weights = mask.to(outputs.dtype)
     return torch.einsum("bld,bl->bd", outputs, weights) / weights.sum(1, keepdim=True).clamp(min=1)

@@ -1,6 +1,6 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
-from polyencoder.text.context import join_tokens, join_turns, surround
+from polyencoder.text.context import join_tokens, join_turns, latest_utterances, persona_lines, surround
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import special_tokens, train_tokenizer
@@ -10,7 +10,9 @@ __all__ = [
     "TokenBatch",
     "join_tokens",
     "join_turns",
+    "latest_utterances",
     "pad",
+    "persona_lines",
     "read_tokenizer",
     "special_tokens",
     "surround",

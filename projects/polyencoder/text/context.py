@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+# ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of --person-tokens too
+_PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
+
+
+def persona_lines(lines: Sequence[str]) -> list[str]:
+    """Those of the lines that describe a speaker, `your persona: ...`, instead of saying something."""
+    return [line for line in lines if _PERSONA.match(line)]
+
+
+def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
+    """The last `size` utterances of a dialogue, each line one, -1 for all; and every persona line before them.
+
+    The paper considers "at most 20 utterances of dialogue history", and "the context also contains the persona
+    sentences" (Section 5.1 of its first version): these are no utterances.
+    """
+    said = [place for place, line in enumerate(lines) if not _PERSONA.match(line)]
+    if size < 0 or len(said) <= size:
+        return list(lines)
+    first = said[-size]
+    return [*persona_lines(lines[:first]), *lines[first:]]
 
 
 def join_turns(

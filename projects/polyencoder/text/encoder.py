@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
-from polyencoder.text.context import join_tokens, join_turns, surround
+from polyencoder.text.context import join_tokens, join_turns, latest_utterances, surround
 from polyencoder.text.memory import TextMemory
 from polyencoder.text.tokens import TokenBatch, pad
 
@@ -60,18 +60,20 @@ class TextEncoder:
         return [new[text] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
 
     def context_ids(self, turns: Sequence[str]) -> list[int]:
-        """Token ids of one context: the latest utterances, each of their lines a turn, joined and surrounded.
+        """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
 
-        With the truncation `tokens` an utterance stays whole, with the tokens that its line ends have, if any.
+        With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens that its line ends
+        have, if any; and turns are counted, persona lines with them, as ParlAI does.
         """
         if isinstance(turns, str):
             turns = [turns]
-        if self.config.history_size > 0:
-            turns = turns[-self.config.history_size :]
-        join = join_tokens
         if self.config.truncation == "turns":
             join = join_turns
-            turns = [line for turn in turns for line in turn.split("\n") if line.strip()]
+            lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
+            turns = latest_utterances(lines, size=self.config.history_size)
+        else:
+            join = join_tokens
+            turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
         return join(
             self.ids(turns),
             start=self.start_id,

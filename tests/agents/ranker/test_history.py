@@ -60,13 +60,28 @@ def test_the_latest_lines_are_kept_whole(length, context_of):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, -1])
 def test_history_size_counts_utterances(size, context_of):
+    """Persona lines are none, and stay: also when the message that they came with is forgotten."""
     ids, agent = context_of(history_size=size)
-    start = {1: 6, 2: 5, 3: 4, 5: 0, -1: 0}[size]
-    assert lines_of(ids, agent) == LINES[start:]
+    assert lines_of(ids, agent) == LINES[:2] + (LINES[-size:] if 0 < size < 5 else LINES[2:])
 
 
-def test_the_next_episode_starts_afresh(context_of):
-    _, agent = context_of()
+def test_history_size_counts_the_lines_of_a_message(make_agent):
+    """DSTC7's contexts come as one message."""
+    agent = make_agent("biencoder", history_size=20, text_truncate=300)
+    said = [f"line {n}" for n in range(30)]
+    observed = agent.observe({"text": "\n".join(said), "episode_done": True})
+    assert lines_of(observed["text_vec"], agent) == said[10:]
+
+
+def test_the_agent_and_the_library_see_the_same_context(context_of):
+    for size in (1, 3, -1):
+        ids, agent = context_of(history_size=size)
+        assert ids == agent.dict.text.context_ids(LINES) == agent.dict.text.context_ids("\n".join(LINES))
+
+
+@pytest.mark.parametrize("size", [2, 20])
+def test_the_next_episode_starts_afresh(context_of, size):
+    _, agent = context_of(history_size=size)
     agent.self_observe({"text": "bye !"})
     assert lines_of(agent.observe({"text": "hello again", "episode_done": True})["text_vec"], agent) == ["hello again"]
 

@@ -76,7 +76,7 @@ def test_polyencoder_types(kind, attention, make_agent, learn):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first"])
+@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first", "mean_except_first"])
 def test_reduction_types(model, reduction, make_agent, learn):
     assert learn(make_agent(model, reduction_type=reduction, reduction_outputs=2))
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
 
 from polyencoder.backbone import load_pretrained
+from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.models import FINE_TUNED, build_model, freeze
 
@@ -61,11 +63,11 @@ def test_gradients_reach_what_learns_and_nothing_else(
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first")],
+        *[("bi", {"reduction": reduction}) for reduction in get_args(Reduction)],
         *[("poly", {"context_vectors": kind}) for kind in ("codes", "n_first", "n_last", "first_n_last")],
         ("bi", {"share_encoders": True}),
         ("poly", {"share_encoders": True, "poly_attention": "sqrt", "codes_attention": "sqrt"}),
-        *[("cross", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first")],
+        *[("cross", {"reduction": reduction}) for reduction in get_args(Reduction)],
     ],
 )
 def test_every_parameter_of_an_unfrozen_model_gets_a_gradient(make_model, grown, architecture, fields):

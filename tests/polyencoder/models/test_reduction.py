@@ -12,12 +12,14 @@ def reference(reduction: str, outputs: torch.Tensor, first_m: int) -> torch.Tens
         return outputs[0]
     if reduction == "max":
         return torch.stack([max(column) for column in outputs.T])
+    if reduction == "mean_except_first":
+        return torch.stack(list(outputs)[1:]).mean(dim=0) if len(outputs) > 1 else torch.zeros(outputs.size(1))
     return (outputs[:first_m] if reduction == "mean_first" else outputs).mean(dim=0)
 
 
 @pytest.mark.parametrize("extra", [0, 3])
 @pytest.mark.parametrize("lengths", [[1], [5, 3, 1, 8], [3, 3], [2, 1]])
-@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first"])
+@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first", "mean_except_first"])
 def test_like_one_sequence_at_a_time_without_padding(reduction, lengths, extra):
     width = max(lengths) + extra
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]

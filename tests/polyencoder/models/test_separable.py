@@ -12,7 +12,7 @@ CONTEXT_LENGTHS = [9, 2, 1, 6]  # with 4 codes: longer, shorter, a single token,
 CANDIDATE_LENGTHS = [5, 1, 7, 3, 3]
 
 VARIANTS = [
-    *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first")],
+    *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first", "mean_except_first")],
     *[
         ("poly", {"context_vectors": kind, "codes_attention": attention, "poly_attention": attention})
         for kind, attention in product(KINDS, ("basic", "sqrt"))

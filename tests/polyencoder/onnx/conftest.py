@@ -13,6 +13,7 @@ KINDS = {
     "bi-first-shared": ("bi", {"share_encoders": True, "reduction": "first", "normalize": True, "output_scaling": 3.0}),
     "bi-max": ("bi", {"reduction": "max"}),
     "bi-mean_first": ("bi", {"reduction": "mean_first", "reduction_outputs": 5}),
+    "bi-mean_except_first": ("bi", {"reduction": "mean_except_first"}),
     "poly-codes": ("poly", {"reduction": "mean", "codes_attention": "sqrt", "output_scaling": 0.5}),
     "poly-n_first": ("poly", {"context_vectors": "n_first"}),
     "poly-n_last": ("poly", {"context_vectors": "n_last", "normalize": True}),

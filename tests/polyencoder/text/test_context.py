@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import join_turns, surround
+from polyencoder.text import join_turns, latest_utterances, persona_lines, surround
 
 START, END, SEPARATOR = -1, -2, -3
 
@@ -73,3 +73,28 @@ def test_a_candidate_keeps_its_first_words(max_tokens, kept):
 
 def test_an_empty_candidate():
     assert surround([], start=START, end=END, max_tokens=8) == [START, END]
+
+
+PERSONA = ["your persona: i ski .", "partner's persona: i have a cat .", "__p1__ Your Persona: i read ."]
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [
+        (1, [*PERSONA, "d"]),
+        (2, [*PERSONA, "c", "d"]),
+        (3, [*PERSONA[:2], "b", PERSONA[2], "c", "d"]),
+        (4, ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]),
+        (9, ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]),
+        (-1, ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]),
+    ],
+)
+def test_persona_lines_stay_and_do_not_count(size, kept):
+    lines = ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]
+    assert latest_utterances(lines, size=size) == kept
+    assert persona_lines(lines) == PERSONA
+
+
+def test_what_is_said_of_personas_is_an_utterance():
+    assert persona_lines(["i like your persona: it is nice", "your personality: nice", "my persona: none"]) == []
+    assert latest_utterances([], size=3) == []

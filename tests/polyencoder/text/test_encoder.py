@@ -134,12 +134,27 @@ def test_empty_lines_leave_no_trace(text, turns):
     assert text.context_ids(turns) == text.context_ids(["hi !"])
 
 
-@pytest.mark.parametrize(("history_size", "kept"), [(1, 1), (2, 2), (4, 4), (9, 4), (-1, 4)])
+@pytest.mark.parametrize(("history_size", "kept"), [(1, 1), (2, 2), (4, 4), (9, 5), (-1, 5)])
 def test_history_size_counts_utterances(tokenizer, history_size, kept):
-    turns = ["a", "b\nc", "d", "e"]
     text = TextEncoder(tokenizer, TextConfig(history_size=history_size))
     everything = TextEncoder(tokenizer, TextConfig(history_size=-1))
-    assert text.context_ids(turns) == everything.context_ids(turns[-kept:])
+    lines = ["a", "b", "c", "d", "e"]
+    for turns in (["a", "b\nc\n", "d", "e"], lines, "\n".join(lines)):
+        assert text.context_ids(turns) == everything.context_ids(lines[-kept:])
+
+
+@pytest.mark.parametrize("truncation", ["turns", "tokens"])
+def test_history_size_of_models_that_parlai_trained_counts_turns(tokenizer, words, truncation):
+    """However many lines they have, persona or not."""
+    text = TextEncoder(tokenizer, TextConfig(history_size=1, truncation=truncation))
+    turns = ["your persona: a", "b c", "d\ne"]
+    assert (
+        text.context_ids(turns)
+        == {
+            "turns": [START, *words("your persona: a"), END, *words("e"), END],
+            "tokens": [START, *words("d\ne"), END],
+        }[truncation]
+    )
 
 
 def test_lengths_include_start_and_end(tokenizer, sentences):
