@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -56,12 +57,13 @@ class RankerDictionary(DictionaryAgent):
 
     def act(self) -> dict[str, str]:
         """Remember the texts of the last observation, to learn the vocabulary from."""
-        if self._spool is None:
-            self._spool = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115, read in save()
-        for field in self.textfields:
-            source = self.observation.get(field)
-            for text in [source] if isinstance(source, str) else source or []:
-                self._spool.write(text.replace("\r", " ") + "\n")
+        with _explained_spool():
+            if self._spool is None:
+                self._spool = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115, read in save()
+            for field in self.textfields:
+                source = self.observation.get(field)
+                for text in [source] if isinstance(source, str) else source or []:
+                    self._spool.write(text.replace("\r", " ") + "\n")
         return {"id": "Dictionary"}
 
     def save(self, filename: str | None = None, append: bool = False, sort: bool = True) -> None:
@@ -74,8 +76,12 @@ class RankerDictionary(DictionaryAgent):
                 lower_case=self.opt.get("dict_lower", True),
             )
             self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
-        assert self.text is not None
-        write_text(_tokenizer_path(filename), self.text.tokenizer.to_str(pretty=True))
+        with _explained(filename):
+            self.write(filename)
+
+    def write(self, filename: str) -> None:
+        """As `save`, of a vocabulary that is there; OSError if it cannot be."""
+        write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
         tokens = [self.ind2tok[i] for i in range(len(self))]
         write_text(filename, "".join(f"{_escape(token)}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)))
 
@@ -143,7 +149,8 @@ class RankerDictionary(DictionaryAgent):
 
     def _spooled(self) -> Iterator[str]:
         if self._spool is not None:
-            self._spool.seek(0)
+            with _explained_spool():
+                self._spool.seek(0)  # writes what is left
             yield from self._spool
             self._spool.close()
 
@@ -190,6 +197,19 @@ def _weights_file(opt: Opt) -> str | None:
 def _text_fields(config: TextConfig) -> dict[str, Any]:
     """What of a model's `TextConfig` comes from its tokenizer, not from options."""
     return {name: getattr(config, name) for name in (*LEARNT_SPECIAL_TOKENS, "truncation")}
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turn what the system says of a full disk, or of a folder that is not ours, into a line that names the place."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _explained_spool() -> AbstractContextManager[None]:
+    return _explained(f"{tempfile.gettempdir()}, for the texts that the vocabulary is learnt from,")
 
 
 def _escape(token: str) -> str:

@@ -32,10 +32,14 @@ Counters = dict[str, Any]
 
 
 class Checkpoint:
-    """The checkpoint at a path, and the one before it."""
+    """The checkpoint at a path, and the one before it.
 
-    def __init__(self, path: str) -> None:
+    `spare` are the paths of others, of which the one before may make room for this one on a full disk.
+    """
+
+    def __init__(self, path: str, *, spare: Sequence[str] = ()) -> None:
         self.path = path
+        self._spare = [path, *spare]
         self._unsealed: dict[str, str] | None = None  # the mark of a file whose counters ParlAI has yet to write
 
     def write(self, states: dict[str, Any], *, keep_previous: bool) -> None:
@@ -53,9 +57,9 @@ class Checkpoint:
         try:
             self._write(states | {MARK: mark}, keep_previous=keep_previous)
         except OSError as error:
-            if error.errno not in (ENOSPC, EDQUOT) or not self._discard(PREVIOUS):
+            if error.errno not in (ENOSPC, EDQUOT) or not (given_up := self._make_room()):
                 raise
-            logging.warning(f"the disk is full: {self.path}{PREVIOUS} makes room for the next checkpoint")
+            logging.warning(f"the disk is full: {given_up} makes room for {self.path}")
             self._write(states | {MARK: mark}, keep_previous=keep_previous)
         self._unsealed = mark
 
@@ -162,6 +166,15 @@ class Checkpoint:
             if math.isclose(exact, epochs, rel_tol=1e-9):  # not with batches of many sizes
                 counters = counters | {"total_epochs": exact}
         write_text(self.path + COUNTERS, json.dumps(counters, indent=4))
+
+    def _make_room(self) -> str:
+        """Remove a checkpoint that another has followed, and say which; the empty string if there is none."""
+        for path in self._spare:
+            previous = Path(path + PREVIOUS)
+            if previous.exists():
+                previous.unlink()
+                return str(previous)
+        return ""
 
     def _discard(self, suffix: str) -> bool:
         """Remove a file if it is there, and say whether it was."""

@@ -35,6 +35,7 @@ class ResumableAgent(LearningAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._restored: dict[str, Any] | None = None  # until the first batch: ParlAI seeds in between
         self._checkpoints: dict[str, Checkpoint] = {}
+        self._unwritten: dict[str, str] = {}  # path -> why its last version could not be written
         self._resumed_at: int | None = None
         self._best: float | None = None
         self._is_best = False
@@ -73,6 +74,7 @@ class ResumableAgent(LearningAgent):
             "accumulated": {"batches": self._number_grad_accum, "gradients": gradients},  # --update-freq
             "best": self._best,
             "validated_at": self._validated_at,
+            "unwritten": self._unwritten.get(str(self.opt.get("model_file"))),
         }
 
     def save(self, path: str | None = None) -> None:
@@ -86,7 +88,7 @@ class ResumableAgent(LearningAgent):
         check_finite(self.ranker.named_parameters(), origin=f"{path} is not written")
         try:
             if not os.path.exists(f"{path}.dict"):
-                self.dict.save(f"{path}.dict", sort=False)
+                self.dict.write(f"{path}.dict")
             with replacing(f"{path}.opt") as temporary:
                 self.opt.save(str(temporary))
             if self._is_loops_own(path):
@@ -98,13 +100,18 @@ class ResumableAgent(LearningAgent):
             if self._is_over or not self._trains(self.opt):
                 raise CheckpointError(message) from error
             logging.error(f"{message}. Training goes on; what was saved before is untouched")
+            self._unwritten[path] = message
+        else:
+            self._unwritten.pop(path, None)
 
     def _is_loops_own(self, path: str) -> bool:
         """Whether ParlAI's training loop saves, which writes its counters next: a checkpoint, or the best model."""
         return self._is_in_loop and (self._has_validated or path.endswith(".checkpoint"))
 
     def _checkpoint_at(self, path: str) -> Checkpoint:
-        return self._checkpoints.setdefault(path, Checkpoint(path))
+        model_file = self.opt.get("model_file")
+        spare = [f"{model_file}.checkpoint"] if path == model_file else []
+        return self._checkpoints.setdefault(path, Checkpoint(path, spare=spare))
 
     def _is_resumed_from(self, path: str) -> bool:
         """Whether a restart reads this file: not the best model's where there are checkpoints."""
@@ -123,6 +130,23 @@ class ResumableAgent(LearningAgent):
             checkpoint.seal()
         if self._is_in_loop and sys.exc_info()[0] is None:
             self.check_has_learnt()
+        self._check_that_the_best_is_written()
+
+    def _check_that_the_best_is_written(self) -> None:
+        """At the end of training: ParlAI believes that what it has asked for is there, and would evaluate it."""
+        path = str(self.opt.get("model_file"))
+        message = self._unwritten.pop(path, None)
+        if message is None:
+            return
+        there = "an earlier model stays there" if os.path.exists(path) else "no model is there"
+        last = f"{path}.checkpoint"
+        if os.path.exists(last):
+            there += f"; {last}, the last checkpoint, is whole, and the same command goes on from it"
+        message = f"{message}, when it was the best of this run: {there}. Make room and train again"
+        if sys.exc_info()[1] is not None:  # training ends with another error
+            logging.error(message)
+        else:
+            raise CheckpointError(message)
 
     # ---- going on
 
@@ -134,6 +158,8 @@ class ResumableAgent(LearningAgent):
         if self._restored:
             self._resumed_at = states["number_training_updates"]
             self._best, self._validated_at = self._restored["best"], self._restored["validated_at"]
+            if unwritten := self._restored.get("unwritten"):
+                self._unwritten[str(self.opt["model_file"])] = unwritten
         return states
 
     def train_step(self, batch: Batch) -> Output | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 from fractions import Fraction
 from functools import partial
@@ -172,14 +171,6 @@ def test_epochs_that_were_added_in_parts_are_those_of_one_run(tmp_path, examples
                 assert reported + int(left) / examples == goal
 
 
-@pytest.fixture
-def largest_file():
-    """(bytes) -> no file may grow beyond this, as if the disk were full; None: any may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_what_cannot_be_written_leaves_the_old_checkpoint_with_its_counters(tmp_path, largest_file):
     path = tmp_path / "model"
     train(path, start=0)
@@ -199,7 +190,8 @@ def test_what_cannot_be_written_leaves_the_old_checkpoint_with_its_counters(tmp_
     assert read_states(f"{path}.previous")["number"] == SAVES - 1
 
 
-def test_on_a_full_disk_the_checkpoint_before_makes_room(tmp_path, monkeypatch):
+@pytest.mark.parametrize("best", [False, True])
+def test_on_a_full_disk_the_checkpoint_before_makes_room(best, tmp_path, monkeypatch):
     """The disk has room for two: the third is written in the place of the first."""
     path = tmp_path / "model"
     train(path, start=0)
@@ -212,6 +204,13 @@ def test_on_a_full_disk_the_checkpoint_before_makes_room(tmp_path, monkeypatch):
         save(written, file)
 
     monkeypatch.setattr(torch, "save", full_with_three)
+    if best:  # whose own checkpoint has none before it: the one before the last checkpoint is needed less
+        with pytest.raises(OSError, match="No space"):
+            Checkpoint(str(tmp_path / "best")).write(states(9), keep_previous=False)
+        Checkpoint(str(tmp_path / "best"), spare=[str(path)]).write(states(9), keep_previous=False)
+        assert read_states(tmp_path / "best")["number"] == 9
+        assert what_is_there(path) == (SAVES - 1, SAVES - 1)
+        return
     Checkpoint(str(path)).write(states(9), keep_previous=True)
     write_counters(path, 9)
     assert Checkpoint(str(path)).make_ready(batch=1)
