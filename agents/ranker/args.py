@@ -24,7 +24,7 @@ PAPER_DEFAULTS = {
     "warmup_updates": 100,
     "validation_every_n_epochs": 0.5,
     "save_after_valid": True,  # a run that is killed goes on from there
-    "reduction_type": "first",
+    "normalize_sent_emb": None,  # as the sentence encoder or the initial model says, else False
     "share_encoders": False,
     # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant
     "variant": "xlm",
@@ -85,21 +85,26 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
     group.add_argument(
         "--reduction-type",
         type=str,
-        default="first",
+        default=None,
         choices=["first", "mean", "max", "mean_first", "mean_except_first"],
         help="How the outputs of the transformer become one vector: the first, the mean or maximum of all, the mean of "
-        "the first --reduction-outputs, the mean of all but the first (Table 7 of the paper).",
+        "the first --reduction-outputs, the mean of all but the first (Table 7 of the paper). Default: that of the "
+        "model of --init-model; that of a sentence encoder as --backbone, and with it the cosine, "
+        "--normalize-sent-emb true --output-scaling 4.47; else first.",
     )
     group.add_argument(
-        "--reduction-outputs", type=int, default=64, help="M of --reduction-type mean_first: Table 7 of the paper."
+        "--reduction-outputs",
+        type=int,
+        default=None,
+        help="M of --reduction-type mean_first: Table 7 of the paper. Default: that of --init-model, else 64.",
     )
     group.add_argument(
         "--output-scaling",
         type=output_scaling,
-        default=1.0,
-        help="Multiplies the outputs of the transformer. auto: measured on the first batch of training, so that their "
-        "standard deviation is BERT's; for weights pre-trained without weight decay (Section 5.3 of the paper), whose "
-        "large outputs saturate the attention of a poly-encoder.",
+        default=None,
+        help="Multiplies the outputs of the transformer; default: see --reduction-type, else 1. auto: measured on the "
+        "first batch of training, so that their standard deviation is BERT's; for weights pre-trained without weight "
+        "decay (Section 5.3 of the paper), whose large outputs saturate the attention of a poly-encoder.",
     )
     group.add_argument(
         "--add-label-to-fixed-cands",

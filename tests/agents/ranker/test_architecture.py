@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from parlai.agents.ranker.architecture import text_config
@@ -156,3 +158,54 @@ def test_truncate_stands_in_for_the_lengths_that_are_not_given(given, lengths):
 def test_fixed_candidates_without_a_file_or_a_model(make_agent):
     with pytest.raises(InputError, match="give --fixed-candidates-path"):
         make_agent("biencoder", eval_candidates="fixed")
+
+
+# ---- what a model does with its outputs, where no flag says so
+
+
+@pytest.fixture
+def sentence_encoder(backbone_folder, tmp_path) -> Path:
+    """A tiny BERT with the files of a sentence encoder."""
+    folder = shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
+    modules = [{"path": "1_Pooling" if name == "Pooling" else "", "type": name} for name in ("Transformer", "Pooling")]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "expected"),
+    [
+        ("biencoder", {}, ("mean", True, 4.47)),
+        ("polyencoder", {}, ("mean", True, 4.47)),
+        ("crossencoder", {}, ("mean", False, 1.0)),
+        ("biencoder", {"reduction_type": "first"}, ("first", True, 4.47)),
+        ("biencoder", {"normalize_sent_emb": False}, ("mean", False, 1.0)),
+        ("biencoder", {"output_scaling": 2.0}, ("mean", True, 2.0)),
+        ("biencoder", {"output_scaling": "auto"}, ("mean", False, 1.0)),
+    ],
+)
+def test_a_sentence_encoders_own_pooling(model, flags, expected, sentence_encoder, make_agent, task):
+    agent = make_agent(model, backbone=str(sentence_encoder), **{**task, **SHORT, **flags})
+    config = agent.ranker.config
+    assert (config.reduction, config.normalize, config.output_scaling) == expected
+    assert (agent.opt["reduction_type"], agent.opt["normalize_sent_emb"], agent.opt["output_scaling"]) == expected
+
+
+def test_plain_encoders_have_the_papers(backbone_folder, make_agent, task):
+    config = make_agent("biencoder", backbone=str(backbone_folder("bert")), **{**task, **SHORT}).ranker.config
+    assert (config.reduction, config.normalize, config.output_scaling) == ("first", False, 1.0)
+
+
+def test_a_model_that_starts_from_another_does_the_same_with_its_outputs(make_agent, tmp_path):
+    start = tmp_path / "start"
+    make_agent("biencoder", reduction_type="mean", normalize_sent_emb=True, output_scaling=3.0).save(str(start))
+    config = make_agent("polyencoder", init_model=str(start)).ranker.config
+    assert (config.reduction, config.normalize, config.output_scaling) == ("mean", True, 3.0)
+    flags = {"reduction_type": "first", "normalize_sent_emb": False, "output_scaling": 1.0}
+    config = make_agent("polyencoder", init_model=str(start), **flags).ranker.config
+    assert (config.reduction, config.normalize, config.output_scaling) == ("first", False, 1.0)

@@ -1,0 +1,104 @@
+"""What a sentence encoder says of its vectors, in the files that sentence-transformers writes beside the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from transformers.utils.hub import cached_file
+
+from polyencoder.config import Architecture, Reduction
+from polyencoder.errors import ConfigError, first_line
+
+__all__ = ["COSINE_SCALING", "SentenceVectors", "sentence_vectors"]
+
+COSINE_SCALING = 4.47
+"""`output_scaling` of vectors of length 1: its square, 20, multiplies the cosine, as when most were trained."""
+
+# The modes of its pooling, and the reductions that do the same
+_REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max"}
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """How a sentence encoder makes one vector of its outputs, and compares two of them.
+
+    pooling: the names of its modes of pooling, one as a rule. cosine: whether vectors are compared by their cosine,
+    else by their dot product. left_out: its other modules (`Dense`, for one), which rankers do not have.
+    """
+
+    pooling: tuple[str, ...]
+    cosine: bool
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def reduction(self) -> Reduction | None:
+        """The reduction that is this pooling; None where there is none like it."""
+        return _REDUCTIONS.get(self.pooling[0]) if len(self.pooling) == 1 else None
+
+    def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
+        """The fields of a `RankerConfig` that follow from it, but for those that are `given`."""
+        fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}
+        if self.cosine and architecture != "cross":  # which compares no vectors
+            fields |= {"normalize": True, "output_scaling": COSINE_SCALING}
+        return {name: value for name, value in fields.items() if name not in given}
+
+
+def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
+    """What the encoder of this folder or hub id says of its vectors; None where it is no sentence encoder.
+
+    Raises:
+        ConfigError: a file that should say so cannot be read.
+    """
+    modules = _json(name, "modules.json", list)
+    if modules is None:
+        return None
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
+    if "Pooling" not in kinds:
+        return None
+    folder = PurePosixPath(str(modules[kinds.index("Pooling")].get("path", "")))
+    if folder.is_absolute() or ".." in folder.parts:
+        raise ConfigError(f"{name}: modules.json names a folder outside of its own, {folder}")
+    pooling = _json(name, str(folder / "config.json"), dict)
+    if pooling is None:
+        raise ConfigError(f"{name}: modules.json names {folder}/config.json, which is not there")
+    similarity = (_json(name, "config_sentence_transformers.json", dict) or {}).get("similarity_fn_name")
+    return SentenceVectors(
+        _modes(pooling),
+        cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers takes the cosine
+        left_out=tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")),
+    )
+
+
+def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
+    """The modes of a pooling: `pooling_mode` names them, in older files each has a key of its own."""
+    named = pooling.get("pooling_mode")
+    if named is not None:
+        return (named,) if isinstance(named, str) else tuple(map(str, named))
+    keys = (key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True)
+    return tuple(key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for key in keys)
+
+
+def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
+    """What a JSON file of a folder or hub repository holds; None if there is none, or it cannot be reached."""
+    path = cached_file(
+        name,
+        file,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as opened:
+            value = json.load(opened)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{name}: {file} cannot be read ({first_line(error)})") from None
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name}: {file} holds a {type(value).__name__}, not a {kind.__name__}")
+    return value
