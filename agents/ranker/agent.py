@@ -98,6 +98,7 @@ class RankerAgent(WatchedAgent):
             fixed=fixed,
             n_fixed=self.num_fixed_candidates,
             interactive=bool(self.opt.get("interactive_mode")),
+            surrounding=2 if self.dict.text.config.surround else 0,
         )
         if error is None:
             return True

@@ -45,11 +45,16 @@ _FLAGS = {
 
 # What of these a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
 _CARRIED_OVER = {
+    "variant": "xlm",
     "embeddings_scale": False,
     "learn_positional_embeddings": True,
     "n_segments": 2,
     "relu_dropout": 0.0,
     "data_parallel": False,
+    "model_parallel": False,
+    "checkpoint_activations": False,
+    "wrap_memory_encoder": False,
+    "embedding_type": "random",
 }
 
 # Keys of a BERT configuration and the flags that set them for an encoder from scratch
@@ -146,9 +151,11 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
     return fields
 
 
-def pooling_of_checkpoint(stored: RankerConfig) -> dict[str, Any]:
+def pooling_of_checkpoint(stored: RankerConfig, architecture: Architecture) -> dict[str, Any]:
     """What the model of `--init-model` does with its outputs, for flags that say nothing."""
-    return {name: getattr(stored, name) for name in ("reduction", "reduction_outputs", "normalize", "output_scaling")}
+    names = ["reduction", "reduction_outputs", "normalize", "output_scaling"]
+    names += ["candidate_mlp"] if architecture != "cross" else []
+    return {name: getattr(stored, name) for name in names}
 
 
 def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: RankerConfig, *, path: str) -> None:

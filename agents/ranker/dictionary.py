@@ -21,7 +21,7 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
 from polyencoder.importing import is_parlai_model, parlai_text
-from polyencoder.importing.parlai_dictionary import END_OF_WORD
+from polyencoder.importing.parlai_dictionary import names_of_word
 from polyencoder.text import TextEncoder, read_tokenizer, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
@@ -119,7 +119,7 @@ class RankerDictionary(DictionaryAgent):
 
         A model that ParlAI trained with person tokens has them, as words like others.
         """
-        theirs = self._ready().config.truncation == "tokens" and {key, key + END_OF_WORD} & self.tok2ind.keys()
+        theirs = self._ready().config.truncation == "tokens" and names_of_word(key) & self.tok2ind.keys()
         if not key.startswith("__FP16_PAD_") and not theirs:
             self.add_additional_special_tokens([*self.additional_special_tokens, key])
 
@@ -196,7 +196,8 @@ def _weights_file(opt: Opt) -> str | None:
 
 def _text_fields(config: TextConfig) -> dict[str, Any]:
     """What of a model's `TextConfig` comes from its tokenizer, not from options."""
-    return {name: getattr(config, name) for name in (*LEARNT_SPECIAL_TOKENS, "truncation")}
+    names = ("truncation", "surround", "empty_token")
+    return {name: getattr(config, name) for name in (*LEARNT_SPECIAL_TOKENS, *names)}
 
 
 @contextmanager

@@ -28,14 +28,15 @@ def example_error(
     fixed: Container[str] | None = None,
     n_fixed: int | None = None,
     interactive: bool = False,
+    surrounding: int = 2,
 ) -> str | None:
     """What makes this example unusable with this source of candidates, or None.
 
     `fixed` are the fixed candidates when a label must be one of them, `n_fixed` is how many there are; `interactive`
-    allows an empty first message.
+    allows an empty first message; `surrounding` is the number of tokens that a context has without any text.
     """
     flag = "--candidates" if "labels" in obs else "--eval-candidates"
-    if len(obs["text_vec"]) <= 2 and not interactive:
+    if len(obs["text_vec"]) <= surrounding and not interactive:
         return f"{_describe(obs)} has no text: a context needs at least one word"
     label = obs.get("label_choice")
     if "labels" in obs and not (label or "").strip():

@@ -29,7 +29,7 @@ from polyencoder.text.vocabulary import special_tokens
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
 # Families that mask what is padding and nothing else (others see a window, or add biases)
-_PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+_PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
 _TRANSFORMERS_5 = int(transformers.__version__.partition(".")[0]) >= 5
 
 
@@ -113,9 +113,12 @@ class Backbone(nn.Module):
     def _attention_mask(self, mask: Tensor) -> Tensor:
         """What the model takes as its mask: [batch, length], or [batch, 1, 1, length] where that saves time.
 
+        A sequence without any token sees its first padding: no row of attention weights may be without any.
+
         From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
         time. The second is for the families whose attention mask is that of the padding and nothing else.
         """
+        mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
         narrow = mask.device.type == "cpu" and not _is_a_graph()
         if narrow and _TRANSFORMERS_5 and self.masks_padding_alone and not bool(mask.all()):
             return mask[:, None, None]
@@ -154,14 +157,19 @@ def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def build_backbone(config: dict[str, Any]) -> Backbone:
-    """An encoder of this configuration with fresh random weights."""
+    """An encoder of this configuration with fresh random weights.
+
+    Beside the keys of Hugging Face there may be `embedding_norm`: false leaves out the normalization of the embeddings.
+    """
     values = dict(config)
-    model_type = values.pop("model_type")
+    model_type, embedding_norm = values.pop("model_type"), values.pop("embedding_norm", True)
     try:
         hf_config = AutoConfig.for_model(model_type, **values)
     except ValueError:
         raise ConfigError(f"this version of transformers knows no model type {model_type!r}") from None
     model = AutoModel.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False)
+    if not embedding_norm:
+        model.embeddings.LayerNorm = nn.Identity()
     return Backbone(model)
 
 

@@ -6,7 +6,6 @@ weights with their configuration and stands beside `X.tokenizer.json`. Neither i
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -21,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from polyencoder.config import RankerConfig
+from polyencoder.config import RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import fingerprint, replacing
 from polyencoder.finite import check_finite
@@ -88,7 +87,7 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
     `dtype`: as the weights will be when they have been saved so.
     """
-    config = dataclasses.asdict(model.config)
+    config = identity(model.config)
     del config["format_version"]
     weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])

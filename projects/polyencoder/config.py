@@ -18,6 +18,19 @@ Attention = Literal["basic", "sqrt"]
 Truncation = Literal["turns", "tokens"]
 
 
+# Of a field that came later: as long as it has its default, fingerprints are those of before there was such a field.
+LATER = {"later": True}
+
+
+def identity(config: TextConfig | RankerConfig) -> dict[str, Any]:
+    """What fingerprints are made of: the fields and their values, without later ones that have their default."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    for f in dataclasses.fields(config):
+        if f.metadata.get("later") and values[f.name] == f.default:
+            del values[f.name]
+    return {name: identity(value) if isinstance(value, TextConfig) else value for name, value in values.items()}
+
+
 def _check_choice(name: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
         raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
@@ -45,11 +58,15 @@ class TextConfig:
     separator: str = "[SEP]"
     """The token, or the text that gives the tokens, between two turns."""
     truncation: Truncation = "turns"
+    surround: bool = field(default=True, metadata=LATER)
+    """Whether start and end stand around contexts and candidates; not with those of ParlAI's transformer/ranker."""
+    empty_token: str | None = field(default=None, metadata=LATER)
+    """The token of a text that has none by itself; None for no token at all."""
 
     @property
     def longest_context(self) -> int:
         """The most tokens of a context, start and end included."""
-        return self.text_truncate + (2 if self.truncation == "tokens" else 0)
+        return self.text_truncate + (2 if self.truncation == "tokens" and self.surround else 0)
 
     def __post_init__(self) -> None:
         _check_choice("truncation", self.truncation, Truncation)
@@ -59,6 +76,8 @@ class TextConfig:
                     f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end "
                     f"(flag --{name.replace('_', '-')})"
                 )
+        if not self.surround and self.truncation != "tokens":
+            raise ConfigError("surround is false, which only the truncation `tokens` knows")
         if self.history_size == 0 or self.history_size < -1:
             raise ConfigError(f"history_size is {self.history_size}; it must be -1 (all) or at least 1")
 
@@ -86,6 +105,9 @@ class RankerConfig:
     n_codes: int = 64
     codes_attention: Attention = "basic"
     poly_attention: Attention = "basic"
+    candidate_mlp: bool = field(default=False, metadata=LATER)
+    """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `--share-encoders`
+    puts one there."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     format_version: int = FORMAT_VERSION

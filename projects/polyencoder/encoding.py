@@ -63,7 +63,10 @@ def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
     parts.append(
         repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
     )
-    return fingerprint([*parts, *weight_parts(model.candidate_tower)])
+    parts += weight_parts(model.candidate_tower)
+    if model.candidate_mlp is not None:
+        parts += weight_parts(model.candidate_mlp)
+    return fingerprint(parts)
 
 
 def weight_parts(module: nn.Module) -> Iterator[bytes | memoryview | str]:

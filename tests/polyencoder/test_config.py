@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.config import RankerConfig, TextConfig, identity
 from polyencoder.errors import ConfigError, PolyencoderError
 
 BACKBONE = {"model_type": "bert", "hidden_size": 8}
@@ -37,7 +37,7 @@ def test_fields_that_are_absent_have_their_defaults():
     ("changes", "message"),
     [
         ({"n_code": 3}, "x: unknown key 'n_code'; known are architecture, backbone, "),
-        ({"text": {"truncate": 3}}, "x, `text`: unknown key 'truncate'; known are end_token, "),
+        ({"text": {"truncate": 3}}, "x, `text`: unknown key 'truncate'; known are empty_token, end_token, "),
         ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
         ({"format_version": None}, "x: format version None"),
         ({"architecture": "tri"}, "architecture is 'tri'; it must be one of bi, poly, cross"),
@@ -85,3 +85,13 @@ def test_one_handler_catches_every_error_of_ours():
         TextConfig(text_truncate=1)
     with pytest.raises(ValueError, match="text_truncate"):
         TextConfig(text_truncate=1)
+
+
+def test_later_fields_leave_fingerprints_as_they_were():
+    """What indexes and calibrations hold: digests of configurations that had fewer fields."""
+    config = RankerConfig(architecture="bi", backbone={"model_type": "bert"})
+    text = "text_truncate label_truncate history_size pad_token start_token end_token separator truncation"
+    assert list(identity(config.text)) == text.split()
+    assert "candidate_mlp" not in identity(config)
+    assert identity(config)["text"] == identity(config.text)
+    assert identity(dataclasses.replace(config, candidate_mlp=True))["candidate_mlp"]

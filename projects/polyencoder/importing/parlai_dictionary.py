@@ -2,23 +2,25 @@
 
 What has to be the same for that: which characters make a word (to Python, whose `\\w` is not that of others), how
 text is lowered, the merges of subword-nmt, and what a line end becomes. In ParlAI's `bpe` dictionaries a piece that
-another one follows is written `piece@@`; here it is `piece`, and the last piece of a word is `piece</w>`.
+another one follows is written `piece@@`; here it is `piece`, and the last piece of a word is `piece</w>`. In `space`
+dictionaries a word may be empty, which no fast tokenizer knows; here a sign that begins words stands before each.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
+from polyencoder.importing.patterns import lower_case, matches, white_space
 
 END_OF_WORD = "</w>"
+WORD_START = "\u2581"
 _CONTINUED = "@@"
 _LINE_END = "__newln__"
 _VERSION = "#version: 0.2"
@@ -34,6 +36,9 @@ _OLD_SPECIAL = {"__NULL__", "__START__", "__END__", "__UNK__"}  # old dictionari
 
 # For each --dict-tokenizer of whole words, what a token is, as a regular expression of Python's
 _WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
+
+KINDS = ("bpe", *_WORD_PATTERNS, "space", *BYTE_LEVEL)
+_WHY_NOT = {"nltk": ": its sentences are found by a model of NLTK's (punkt), which no tokenizer.json can hold"}
 
 # Options of a dictionary that change its tokens: option -> the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -54,7 +59,8 @@ def read_parlai_dictionary(
     a model needs as many more embeddings, equal to that of the unknown token.
 
     Args:
-        dict_file: the file `X.dict`; a `bpe` dictionary has its merges beside it, in `X.dict.codecs`.
+        dict_file: the file `X.dict`. A `bpe` dictionary has its merges beside it, in `X.dict.codecs`, a byte-level one
+            its vocabulary and merges, in `X.dict-vocab.json` and `X.dict-merges.txt`.
         opt: the options that the model was trained with, those of `X.opt`.
 
     Raises:
@@ -62,23 +68,31 @@ def read_parlai_dictionary(
         CheckpointError: if a file is missing or damaged.
     """
     kind = opt.get("dict_tokenizer", "re")
-    if kind != "bpe" and kind not in _WORD_PATTERNS:
-        known = ", ".join(["bpe", *_WORD_PATTERNS])
-        raise ConfigError(f"{dict_file}: a dictionary of --dict-tokenizer {kind}; those of {known} can be read")
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{dict_file}: a dictionary of --dict-tokenizer {kind}{_WHY_NOT.get(kind, '')}; "
+            f"those of {', '.join(KINDS)} can be read"
+        )
     for name, unused in _UNSUPPORTED.items():
         if opt.get(name) not in unused:
             raise ConfigError(f"{dict_file}: --{name.replace('_', '-')} {opt[name]} cannot be followed")
 
     path, special = Path(dict_file), _special_tokens(opt)
-    null, start, end, unknown = special
     tokens = _read_tokens(path, opt)
+    names, empty = {token: token for token in special}, None
     if kind == "bpe":
         tokenizer, names = _subwords(path, tokens, special)
+    elif kind == "space":
+        tokenizer, names = _pieces(tokens, special), {token: WORD_START + token for token in special}
+        empty = WORD_START if "" in tokens else names[special[-1]]
+    elif kind in BYTE_LEVEL:
+        tokenizer, empty = byte_level(path, kind, tokens, special, prefix_space=opt.get("bpe_add_prefix_space"))
     else:
-        tokenizer, names = _words(tokens, unknown, pattern=_WORD_PATTERNS[kind]), {token: token for token in special}
-    lower = _lower_case() if opt.get("dict_lower") else []
+        tokenizer = _words(tokens, special[-1], pattern=_WORD_PATTERNS[kind])
+    lower = lower_case() if opt.get("dict_lower") else []
     tokenizer.normalizer = normalizers.Sequence([*lower, *([tokenizer.normalizer] if tokenizer.normalizer else [])])
     delimiter = opt.get("delimiter", "\n")
+    null, start, end, _ = special
     return tokenizer, {
         "pad_token": names[null],
         "start_token": names[start],
@@ -86,6 +100,7 @@ def read_parlai_dictionary(
         # ParlAI tokenizes it as any text: the space says that it is not the name of a token
         "separator": delimiter if tokenizer.token_to_id(delimiter) is None else f" {delimiter}",
         "truncation": "tokens",
+        "empty_token": empty,
     }
 
 
@@ -94,10 +109,31 @@ def count_parlai_tokens(dict_file: str | os.PathLike[str], opt: Mapping[str, Any
     return len(_read_tokens(Path(dict_file), opt))
 
 
+def names_of_word(word: str) -> set[str]:
+    """How a word may be called among the tokens of a dictionary that was read here."""
+    return {word, word + END_OF_WORD, WORD_START + word}
+
+
 def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
     """Whole words: a token is what the pattern matches."""
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=unknown))
-    tokenizer.pre_tokenizer = _matches(pattern)
+    tokenizer.pre_tokenizer = matches(pattern)
+    return tokenizer
+
+
+def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
+    """What stands between two spaces, be it nothing; before each token the sign for the beginning of a word."""
+    vocabulary = {WORD_START + token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=WORD_START + special[-1]))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(rf"\A{white_space()}+|{white_space()}+\z"), ""),
+            normalizers.Prepend(WORD_START),
+            normalizers.Replace(" ", f" {WORD_START}"),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+    tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="always")
     return tokenizer
 
 
@@ -120,7 +156,7 @@ def _subwords(dict_file: Path, tokens: list[str], special: list[str]) -> tuple[T
     unknown = name(special[-1])
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD))
     tokenizer.normalizer = normalizers.Replace("\n", f" {_LINE_END} ")
-    tokenizer.pre_tokenizer = _matches(r"[\w]+|[^\w\s]")
+    tokenizer.pre_tokenizer = matches(r"[\w]+|[^\w\s]")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), decoders.BPEDecoder(END_OF_WORD)])
     return tokenizer, {token: name(token) for token in special}
 
@@ -143,6 +179,9 @@ def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
                 tokens[token.lower() if is_old else token] = None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the model's dictionary") from None
+    kind = opt.get("dict_tokenizer", "re")
+    if kind in BYTE_LEVEL:
+        tokens = dict.fromkeys(BYTE_LEVEL[kind](path, list(tokens), special))
     if opt.get("person_tokens"):
         tokens |= dict.fromkeys(["__p1__", "__p2__"])
     if opt.get("fp16") or opt.get("force_fp16_tokens"):  # to a multiple of eight
@@ -165,24 +204,3 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
             raise CheckpointError(f"{path}, line {number}: {line[:40]!r} is not two pieces with a space between them")
         merges[pair[0], pair[1]] = None
     return list(merges)
-
-
-def _matches(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """What the pattern, in which \\w and \\s stand in brackets, matches for Python, and nothing between the matches."""
-    pattern = pattern.replace(r"\w", _class_of(r"\w")).replace(r"\s", _class_of(r"\s"))
-    return pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
-
-
-def _lower_case() -> list[normalizers.Normalizer]:
-    """Python's `str.lower`: it alone looks around a Greek sigma, which is another letter at the end of a word."""
-    before, after = r"(?<=\p{Cased}\p{Case_Ignorable}*Σ)", r"(?!\p{Case_Ignorable}*\p{Cased})"
-    return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]
-
-
-@lru_cache
-def _class_of(escape: str) -> str:
-    """The characters that `\\w` or `\\s` means to Python, as ranges for a character class of another library."""
-    surrogates = range(0xD800, 0xE000)  # these are in no text, and no pattern may name them
-    characters = "".join(chr(i) for i in range(0x110000) if i not in surrogates)
-    spans = (match.group() for match in re.finditer(f"{escape}+", characters))
-    return "".join(f"\\x{{{ord(span[0]):x}}}-\\x{{{ord(span[-1]):x}}}" for span in spans)

@@ -1,7 +1,7 @@
 """A whole model of ParlAI's: the files `X`, `X.opt`, `X.dict` and `X.dict.codecs` as one of our rankers.
 
-Only transformer/biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout, are not
-meant here (`polyencoder.checkpoint` reads them). Nothing is unpickled that could run code.
+Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout,
+are not meant here (`polyencoder.checkpoint` reads them). Nothing is unpickled that could run code.
 """
 
 from __future__ import annotations
@@ -9,30 +9,37 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from polyencoder.checkpoint import load_weights, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.bpe import with_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
-from polyencoder.importing.parlai_weights import WORD_EMBEDDINGS, convert_parlai
+from polyencoder.importing.parlai_encoder import WORD_EMBEDDINGS
+from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
 from polyencoder.models import RankerModel, build_model
 from polyencoder.text import TextEncoder
 
 # `transformer/polyencoder`, `parlai.agents.transformer.polyencoder:PolyencoderAgent`, ...; ours are plain `polyencoder`
-_MODEL_NAME = re.compile(r"(?:^|[/.])transformer[/.](bi|poly|cross)encoder(?::\w+)?$")
-_ARCHITECTURES: dict[str, Architecture] = {"bi": "bi", "poly": "poly", "cross": "cross"}
+_MODEL_NAME = re.compile(r"(?:^|[/.])transformer[/.](biencoder|polyencoder|crossencoder|ranker)(?::\w+)?$")
+_ARCHITECTURES: dict[str, Architecture] = {
+    "biencoder": "bi",
+    "polyencoder": "poly",
+    "crossencoder": "cross",
+    "ranker": "bi",  # without start and end tokens
+}
 _POSITIONS = 1024  # ParlAI's number of them when no option says another
 
 
 def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
-    """Whether this is a bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it.
+    """Whether this is a ranker, bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it.
 
     Raises CheckpointError if that is something else than JSON.
     """
@@ -44,7 +51,7 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
     """Read a model that ParlAI trained. Texts get the tokens and the scores that they get there.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, or if the model is none of ParlAI's three rankers.
+        CheckpointError: if a file is missing or damaged, or if the model is none of ParlAI's rankers.
         ConfigError: if it has a dictionary that cannot be followed exactly.
     """
     config, states = read_parlai_model(model_file)
@@ -69,29 +76,30 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     architecture = _architecture(opt)
     if architecture is None:
         raise CheckpointError(
-            f"{origin}: a {opt.get('model')!r} by its .opt file; ParlAI's transformer/biencoder, "
+            f"{origin}: a {opt.get('model')!r} by its .opt file; ParlAI's transformer/ranker, transformer/biencoder, "
             "transformer/polyencoder and transformer/crossencoder can be read"
         )
     tokenizer, text = parlai_text(model_file)
     state = read_states(model_file)["model"]
     config, weights = convert_parlai(state, opt, architecture=architecture, text=text, origin=origin)
+    for difference in batch_dependence(opt, architecture):
+        warnings.warn(f"{origin}: {difference}; scores here are those that it gives without any", stacklevel=2)
     rows, known = config.backbone["vocab_size"], count_parlai_tokens(f"{origin}.dict", opt)
     if rows != known:
         raise CheckpointError(f"{origin}: has embeddings of {rows} tokens, but {origin}.dict has {known} tokens")
-    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
     size = tokenizer.get_vocab_size()
-    for name in weights:
-        if name.endswith(WORD_EMBEDDINGS):
-            more = weights[name][unknown].expand(size - rows, -1)  # pieces that ParlAI takes for the unknown token
-            weights[name] = torch.cat([weights[name], more])
+    if size > rows:  # pieces that ParlAI takes for the unknown token
+        unknown = int(tokenizer.token_to_id(tokenizer.model.unk_token) or 0)
+        for name in [name for name in weights if name.endswith(WORD_EMBEDDINGS)]:
+            weights[name] = with_unknown_rows(weights[name], unknown=unknown, size=size)
     return dataclasses.replace(config, backbone=config.backbone | {"vocab_size": size}), {"model": weights}
 
 
 def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConfig]:
     """How a model that ParlAI trained makes tokens of text.
 
-    Lengths are ParlAI's, save that nothing may be longer than the positions of its encoder: where ParlAI would stop
-    with an error a text is cut.
+    Lengths are ParlAI's, save that no text may be longer than the positions of its encoder: where ParlAI would stop
+    with an error it is cut.
     """
     opt = read_options(_opt_file(model_file))
     tokenizer, fields = read_parlai_dictionary(f"{os.fspath(model_file)}.dict", opt)
@@ -102,11 +110,12 @@ def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConf
         value = opt.get(name) or opt.get("truncate") or -1
         return int(value) if value > 0 else positions
 
-    is_cross = _architecture(opt) == "cross"
-    label = min(length("label_truncate"), positions // 2 if is_cross else positions)
-    text = min(length("text_truncate"), positions - 2 - (label if is_cross else 0))
+    surround = _kind(opt) != "ranker"
+    label = min(length("label_truncate"), positions)
+    text = min(length("text_truncate"), positions - (2 if surround else 0))
+    history = opt.get("history_size", -1)
     return tokenizer, TextConfig(
-        text_truncate=text, label_truncate=label, history_size=opt.get("history_size", -1), **fields
+        text_truncate=text, label_truncate=label, history_size=history, surround=surround, **fields
     )
 
 
@@ -115,5 +124,10 @@ def _opt_file(model_file: str | os.PathLike[str]) -> Path:
 
 
 def _architecture(opt: Mapping[str, Any]) -> Architecture | None:
+    return _ARCHITECTURES.get(_kind(opt))
+
+
+def _kind(opt: Mapping[str, Any]) -> str:
+    """`biencoder`, `ranker`, ...; empty for what is no ranker of ParlAI's."""
     match = _MODEL_NAME.search(str(opt.get("model")))
-    return _ARCHITECTURES[match[1]] if match else None
+    return match[1] if match else ""

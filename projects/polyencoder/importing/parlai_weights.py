@@ -1,24 +1,28 @@
-"""The weights of ParlAI's own bi-, poly- and cross-encoders as ours: the same tensors under other names.
+"""The weights of ParlAI's own rankers as ours: the same tensors under other names, the same scores.
 
-ParlAI's transformer, in its variant `xlm`, is a post-layer-norm BERT, so scores stay what they were. What differs:
-word embeddings that ParlAI multiplies at run time (`--embeddings-scale`) are multiplied here, once, and an encoder
-without segment embeddings gets zeros. This module reads a state dict and options as plain mappings; it never imports
-ParlAI. Nothing is skipped: a tensor that is missing, or that has no place here, is an error.
+This module reads a state dict and options as plain mappings; it never imports ParlAI. Nothing is skipped: a tensor that
+is missing, or that has no place here, is an error.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.folder import weights_and_biases
+from polyencoder.importing.parlai_encoder import (
+    ENCODER_OPTIONS,
+    VARIANTS,
+    encoder_config,
+    encoder_names,
+    encoder_weights,
+)
+
+__all__ = ["convert_parlai"]
 
 # For each architecture: ParlAI's encoders -> our towers
 _TOWERS: dict[str, dict[str, str]] = {
@@ -26,42 +30,9 @@ _TOWERS: dict[str, dict[str, str]] = {
     "poly": {"encoder_ctxt": "context_tower", "encoder_cand": "own_candidate_tower"},
     "cross": {"encoder": "tower"},
 }
+_PERCEPTRON = "cand_encoder.mlp"
 
-# Inside an encoder: ParlAI's tensors -> BERT's; those of a layer are modules, with a weight and a bias each
-WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
-_POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
-_EMBEDDINGS = {
-    "embeddings.weight": WORD_EMBEDDINGS,
-    "position_embeddings.weight": _POSITIONS,
-    "norm_embeddings.weight": "embeddings.LayerNorm.weight",
-    "norm_embeddings.bias": "embeddings.LayerNorm.bias",
-}
-_LAYER = {
-    "attention.q_lin": "attention.self.query",
-    "attention.k_lin": "attention.self.key",
-    "attention.v_lin": "attention.self.value",
-    "attention.out_lin": "attention.output.dense",
-    "norm1": "attention.output.LayerNorm",
-    "ffn.lin1": "intermediate.dense",
-    "ffn.lin2": "output.dense",
-    "norm2": "output.LayerNorm",
-}
-
-# The options that shape a model, with the defaults of ParlAI's modules; None where they have none
-_ENCODER_OPTIONS = {
-    "embedding_size": None,
-    "ffn_size": None,
-    "n_heads": None,
-    "n_layers": None,
-    "n_encoder_layers": -1,
-    "n_segments": 0,
-    "variant": "aiayn",
-    "activation": "relu",
-    "embeddings_scale": False,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "output_scaling": 1.0,
-}
+# The options that shape a model beside its encoders, with the defaults of ParlAI's modules; None where they have none
 _OPTIONS: dict[str, dict[str, Any]] = {
     "bi": {
         "reduction_type": "mean",
@@ -81,22 +52,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "cross": {"reduction_type": "first"},
 }
 
-# The values that can be carried over. Of the others, `share_encoders` and `wrap_memory_encoder` put a perceptron behind
-# an encoder, and multi-head attention has weights of its own.
-_ALLOWED: dict[str, tuple[Any, ...]] = {
-    "variant": ("xlm",),
-    "activation": ("gelu", "relu"),
-    "reduction_type": ("first", "mean", "max"),
-    "share_encoders": (False,),
-    "use_memories": (False,),
-    "wrap_memory_encoder": (False,),
-    "normalize_sent_emb": (False,),
-    "polyencoder_type": ("codes", "n_first"),
-    "poly_attention_type": ("basic", "sqrt"),
-    "codes_attention_type": ("basic", "sqrt"),
+# The values that can be carried over, and why others cannot
+_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "variant": (tuple(VARIANTS), "no encoder of Hugging Face is known to be that"),
+    "activation": (("gelu", "relu"), "no other was there when this was written"),
+    "reduction_type": (("first", "mean", "max"), "no other was there when this was written"),
+    "use_memories": (
+        (False,),
+        "a context's vector is then made of those of memories, which an agent of its own must find",
+    ),
+    "polyencoder_type": (("codes", "n_first"), "no other was there when this was written"),
+    "poly_attention_type": (("basic", "sqrt"), "its attention has weights of its own"),
+    "codes_attention_type": (("basic", "sqrt"), "its attention has weights of its own"),
 }
-
-_NULL = 0  # ParlAI's dictionaries begin with their padding token
 
 
 def convert_parlai(
@@ -109,14 +77,14 @@ def convert_parlai(
 ) -> tuple[RankerConfig, dict[str, Tensor]]:
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 
-    Two things are not the same. ParlAI's reduction `max` also runs over the zeros that it puts at padding, so its
-    scores depend on what else is in the batch: ours are those that it gives without padding. And `--relu-dropout`,
-    which has no part in scores, has no place in a BERT: training goes on without it.
+    Where ParlAI's scores depend on what else is in a batch (see `batch_dependence`), ours are those without padding.
+    And `--relu-dropout`, which has no part in scores, has no place in a BERT: training goes on without it.
 
     Args:
         state: ParlAI's state dict: what `model` holds in its model file.
         opt: ParlAI's options: its `.opt` file.
-        architecture: which of ParlAI's rankers it is, transformer/biencoder, /polyencoder or /crossencoder.
+        architecture: which of ours it becomes: transformer/biencoder and /ranker bi, /polyencoder poly, /crossencoder
+            cross.
         text: how text becomes tokens; goes into the configuration as it is.
         origin: the file, for error messages.
 
@@ -128,36 +96,50 @@ def convert_parlai(
             has no place here, or differs from another that must be its equal.
     """
     opt = _complete(opt, architecture, origin=origin)
-    towers = _TOWERS[architecture]
-    encoder, others = _encoder_names(opt), _other_names(opt, architecture)
-    names = [f"{prefix}.{name}" for prefix in towers for name in encoder] + list(others)
-    _account_for(state, names, _second_names(opt, encoder) if architecture == "bi" else {}, origin=origin)
+    towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if not _is_shared(opt, prefix)}
+    others = _other_names(opt, architecture)
+    names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
+    _account_for(state, names, _second_names(opt) if architecture == "bi" else {}, origin=origin)
 
     weights = {ours: state[name].float() for name, ours in others.items()}
-    for prefix, tower in towers.items():
-        tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder.items()}
-        if opt["embeddings_scale"]:
-            tensors[WORD_EMBEDDINGS] = tensors[WORD_EMBEDDINGS] * math.sqrt(opt["embedding_size"])
-        tensors[_SEGMENTS] = _at_least_two_rows(tensors.get(_SEGMENTS, tensors[WORD_EMBEDDINGS][:0]))
-        weights |= {f"{tower}.model.{name}": tensor for name, tensor in tensors.items()}
+    longest = text.longest_context + (text.label_truncate if architecture == "cross" else 0)
+    encoder: dict[str, Tensor] = {}
+    for prefix, tower in towers.items():  # of one size, which the options do not always tell
+        encoder = encoder_weights(state, prefix, opt, longest=longest)
+        weights |= {f"{tower}.model.{name}": tensor for name, tensor in encoder.items()}
+    config = _ranker_config(opt, architecture, text, encoder_config(opt, encoder))
+    if config.candidate_mlp:
+        _scale_perceptron(weights, float(opt["output_scaling"]), normalize=config.normalize)
+    return config, weights
 
-    # Both towers are of one size, which the options do not always tell
-    sizes = {name: tensors[name].size(0) for name in (WORD_EMBEDDINGS, _POSITIONS, _SEGMENTS)}
-    return _ranker_config(opt, architecture, text, sizes), weights
+
+def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
+    """Where ParlAI's scores of an example depend on what else is in its batch, so that ours cannot be the same."""
+    opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
+    found = []
+    if opt["reduction_type"] == "max":
+        found.append("ParlAI's --reduction-type max takes its zeros at padding for outputs")
+    if opt["reduction_type"] == "mean" and opt["variant"] == "prelayernorm":
+        found.append("ParlAI's --reduction-type mean with --variant prelayernorm adds what it has at padding")
+    if architecture == "bi" and opt["normalize_sent_emb"]:
+        found.append("--normalize-sent-emb divides inline candidates by what all candidates of an example are together")
+    return found
 
 
 def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str) -> dict[str, Any]:
     """The options that shape a model, all of them, checked."""
-    values = {name: opt.get(name, default) for name, default in (_ENCODER_OPTIONS | _OPTIONS[architecture]).items()}
+    defaults = ENCODER_OPTIONS | {"output_scaling": 1.0} | _OPTIONS[architecture]
+    values = {name: opt.get(name, default) for name, default in defaults.items()}
     if values.get("polyencoder_type") == "n_first":
         values["codes_attention_type"] = "basic"  # there are no codes: whatever it says, it says of nothing
     for name, value in values.items():
         if value is None:
             raise CheckpointError(f"{origin}: its options have no `{name}`; give the .opt file of this model")
-        if name in _ALLOWED and value not in _ALLOWED[name]:
+        allowed, reason = _ALLOWED.get(name, ((value,), ""))
+        if value not in allowed:
             raise CheckpointError(
-                f"{origin}: its weights are those of --{name.replace('_', '-')} {value}, which these rankers have not; "
-                f"only {' or '.join(str(allowed) for allowed in _ALLOWED[name])} can be carried over"
+                f"{origin}: its weights are those of --{name.replace('_', '-')} {value}, which cannot be carried over: "
+                f"{reason}; only {' or '.join(str(one) for one in allowed)} can"
             )
     if values["n_encoder_layers"] > 0:
         values["n_layers"] = values["n_encoder_layers"]
@@ -166,15 +148,8 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
     return values
 
 
-def _encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
-    """Each tensor of one of ParlAI's encoders -> BERT's name for it."""
-    names = dict(_EMBEDDINGS)
-    if opt["n_segments"] >= 1:
-        names["segment_embeddings.weight"] = _SEGMENTS
-    for i in range(opt["n_layers"]):
-        modules = {f"layers.{i}.{theirs}": f"encoder.layer.{i}.{ours}" for theirs, ours in _LAYER.items()}
-        names |= weights_and_biases(modules)
-    return names
+def _is_shared(opt: Mapping[str, Any], prefix: str) -> bool:
+    return prefix == "cand_encoder" and bool(opt["share_encoders"])
 
 
 def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str, str]:
@@ -183,23 +158,37 @@ def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str
         return {"linear_layer.weight": "linear.weight", "linear_layer.bias": "linear.bias"}
     if architecture == "poly" and opt["polyencoder_type"] == "codes":
         return {"codes": "codes.codes"}
+    if architecture == "bi" and opt["share_encoders"]:
+        kinds = [f"{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")]
+        return {f"{_PERCEPTRON}.{kind}": f"candidate_mlp.{kind}" for kind in kinds}
     return {}
 
 
-def _second_names(opt: Mapping[str, Any], encoder: Mapping[str, str]) -> dict[str, str]:
-    """What a bi-encoder's state has twice: name -> the name whose tensor it must equal.
+def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
+    """What a bi-encoder's state has besides: name -> the name whose tensor it must equal, None if it is not used.
 
-    ParlAI keeps the word embeddings beside the encoders that use them, and its context encoder is the encoder of
-    memories too.
+    ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder is the encoder of memories
+    too, and with `--share-encoders` that of candidates; memories may have a perceptron.
     """
+    encoder = encoder_names(opt)
     context, candidates = "context_encoder.embeddings.weight", "cand_encoder.embeddings.weight"
-    words = {candidates: context} if opt["share_word_embeddings"] else {"cand_embeddings.weight": candidates}
-    memories = {f"memory_transformer.{name}": f"context_encoder.{name}" for name in encoder}
-    return {"embeddings.weight": context, **words, **memories}
+    names: dict[str, str | None] = {"embeddings.weight": context}
+    if opt["share_encoders"]:
+        names |= {f"cand_encoder.transformer.{name}": f"context_encoder.{name}" for name in encoder}
+        names |= {} if opt["share_word_embeddings"] else {"cand_embeddings.weight": None}
+    elif opt["share_word_embeddings"]:
+        names[candidates] = context
+    else:
+        names["cand_embeddings.weight"] = candidates
+    memories = "memory_transformer"
+    if opt["wrap_memory_encoder"]:
+        names |= {f"{memories}.mlp.{layer}.{kind}": None for layer in (0, 2) for kind in ("weight", "bias")}
+        memories = f"{memories}.transformer"
+    return names | {f"{memories}.{name}": f"context_encoder.{name}" for name in encoder}
 
 
 def _account_for(
-    state: Mapping[str, Tensor], names: list[str], second_names: Mapping[str, str], *, origin: str
+    state: Mapping[str, Tensor], names: list[str], second_names: Mapping[str, str | None], *, origin: str
 ) -> None:
     """Raise CheckpointError unless `state` is all of `names`, and of `second_names` what is equal to its first."""
     known = {*names, *second_names}
@@ -208,40 +197,32 @@ def _account_for(
     problems += [
         f"{name} differs from {first}, of which it should be another name"
         for name, first in second_names.items()
-        if name in state and first in state and not torch.equal(state[name], state[first])
+        if first is not None and {name, first} <= state.keys() and not torch.equal(state[name], state[first])
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: the weights are not those that the options describe: {problems[0]}{more}")
 
 
-def _at_least_two_rows(segments: Tensor) -> Tensor:
-    """Segment embeddings [2 or more, dim], zeros for those that ParlAI's encoder has not.
-
-    With two, a cross-encoder can start from any of these encoders.
-    """
-    return torch.cat([segments, segments.new_zeros(max(2 - segments.size(0), 0), segments.size(1))])
+def _scale_perceptron(weights: dict[str, Tensor], scaling: float, *, normalize: bool) -> None:
+    """Put into the weights what ParlAI multiplies with before its perceptron, and we after ours."""
+    weights["candidate_mlp.0.weight"] = weights["candidate_mlp.0.weight"] * scaling
+    if not normalize:
+        for kind in ("weight", "bias"):
+            weights[f"candidate_mlp.2.{kind}"] = weights[f"candidate_mlp.2.{kind}"] / scaling
 
 
 def _ranker_config(
-    opt: Mapping[str, Any], architecture: Architecture, text: TextConfig, sizes: Mapping[str, int]
+    opt: Mapping[str, Any], architecture: Architecture, text: TextConfig, backbone: dict[str, Any]
 ) -> RankerConfig:
-    backbone = scratch_config(
-        vocabulary_size=sizes[WORD_EMBEDDINGS],
-        dim=opt["embedding_size"],
-        n_layers=opt["n_layers"],
-        n_heads=opt["n_heads"],
-        ffn_dim=opt["ffn_size"],
-        n_positions=sizes[_POSITIONS],
-        activation=opt["activation"],
-        dropout=opt["dropout"],
-        attention_dropout=opt["attention_dropout"],
-        pad_id=_NULL,
-        layer_norm_eps=1e-5,
-    )
-    poly = {}
+    of_its_own: dict[str, Any] = {}
+    if architecture == "bi":
+        shared, normalize = bool(opt["share_encoders"]), bool(opt["normalize_sent_emb"])
+        of_its_own = {"share_encoders": shared, "candidate_mlp": shared, "normalize": normalize}
+        if normalize:  # ParlAI's vectors have length 1 whatever multiplied them before
+            of_its_own["output_scaling"] = 1.0
     if architecture == "poly":
-        poly = {
+        of_its_own = {
             "context_vectors": opt["polyencoder_type"],
             "n_codes": opt["poly_n_codes"],
             "poly_attention": opt["poly_attention_type"],
@@ -249,10 +230,9 @@ def _ranker_config(
         }
     return RankerConfig(
         architecture=architecture,
-        backbone=backbone | {"type_vocab_size": sizes[_SEGMENTS]},
+        backbone=backbone,
         text=text,
         reduction=opt["reduction_type"],
-        output_scaling=opt["output_scaling"],
         pair_start=architecture == "cross",  # ParlAI's pairs are start context end start candidate end
-        **poly,
+        **{"output_scaling": opt["output_scaling"]} | of_its_own,
     )

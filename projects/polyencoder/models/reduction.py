@@ -13,12 +13,13 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
 
     `first` takes the output of the start token, `mean` and `max` go over all real tokens, `mean_first` averages the
     first `first_m` real tokens, `mean_except_first` all real ones but the start token: the paper's "all of them except
-    the first one". Padding never counts. A mean of nothing is 0.
+    the first one". Padding never counts. A mean of nothing is 0, and so is what a sequence without any token gives.
     """
     if reduction == "first":
-        return outputs[:, 0]
+        return outputs[:, 0].masked_fill(~mask[:, :1], 0)
     if reduction == "max":
-        return outputs.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+        best = outputs.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+        return best.masked_fill(~mask[:, :1], 0)
     if reduction == "mean_first":
         outputs, mask = outputs[:, :first_m], mask[:, :first_m]
     if reduction == "mean_except_first":

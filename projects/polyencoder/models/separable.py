@@ -26,6 +26,7 @@ class SeparableRanker(nn.Module, ABC):
         self.config = config
         self.context_tower = backbone
         self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
+        self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -42,7 +43,8 @@ class SeparableRanker(nn.Module, ABC):
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
-        return self._reduce(self.candidate_tower(tokens), tokens.mask)
+        vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
+        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
 
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
         """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
@@ -59,7 +61,7 @@ class SeparableRanker(nn.Module, ABC):
 
     def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
         config = self.config
-        return self._scaled(reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs))
+        return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         if self.config.normalize:
@@ -67,11 +69,17 @@ class SeparableRanker(nn.Module, ABC):
         return vectors * self.config.output_scaling
 
 
+def perceptron(dim: int) -> nn.Sequential:
+    """What ParlAI's `--share-encoders` puts behind the encoder of candidates: [n, dim] -> [n, dim]."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+
+
 class BiEncoder(SeparableRanker):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        return ContextEncoding(self._reduce(self.context_tower(tokens), tokens.mask).unsqueeze(1), None)
+        vectors = self._scaled(self._reduce(self.context_tower(tokens), tokens.mask))
+        return ContextEncoding(vectors.unsqueeze(1), None)
 
 
 class PolyEncoder(SeparableRanker):

@@ -8,7 +8,7 @@ from typing import cast
 
 from tokenizers import Tokenizer
 
-from polyencoder.config import TextConfig
+from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
 from polyencoder.text.context import join_tokens, join_turns, latest_utterances, surround
@@ -36,6 +36,7 @@ class TextEncoder:
         self.pad_id = self._special("pad_token")
         self.start_id = self._special("start_token")
         self.end_id = self._special("end_token")
+        self.empty_ids: list[int] = [] if config.empty_token is None else [self._special("empty_token")]
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
         self._memory = TextMemory(_size, limit=MEMORY)
@@ -74,20 +75,23 @@ class TextEncoder:
         else:
             join = join_tokens
             turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
-        return join(
+        ids = join(
             self.ids(turns),
             start=self.start_id,
             end=self.end_id,
             separator=self.separator_ids,
             max_tokens=self.config.text_truncate,
         )
+        ids = ids if self.config.surround else ids[1:-1]
+        return self._seen(ids) if self.config.truncation == "tokens" else ids
 
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each candidate, surrounded by the start and end tokens."""
         limit = self.config.label_truncate
         found = self.ids(texts, remember=remember)
         if self.config.truncation == "tokens":
-            return [[self.start_id, *ids, self.end_id][:limit] for ids in found]
+            whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
+            return [self._seen(ids[:limit]) for ids in whole]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
@@ -107,13 +111,20 @@ class TextEncoder:
 
     def fingerprint(self) -> str:
         """A digest of all that decides which tokens a text becomes."""
-        return fingerprint([self.tokenizer.to_str(), repr(self.config)])
+        config = ", ".join(f"{name}={value!r}" for name, value in identity(self.config).items())
+        return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         encode = self.tokenizer.encode_batch_fast
         if len(texts) < MANY:
-            return [encode([text], add_special_tokens=False)[0].ids for text in texts]
-        return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+            found = [encode([text], add_special_tokens=False)[0].ids for text in texts]
+        else:
+            found = [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+        return [ids or self.empty_ids for ids in found]
+
+    def _seen(self, ids: list[int]) -> list[int]:
+        """Without padding tokens, which a text may name: a model that ParlAI trained does not see these."""
+        return [i for i in ids if i != self.pad_id] if self.pad_id in ids else ids
 
     def _special(self, name: str) -> int:
         token = getattr(self.config, name)

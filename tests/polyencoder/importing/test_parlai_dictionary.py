@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 from subword_nmt.learn_bpe import learn_bpe
+from tokenizers import ByteLevelBPETokenizer
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
@@ -33,6 +35,9 @@ TEXTS = st.one_of(
 )
 
 
+BYTE_LEVEL = ("gpt2", "slow_bytelevel_bpe", "bytelevelbpe")
+
+
 class Both:
     """A dictionary as ParlAI reads it and as we do."""
 
@@ -40,6 +45,9 @@ class Both:
         self.opt = Opt({"dict_file": str(path), "datapath": str(path.parent), **options})
         self.path = path
         self.theirs = DictionaryAgent(Opt(self.opt))
+        if not path.exists():
+            self.theirs.save(str(path), sort=False)
+            self.theirs = DictionaryAgent(Opt(self.opt))
         self.tokenizer, self.fields = read_parlai_dictionary(path, self.opt)
         self.encoder = TextEncoder(self.tokenizer, TextConfig(text_truncate=1000, **self.fields))
 
@@ -59,13 +67,35 @@ def write_dictionary(path, tokens):
     path.write_text("".join(f"{line}\t{i}\n" for i, line in enumerate(lines)), encoding="utf-8")
 
 
+GPT2_FILES = {"vocab": "encoder.json", "merge": "vocab.bpe"}
+
+
+def learn_bytes(folder, path):
+    """A byte-level vocabulary where ParlAI's `gpt2` has its own, and beside a dictionary."""
+    if not (folder / "gpt2").exists():
+        (folder / "gpt2").mkdir()
+        learner = ByteLevelBPETokenizer(add_prefix_space=False)
+        texts = [WORDS, *(" ".join(WORDS.split()[i:]) for i in range(12)), "C:\\new\\table\\new\\table \\xc4\\n"]
+        learner.train_from_iterator(texts, vocab_size=380, min_frequency=2, show_progress=False)
+        learner.save_model(str(folder / "gpt2"))
+        (folder / "gpt2" / "vocab.json").rename(folder / "gpt2" / "encoder.json")
+        (folder / "gpt2" / "merges.txt").rename(folder / "gpt2" / "vocab.bpe")
+    for name, file in GPT2_FILES.items():
+        end = {"vocab": "vocab.json", "merge": "merges.txt"}[name]
+        Path(f"{path}-{end}").write_bytes((folder / "gpt2" / file).read_bytes())
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """(kind, **options) -> a small dictionary of this kind, with codes learnt by subword-nmt."""
     folder = tmp_path_factory.mktemp("dictionaries")
 
     def make(kind, **options):
-        path = folder / f"{kind}.dict"
+        path = folder / f"{kind}{len(options)}.dict"
+        if kind in BYTE_LEVEL:
+            learn_bytes(folder, path)
+            given = {f"bpe_{name}": str(folder / "gpt2" / file) for name, file in GPT2_FILES.items()}
+            return Both(path, **{"dict_tokenizer": kind, "dict_lower": False, **given, **options})
         if not path.exists():
             tokens = [*dict.fromkeys(WORDS.lower().split()), "\n", "a", "b", "__start__", "at@@", "h", "e", "__newln__"]
             if kind == "bpe":
@@ -94,7 +124,7 @@ def real(data_path, tmp_path_factory):
 
 
 @pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("kind", ["bpe", "re", "split"])
+@pytest.mark.parametrize("kind", ["bpe", "re", "split", "space", *BYTE_LEVEL])
 def test_any_text(kind, lower, made):
     both = made(kind, dict_lower=lower)
 
@@ -107,6 +137,60 @@ def test_any_text(kind, lower, made):
         assert both.agree(text)
 
     check()
+
+
+@pytest.mark.parametrize("kind", BYTE_LEVEL)
+@pytest.mark.parametrize(
+    "options", [{"bpe_add_prefix_space": True}, {"bpe_add_prefix_space": False, "dict_lower": True}]
+)
+def test_byte_level_options(kind, options, made):
+    both = made(kind, **options)
+
+    @settings(max_examples=50, deadline=None)
+    @given(TEXTS)
+    @example("")
+    @example("x \\n__START__ \\xc4")
+    def check(text):
+        assert both.agree(text)
+
+    check()
+    turns = ["the cat\nsat", "", "on the mat ."]
+    separator = both.theirs.txt2vec("\n")
+    expected = [i for turn in turns for i in [*separator, *both.theirs.txt2vec(turn)]][len(separator) :]
+    assert both.encoder.context_ids(turns) == [1, *expected, 2]
+
+
+def test_the_merges_of_gpt2_come_from_its_vocabulary(made):
+    """Without the files in ParlAI's data folder, which other machines have not."""
+    both = made("gpt2")
+    learnt = (both.path.parent / "gpt2" / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    merges = json.loads(both.tokenizer.to_str())["model"]["merges"]
+    assert [" ".join(pair) for pair in merges] == learnt
+    assert len(learnt) > 50
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt"])
+def test_missing_files_of_byte_level_dictionaries(file, made, tmp_path):
+    both = made("bytelevelbpe")
+    path = tmp_path / "model.dict"
+    for one in both.path.parent.glob(f"{both.path.name}*"):
+        (tmp_path / one.name.replace(both.path.name, path.name)).write_bytes(one.read_bytes())
+    (tmp_path / f"model.dict-{file}").unlink()
+    with pytest.raises(CheckpointError, match=f"model.dict-{file}: (cannot be read|no such file)"):
+        read_parlai_dictionary(path, both.opt)
+
+
+def test_an_empty_word_of_a_space_dictionary(tmp_path):
+    """Two spaces have an empty word between them: the unknown token, or one of the dictionary."""
+    for words in (["hi"], ["hi", "", "\n"]):
+        path = tmp_path / f"{len(words)}.dict"
+        write_dictionary(path, words)
+        both = Both(path, dict_tokenizer="space")
+        for text in ("hi  hi", "", "  ", "hi\nhi hi", "\x1f hi \u2003"):
+            assert both.agree(text), text
+        turns = ["hi", "", "a  hi"]
+        expected = [i for turn in turns for i in [*both.theirs.txt2vec("\n"), *both.theirs.txt2vec(turn)]][1:]
+        assert both.encoder.context_ids(turns) == [1, *expected, 2]
 
 
 @settings(max_examples=500, deadline=None)
@@ -192,9 +276,9 @@ def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(made):
 # ---- errors
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bytelevelbpe", "nltk", "space"])
+@pytest.mark.parametrize("kind", ["nltk", "char"])
 def test_kinds_that_cannot_be_read(kind, made):
-    with pytest.raises(ConfigError, match=f"--dict-tokenizer {kind}; those of bpe, re, split can be read"):
+    with pytest.raises(ConfigError, match=f"--dict-tokenizer {kind}.*; those of bpe, re, split, space, gpt2, .* can"):
         read_parlai_dictionary(made("re").path, {"dict_tokenizer": kind})
 
 

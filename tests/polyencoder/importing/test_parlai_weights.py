@@ -14,7 +14,7 @@ from parlai.agents.transformer.polyencoder import PolyencoderAgent
 from polyencoder.checkpoint import load_weights
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.parlai_weights import convert_parlai
+from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
 from polyencoder.models import build_model
 from polyencoder.text.tokens import pad
 
@@ -80,6 +80,7 @@ def theirs(architecture, **options):
     torch.manual_seed(7)
     agent = AGENTS[architecture].__new__(AGENTS[architecture])
     agent.opt, agent.dict, agent.NULL_IDX, agent.use_cuda = OPT | options, Dictionary(), NULL, False
+    agent.history_reversed = False
     agent.model = agent.build_model().eval()
     with torch.no_grad():
         for weight in agent.model.parameters():
@@ -229,8 +230,13 @@ def test_one_candidate_for_each_context_elsewhere(architecture):
         {"n_encoder_layers": 3},
         {"share_word_embeddings": True},
         {"n_positions": 50},
+        {"variant": "aiayn"},
+        {"variant": "bart", "n_segments": 0},
+        {"variant": "prelayernorm"},
+        {"variant": "prelayernorm", "n_segments": 0, "embeddings_scale": True, "learn_positional_embeddings": False},
+        {"variant": "aiayn", "reduction_type": "mean", "activation": "relu", "n_segments": 0},
     ],
-    ids=lambda options: "=".join(map(str, *options.items())),
+    ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )
 def test_other_options(architecture, options):
     contexts = sequences(CONTEXT_LENGTHS, seed=1)
@@ -328,15 +334,12 @@ def test_second_names_of_a_bi_encoder_may_be_absent():
 @pytest.mark.parametrize(
     ("architecture", "option", "value"),
     [
-        ("bi", "share_encoders", True),
         ("bi", "use_memories", True),
-        ("bi", "wrap_memory_encoder", True),
-        ("bi", "normalize_sent_emb", True),
-        ("bi", "variant", "prelayernorm"),
-        ("poly", "variant", "aiayn"),
+        ("bi", "variant", "another"),
+        ("poly", "variant", "another"),
         ("poly", "poly_attention_type", "multihead"),
         ("poly", "codes_attention_type", "multihead"),
-        ("cross", "variant", "bart"),
+        ("cross", "activation", "swish"),
         ("cross", "reduction_type", "none_with_pos_embs"),
     ],
 )
@@ -354,7 +357,73 @@ def test_codes_attention_without_codes_does_not_matter():
 
 def test_an_absent_option():
     """ParlAI's own default when it has one: `variant` is then aiayn. Else the option is named."""
-    for option, message in {"variant": "--variant aiayn", "n_heads": "no `n_heads`"}.items():
-        opt = {name: value for name, value in OPT.items() if name != option}
-        with pytest.raises(CheckpointError, match=message):
-            convert(None, "cross", state={}, opt=opt)
+    agent = theirs("cross", variant="aiayn")
+    opt = {name: value for name, value in agent.opt.items() if name != "variant"}
+    assert convert(agent, "cross", opt=opt)[0].backbone["embedding_norm"] is False
+    opt.pop("n_heads")
+    with pytest.raises(CheckpointError, match="no `n_heads`"):
+        convert(agent, "cross", opt=opt)
+
+
+# ---- the bi-encoder's defaults in ParlAI
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"output_scaling": 0.06}, {"normalize_sent_emb": True, "output_scaling": 0.06}]
+)
+@pytest.mark.parametrize("variant", ["aiayn", "xlm"])
+@pytest.mark.parametrize("memories", [{}, {"wrap_memory_encoder": True, "share_word_embeddings": False}])
+def test_shared_encoders(options, variant, memories):
+    """A perceptron stands behind the candidates' encoder. With fixed and batch candidates each has length 1."""
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    options = {"share_encoders": True, "reduction_type": "mean", "variant": variant, **options, **memories}
+    expected, found = scores_of_both("bi", contexts, candidates, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    assert expected.std(dim=0).min() > 1e-4 * expected.abs().max()
+    config, _ = convert(theirs("bi", **options), "bi")
+    assert config.share_encoders
+    assert config.candidate_mlp
+
+
+def test_normalized_vectors():
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    expected, found = scores_of_both("bi", contexts, candidates, normalize_sent_emb=True)
+    assert_same_scores(expected, found)
+    assert found.abs().max() <= 1 + 1e-5
+
+
+def test_inline_candidates_of_normalized_vectors():
+    """ParlAI divides each dimension by its length over an example's candidates; there is no such vector of one."""
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both("bi", contexts, candidates, index, normalize_sent_emb=True)
+    assert (expected - found).abs().max() > 0.1
+    assert batch_dependence(OPT | {"normalize_sent_emb": True}, "bi")
+    assert not batch_dependence(OPT | {"normalize_sent_emb": True}, "poly")  # which does not look at it
+
+
+def test_mean_of_the_variant_that_normalizes_last():
+    """Behind its last normalization ParlAI does not mask: padding counts with that one's bias."""
+    contexts = sequences((6, 6, 6), seed=1)
+    options = {"variant": "prelayernorm", "reduction_type": "mean"}
+    candidates, index = inline(len(contexts), (4, 4, 4, 4))
+    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
+    assert_same_scores(expected, found)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
+    assert (expected - found).abs().max() > 1e-3
+    assert batch_dependence(OPT | options, "bi")
+    assert not batch_dependence(OPT | options | {"variant": "aiayn"}, "bi")
+
+
+@pytest.mark.parametrize("variant", ["aiayn", "xlm", "prelayernorm"])
+def test_training_reaches_all_weights_of_a_shared_model(variant):
+    """Packed for learning, too, outputs are the same, and every parameter has a gradient."""
+    model = ours(theirs("bi", share_encoders=True, variant=variant), "bi")
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    with torch.no_grad():
+        expected = model(contexts, candidates)
+    found = model(contexts, candidates)
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []

@@ -1,0 +1,160 @@
+"""ParlAI's byte-level dictionaries, `gpt2`, `slow_bytelevel_bpe` and `bytelevelbpe`, as fast tokenizers.
+
+All three are GPT-2's way: text is cut by a pattern, its bytes are written as 256 signs, and merges join these. They
+differ in what `X.dict` calls a token. `bytelevelbpe` writes the signs as they are; the other two write `\\x` and two
+digits for each byte of a sign that is not ASCII, and `gpt2` leaves its merges in ParlAI's data folder. These need not
+be there: a merge is what makes a token of two earlier ones, so the vocabulary, first learnt first, gives them back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import regex
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from polyencoder.errors import CheckpointError
+from polyencoder.importing.bpe import Merge, read_merges
+from polyencoder.importing.patterns import class_of
+
+__all__ = ["BYTE_LEVEL", "byte_level"]
+
+_SPACE = "\u0120"  # the sign for the byte 32
+# GPT-2's, with Python's `regex` saying what letters, numbers and spaces are
+_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?[{L}]+| ?[{N}]+| ?[^{s}{L}{N}]+|[{s}]+(?![^{s}])|[{s}]+"
+_ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
+# What ParlAI adds behind a vocabulary, and no merge makes
+_ADDED = re.compile(r"__(?:p1|p2|FP16_PAD_\d+)__")
+
+
+def byte_level(
+    dict_file: Path, kind: str, tokens: list[str], special: list[str], *, prefix_space: bool | None
+) -> tuple[Tokenizer, str | None]:
+    """The tokenizer, and the token of an empty text, if that has one.
+
+    Args:
+        dict_file: `X.dict`.
+        kind: one of `BYTE_LEVEL`.
+        tokens: all of the dictionary's tokens, in the order of their ids.
+        special: those for padding, start, end and unknown.
+        prefix_space: ParlAI's `--bpe-add-prefix-space`.
+    """
+    own = set(special)
+    if kind == "bytelevelbpe":
+        names = {token: _whole(token, i) for i, token in enumerate(tokens)}
+        merges = read_merges(f"{dict_file}-merges.txt")
+    else:
+        names = {token: token if token in own else _signs(token, i) for i, token in enumerate(tokens)}
+        learnt = [name for token, name in names.items() if token not in own]
+        merges = _merges_of(learnt) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
+    vocabulary = {name: i for i, name in enumerate(names.values())}
+    if len(vocabulary) < len(tokens):
+        raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a byte-level dictionary")
+    for merge in merges:
+        if missing := [piece for piece in (*merge, "".join(merge)) if piece not in vocabulary]:
+            raise CheckpointError(f"{dict_file}: has no token {missing[0]!r}, of which its merges are made")
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    if kind == "bytelevelbpe":  # Hugging Face's tokenizer, in ParlAI too, where special tokens are found in texts
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space is not False)
+        tokenizer.add_tokens([AddedToken(token, normalized=True, special=False) for token in special])
+        return tokenizer, None
+    classes = {name: class_of(escape, regex) for name, escape in {"L": r"\p{L}", "N": r"\p{N}", "s": r"\s"}.items()}
+    pattern = re.sub(r"\{([LNs])\}", lambda match: classes[match[1]], _PATTERN)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    if prefix_space:
+        tokenizer.normalizer = normalizers.Prepend(" ")
+    return tokenizer, _SPACE if prefix_space else None
+
+
+def _from_dict(_: Path, tokens: list[str], special: list[str]) -> list[str]:
+    """`gpt2`: behind the file's tokens those that ParlAI's reading of a file changes, `\\n` in two characters."""
+    return [*tokens, *map(_as_written, tokens)]  # which are mostly the same
+
+
+def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[str]:
+    """`bytelevelbpe`: behind the file's tokens all that are in the vocabulary."""
+    vocabulary = _read_vocabulary(path)
+    return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
+
+
+def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
+    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's writing, whatever the dictionary says."""
+    return [*special, *map(_written, _read_vocabulary(path)), *filter(_ADDED.fullmatch, tokens)]
+
+
+BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
+    "gpt2": _from_dict,
+    "slow_bytelevel_bpe": _from_vocabulary_alone,
+    "bytelevelbpe": _from_vocabulary,
+}
+"""For each kind, (`X.dict`, its tokens, the special ones) -> the tokens that ParlAI has, in the order of their ids."""
+
+
+def _read_vocabulary(dict_file: Path) -> dict[str, int]:
+    """The tokens of `X.dict-vocab.json` and their numbers there."""
+    path = f"{dict_file}-vocab.json"
+    try:
+        vocabulary = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the dictionary's vocabulary") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(vocabulary, dict) or not all(isinstance(i, int) for i in vocabulary.values()):
+        raise CheckpointError(f"{path}: not a vocabulary, tokens with their numbers")
+    return vocabulary
+
+
+def _as_written(token: str) -> str:
+    """A token before `\\n`, `\\t` and `\\r` in two characters were read as one."""
+    return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+
+
+def _whole(token: str, index: int) -> str:
+    """A token's name; another one for what reading has changed, as no text has it."""
+    return token if token == _as_written(token) else f"__read_as_{index}__"
+
+
+def _written(signs: str) -> str:
+    """ParlAI's writing of a token of signs."""
+    return "".join(chr(b) if 32 <= b <= 127 else f"\\{hex(b).lstrip('0')}" for b in signs.encode())
+
+
+def _signs(token: str, index: int) -> str:
+    """The signs of a token in ParlAI's writing."""
+
+    def decoded(match: re.Match[str]) -> str:
+        try:
+            return bytes.fromhex(match[0].replace("\\x", "")).decode()
+        except UnicodeDecodeError:
+            return match[0]
+
+    return _ESCAPED.sub(decoded, _whole(token, index))
+
+
+def _merges_of(tokens: Iterable[str]) -> list[Merge]:
+    """The merges of a vocabulary, given in the order in which they were learnt.
+
+    Earlier merges take a token apart into two pieces, which its own joins.
+    """
+    ranks: dict[Merge, int] = {}
+    for token in tokens:
+        if len(token) > 1 and not _ADDED.fullmatch(token):
+            pieces = list(token)
+            while len(pieces) > 2:
+                rank, i = min((ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(pieces)))
+                if rank == len(ranks):
+                    break
+                pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+            if len(pieces) == 2:
+                ranks.setdefault((pieces[0], pieces[1]), len(ranks))
+    return list(ranks)

@@ -1,0 +1,132 @@
+"""A transformer of ParlAI's as an encoder of Hugging Face: the same tensors under other names, the same outputs.
+
+Where ParlAI's `--variant` puts its normalizations decides the class:
+
+xlm, bart      embeddings, normalization, layers that normalize behind each block: BERT
+aiayn          the same without the normalization of the embeddings: BERT with an identity in its place
+prelayernorm   layers that normalize before each block, normalization of the outputs: RoBERTa-PreLayerNorm, with an
+               identity in the place of its normalization of the embeddings
+
+Word embeddings that ParlAI multiplies at run time (`--embeddings-scale`) are multiplied here, once; sinusoidal
+positions are a table like learnt ones; an encoder without segment embeddings gets zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.backbone import first_position, scratch_config
+from polyencoder.importing.folder import weights_and_biases
+
+__all__ = ["ENCODER_OPTIONS", "VARIANTS", "WORD_EMBEDDINGS", "encoder_config", "encoder_names", "encoder_weights"]
+
+# The options that shape an encoder, with the defaults of ParlAI's modules; None where they have none
+ENCODER_OPTIONS: dict[str, Any] = {
+    "embedding_size": None,
+    "ffn_size": None,
+    "n_heads": None,
+    "n_layers": None,
+    "n_encoder_layers": -1,
+    "n_segments": 0,
+    "variant": "aiayn",
+    "activation": "relu",
+    "embeddings_scale": False,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+
+_POST, _PRE = "bert", "roberta-prelayernorm"
+VARIANTS = {"xlm": _POST, "bart": _POST, "aiayn": _POST, "prelayernorm": _PRE}
+
+# ParlAI's tensors -> those of both classes
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
+_POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
+_LAYER = {
+    "attention.q_lin": "attention.self.query",
+    "attention.k_lin": "attention.self.key",
+    "attention.v_lin": "attention.self.value",
+    "attention.out_lin": "attention.output.dense",
+    "ffn.lin1": "intermediate.dense",
+    "ffn.lin2": "output.dense",
+}
+
+# ParlAI's normalizations -> those of each class: of a layer, and of the whole
+_LAYER_NORMS = {
+    _POST: {"norm1": "attention.output.LayerNorm", "norm2": "output.LayerNorm"},
+    _PRE: {"norm1": "attention.LayerNorm", "norm2": "intermediate.LayerNorm"},
+}
+_NORMS = {
+    "xlm": {"norm_embeddings": "embeddings.LayerNorm"},
+    "bart": {"norm_embeddings": "embeddings.LayerNorm"},
+    "aiayn": {},
+    "prelayernorm": {"norm_embeddings": "LayerNorm"},
+}
+
+_NULL = 0  # ParlAI's dictionaries begin with their padding token
+
+
+def encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
+    """Each tensor of an encoder of ParlAI's -> its name in the Hugging Face class."""
+    names = {"embeddings.weight": WORD_EMBEDDINGS, "position_embeddings.weight": _POSITIONS}
+    names |= weights_and_biases(_NORMS[opt["variant"]])
+    if opt["n_segments"] >= 1:
+        names["segment_embeddings.weight"] = _SEGMENTS
+    for i in range(opt["n_layers"]):
+        modules = _LAYER | _LAYER_NORMS[VARIANTS[opt["variant"]]]
+        names |= weights_and_biases({f"layers.{i}.{old}": f"encoder.layer.{i}.{new}" for old, new in modules.items()})
+    return names
+
+
+def encoder_weights(
+    state: Mapping[str, Tensor], prefix: str, opt: Mapping[str, Any], *, longest: int
+) -> dict[str, Tensor]:
+    """The tensors of the encoder at `prefix`, in float32, as those of the Hugging Face class.
+
+    `longest`: how many tokens a sequence can have. Where ParlAI has fewer positions, and would stop with an error, the
+    last one is that of all that follow.
+    """
+    tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder_names(opt).items()}
+    if opt["embeddings_scale"]:
+        tensors[WORD_EMBEDDINGS] = tensors[WORD_EMBEDDINGS] * math.sqrt(opt["embedding_size"])
+    tensors[_SEGMENTS] = _at_least_two_rows(tensors.get(_SEGMENTS, tensors[WORD_EMBEDDINGS][:0]))
+    positions = tensors[_POSITIONS]
+    before = positions.new_zeros(_first_position(opt), positions.size(1))
+    behind = positions[-1:].expand(max(longest - len(positions), 0), -1)
+    tensors[_POSITIONS] = torch.cat([before, positions, behind])
+    return tensors
+
+
+def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The configuration for `build_backbone` of the encoder with these options and weights."""
+    config = scratch_config(
+        vocabulary_size=weights[WORD_EMBEDDINGS].size(0),
+        dim=opt["embedding_size"],
+        n_layers=opt["n_layers"],
+        n_heads=opt["n_heads"],
+        ffn_dim=opt["ffn_size"],
+        n_positions=weights[_POSITIONS].size(0),
+        activation=opt["activation"],
+        dropout=opt["dropout"],
+        attention_dropout=opt["attention_dropout"],
+        pad_id=_NULL,
+        layer_norm_eps=1e-5,
+    )
+    config |= {"model_type": VARIANTS[opt["variant"]], "type_vocab_size": weights[_SEGMENTS].size(0)}
+    return config if opt["variant"] in ("xlm", "bart") else config | {"embedding_norm": False}
+
+
+def _first_position(opt: Mapping[str, Any]) -> int:
+    return first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
+
+
+def _at_least_two_rows(segments: Tensor) -> Tensor:
+    """Segment embeddings [2 or more, dim], zeros for those that ParlAI's encoder has not.
+
+    With two, a cross-encoder can start from any of these encoders.
+    """
+    return torch.cat([segments, segments.new_zeros(max(2 - segments.size(0), 0), segments.size(1))])

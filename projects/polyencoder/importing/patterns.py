@@ -1,0 +1,37 @@
+"""What Python takes for a letter, a space or a lower-case word, as the `tokenizers` library's patterns and rules."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+__all__ = ["class_of", "lower_case", "matches", "white_space"]
+
+
+def matches(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """What the pattern, in which \\w and \\s stand in brackets, matches for Python, and nothing between the matches."""
+    pattern = pattern.replace(r"\w", class_of(r"\w")).replace(r"\s", class_of(r"\s"))
+    return pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+
+
+def white_space() -> str:
+    """A pattern for one character that Python's `str.strip` takes off."""
+    return f"[{class_of(chr(92) + 's')}]"
+
+
+def lower_case() -> list[normalizers.Normalizer]:
+    """Python's `str.lower`: it alone looks around a Greek sigma, which is another letter at the end of a word."""
+    before, after = r"(?<=\p{Cased}\p{Case_Ignorable}*Σ)", r"(?!\p{Case_Ignorable}*\p{Cased})"
+    return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]
+
+
+@lru_cache
+def class_of(escape: str, library: Any = re) -> str:
+    """The characters that `\\w` or `\\s` means to `re` (or to `regex`), as ranges for another library's brackets."""
+    surrogates = range(0xD800, 0xE000)  # these are in no text, and no pattern may name them
+    characters = "".join(chr(i) for i in range(0x110000) if i not in surrogates)
+    spans = (match.group() for match in library.finditer(f"{escape}+", characters))
+    return "".join(f"\\x{{{ord(span[0]):x}}}-\\x{{{ord(span[-1]):x}}}" for span in spans)
