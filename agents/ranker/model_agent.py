@@ -102,7 +102,8 @@ class RankerModelAgent(TorchRankerAgent):
                     f"--model-file, and start from this one with --init-model {path}"
                 )
             self._checkpoint = read_ranker_file(path)
-            backbone, pooling = self._checkpoint[0].backbone, pooling_of_checkpoint(self._checkpoint[0], self.architecture)
+            backbone = self._checkpoint[0].backbone
+            pooling = pooling_of_checkpoint(self._checkpoint[0], self.architecture)
         elif opt.get("backbone"):
             given = opt.get("override") or {}  # an encoder keeps its own dropout unless the command says otherwise
             pretrained = load_pretrained(

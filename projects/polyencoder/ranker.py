@@ -92,7 +92,7 @@ class Ranker:
     ) -> Ranker:
         """Load a ranker: a model folder, a model file that `parlai train_model` wrote, or a hub id.
 
-        A model file may also be one of ParlAI's own transformer/biencoder, /polyencoder or /crossencoder.
+        A model file may also be one of ParlAI's own transformer/ranker, /biencoder, /polyencoder or /crossencoder.
 
         Nothing is fetched for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
         Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer

@@ -206,11 +206,11 @@ def test_every_door(model, options, theirs, both, respond, labels, tmp_path):
     """The library, an imported folder, and training that starts from it: the same scores, but for what is learnt."""
     path = theirs(model, **options)
     candidates = [*labels, *ODD]
-    expected = scores(respond(both(model, options)[0], episode("is it", "the owl ?", candidates=candidates)))[0]
+    expected = scores(respond(both(model, options)[0], episode("is it\nthe owl ?", candidates=candidates)))[0]
     assert CliRunner().invoke(app, ["import", str(path), str(tmp_path / "folder")]).exit_code == 0
     for where in (path, tmp_path / "folder"):
         ranker = Ranker.from_pretrained(where, device="cpu")
-        found = {match.text: match.score for match in ranker.rank(["is it", "the owl ?"], candidates)}
+        found = {match.text: match.score for match in ranker.rank(["is it\nthe owl ?"], candidates)}
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
