@@ -21,6 +21,7 @@ from polyencoder.cpu.functions import fast_functions
 from polyencoder.cpu.packing import pack
 from polyencoder.errors import ConfigError, first_line
 from polyencoder.finite import check_finite
+from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
 from polyencoder.text.vocabulary import special_tokens
@@ -186,15 +187,15 @@ def load_pretrained(
     Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
     encoder, CheckpointError when its weights are not finite.
     """
-    with _explaining(name):
+    with _explaining(name) as where:
         # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
         for keys, rate in ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout)):
             for key in keys:
                 if rate is not None and hasattr(config, key):
                     setattr(config, key, rate)
         model = AutoModel.from_pretrained(
-            name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+            name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False, **where
         )
     if not _is_encoder(model):
         raise ConfigError(
@@ -213,23 +214,28 @@ def _is_encoder(model: PreTrainedModel) -> bool:
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
     """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
-    with _explaining(name):
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False)
+    with _explaining(name) as where:
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(f"--backbone {name}: its tokenizer has no fast (tokenizer.json) version")
     return tokenizer.backend_tokenizer, special_tokens(tokenizer)
 
 
 @contextmanager
-def _explaining(name: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what transformers raises for a model that is not there or damaged into one line that names the flag."""
+def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
+    """Give where transformers may look for a model, and turn what it raises into one line that names the flag."""
+    offline = None
+    if not there(name):
+        if reason := hub_id_problem(name):
+            raise ConfigError(f"--backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder")
+        offline = why_no_hub()
+    problem = f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
+    if offline and not was_downloaded(name):
+        raise ConfigError(f"{problem} (not downloaded before, and {offline})")
     try:
-        yield
+        yield {"local_files_only": offline is not None}
     except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
-        raise ConfigError(
-            f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached "
-            f"({first_line(error)})"
-        ) from error
+        raise ConfigError(f"{problem} ({first_line(error)})") from error
 
 
 def scratch_config(

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
 from torch import Tensor
 
 from polyencoder.backbone import backbone_config, load_pretrained, load_tokenizer
@@ -33,9 +31,10 @@ from polyencoder.checkpoint import (
     model_fingerprint,
     save_folder,
 )
+from polyencoder.checks import checked_count
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.build import SHARD_SIZE
@@ -45,6 +44,7 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
+from polyencoder.online import downloaded
 from polyencoder.scoring import ContextEncoding
 from polyencoder.sentence_encoder import sentence_vectors
 from polyencoder.text import TextEncoder, TokenBatch
@@ -106,7 +106,7 @@ class Ranker:
         elif path.is_file():
             parts = (import_parlai if is_parlai_model(path) else load_model_file)(path)
         else:
-            path = path if path.is_dir() else _download(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
+            path = path if path.is_dir() else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
             parts = load_folder(path)
         ranker = cls(*parts, device=device)
         ranker.calibration = read_calibration(path, ranker)
@@ -193,8 +193,8 @@ class Ranker:
         With `min_probability` only those that are at least so likely the right one, perhaps none: a number, or "auto"
         for the threshold of the calibration. ConfigError if the model is not calibrated.
         """
-        if top_k is not None and top_k < 1:
-            raise InputError(f"top_k is {top_k}; it must be at least 1")
+        if top_k is not None:
+            top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability)
         scores = self.score([context], candidates)[0]
         best, order = scores.topk(len(candidates) if top_k is None else min(max(top_k, DEPTH), len(candidates)))
@@ -286,7 +286,7 @@ class Ranker:
             context: its turns, oldest first, or a single text.
             index: what `index` gave, or where one is. Opening it checks that this model made it, which takes up to a
                 second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
-            top_k: how many; None for 10, or all if there are fewer.
+            top_k: how many, or all if there are fewer; None for 10.
             filter: metadata fields and the value that each must have; a list of values stands for any of them.
             exactness: what each result must be at least, "exact", "certified" or "approximate"; None for the fastest
                 way that the index has. `Hit.found` says which it was.
@@ -296,7 +296,7 @@ class Ranker:
                 cross-encoder's calibration.
 
         Raises:
-            InputError: the context is empty, `top_k` is below 1 or above the number of candidates, or `rerank` is no
+            InputError: the context is empty, `top_k` is below 1, or `rerank` is no
                 cross-encoder.
             CheckpointError: there is no index, it is damaged, or another model made it.
             ConfigError: `min_probability` is asked of a model that is not calibrated.
@@ -371,16 +371,5 @@ def _read_graphs(
     path = Path(name)
     if path.is_file():
         raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-    folder = path if path.is_dir() else _download(name, download_patterns(precision))
+    folder = path if path.is_dir() else downloaded(name, download_patterns(precision))
     return folder, load_onnx(folder, precision=precision, device=device)
-
-
-def _download(name: str | os.PathLike[str], patterns: list[str]) -> Path:
-    """The folder where these files of a hub repository are kept."""
-    try:
-        return Path(snapshot_download(os.fspath(name), allow_patterns=patterns))
-    except (OSError, HFValidationError) as error:
-        raise CheckpointError(
-            f"{os.fspath(name)}: no such folder or file, and not a model on the hub that can be reached "
-            f"({first_line(error)})"
-        ) from None

@@ -169,9 +169,18 @@ def test_models_that_are_no_encoders_are_refused(backbone_folder, kind):
 
 
 @pytest.mark.parametrize("load", [load_pretrained, load_tokenizer])
-@pytest.mark.parametrize("name", ["no/such-model", "./no such folder", "/no/such/folder/at/all"])
-def test_a_backbone_that_is_not_there(load, name):
-    with pytest.raises(ConfigError, match=f"^--backbone {name}: neither a folder of") as caught:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no/such-model", "neither a folder of a Hugging Face encoder nor"),
+        ("./no such folder", "no such folder or file; give"),
+        ("/no/such/folder/at/all", "no such folder or file; give"),
+        ("no such folder", "no such folder or file, and no model on the hub can have this name"),
+        ("n" * 300, "no such folder or file, and no model on the hub can have this name"),
+    ],
+)
+def test_a_backbone_that_is_not_there(load, name, problem):
+    with pytest.raises(ConfigError, match=f"^--backbone {name}: {problem}") as caught:
         load(name)
     assert "\n" not in str(caught.value)
 

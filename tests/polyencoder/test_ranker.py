@@ -46,7 +46,7 @@ def test_top_k_is_the_beginning_of_the_whole(separable, sentences, top_k):
 
 @pytest.mark.parametrize("top_k", [0, -1])
 def test_a_top_k_below_one(separable, top_k):
-    with pytest.raises(InputError, match=f"top_k is {top_k}; it must be at least 1"):
+    with pytest.raises(InputError, match=rf"top_k is {top_k} \(int\); it must be at least 1"):
         separable.rank("hi", ["hello"], top_k=top_k)
 
 
@@ -147,7 +147,8 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
     def fail(*arguments, **named):
         raise ConnectionError
 
-    monkeypatch.setattr("polyencoder.ranker.snapshot_download", fail)
+    monkeypatch.setattr("polyencoder.online.why_no_hub", lambda: None)
+    monkeypatch.setattr("polyencoder.online.snapshot_download", fail)
     with pytest.raises(CheckpointError, match=r"^no/such-model: no such folder or file, .* \(ConnectionError\)$"):
         Ranker.from_pretrained("no/such-model")
 
@@ -157,8 +158,10 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
     ranker.save_pretrained(tmp_path / "snapshot")
     asked = {}
     monkeypatch.setattr(
-        "polyencoder.ranker.snapshot_download",
-        lambda name, allow_patterns: asked.update({name: allow_patterns}) or str(tmp_path / "snapshot"),
+        "polyencoder.online.snapshot_download",
+        lambda name, allow_patterns, local_files_only: (
+            asked.update({name: allow_patterns}) or str(tmp_path / "snapshot")
+        ),
     )
     again = Ranker.from_pretrained("someone/model")
     assert asked == {"someone/model": ["config.json", "model.safetensors", "tokenizer.json", "calibration.json"]}

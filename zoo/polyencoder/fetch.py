@@ -21,6 +21,7 @@ from urllib3.exceptions import HTTPError as BrokenTransfer
 
 from polyencoder.errors import CheckpointError
 from polyencoder.files import write_text
+from polyencoder.online import SECONDS, why_no_answer
 
 PAUSE = 2.0  # seconds before the second try; twice as many before each further one
 _TIMEOUT = 10.0, 60.0  # seconds for a connection, and for the next bytes
@@ -31,11 +32,15 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
     """Download `url` to `path`, or go on with it; until all is there and right, `path` does not exist.
 
     Raises:
-        CheckpointError: the file is not there, or the connection broke `tries` times, or the checksum is wrong. What
-            came is kept for the next call, save after a wrong checksum.
+        CheckpointError: the server cannot be reached (which is known in seconds), the file is not there, or the
+            connection broke `tries` times, or the checksum is wrong. What came is kept for the next call, save after a
+            wrong checksum.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
+    if reason := why_no_answer(url, lambda: _ask(url)):
+        kept = f"; what came before is kept, {part}" if part.is_file() else ""
+        raise CheckpointError(f"{url}: cannot be reached ({reason}){kept}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     for trial in range(tries):
         if trial:
             time.sleep(PAUSE * 2 ** (trial - 1))
@@ -58,6 +63,11 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
         )
     os.replace(part, path)
     _state_file(part).unlink(missing_ok=True)
+
+
+def _ask(url: str) -> None:
+    with get_http_session() as session:
+        session.head(url, timeout=SECONDS)
 
 
 def _go_on(url: str, part: Path) -> None:

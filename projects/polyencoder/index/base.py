@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.checks import checked_count
+from polyencoder.errors import ConfigError
 from polyencoder.scoring import ContextEncoding
 
 Found = Literal["exact", "certified", "approximate"]
@@ -42,10 +43,9 @@ class Hit(NamedTuple):
     """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
 
 
-def check_top_k(top_k: int, *, available: int) -> None:
-    """Raise InputError unless an index with so many candidates has `top_k` of them."""
-    if not 1 <= top_k <= available:
-        raise InputError(f"top_k is {top_k}; the index has {available} candidates, so it must be 1 to {available}")
+def checked_top_k(top_k: int, *, available: int) -> int:
+    """How many candidates a search gives: `top_k`, or all if there are fewer. InputError if it is no count."""
+    return min(checked_count("top_k", top_k), available)
 
 
 def check_exactness(exactness: Found | None) -> None:
@@ -67,7 +67,7 @@ class Index(ABC):
 
         Raises:
             ConfigError: there is no such exactness.
-            InputError: `top_k` is below 1 or above the number of candidates, or the contexts do not fit.
+            InputError: `top_k` is below 1, or the contexts do not fit.
         """
 
     @abstractmethod

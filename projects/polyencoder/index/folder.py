@@ -23,7 +23,7 @@ from torch import Tensor
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, check_top_k
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, checked_top_k
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.exact import scan
 from polyencoder.index.faiss_file import build_faiss, has_faiss
@@ -89,7 +89,7 @@ class FolderIndex(Index):
         self, contexts: ContextEncoding, *, top_k: int, filter: Filter | None = None, exactness: Found | None = None
     ) -> list[list[Hit]]:
         """As in `Index.search`: with the FAISS index if the folder has one, else by scoring everything."""
-        check_top_k(top_k, available=len(self))
+        top_k = checked_top_k(top_k, available=len(self))
         check_exactness(exactness)
         allowed = self.allowed_rows(filter)
         if exactness == "exact" or not has_faiss(self.folder):

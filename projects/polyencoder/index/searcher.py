@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability
 from polyencoder.errors import InputError
-from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, check_top_k
+from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, checked_top_k
 from polyencoder.index.rerank import check_reranker, rerank
 from polyencoder.scoring import ContextEncoding
 
@@ -46,14 +46,12 @@ class Searcher:
         """See `Ranker.search` for the settings and errors."""
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
-        if top_k is not None:
-            check_top_k(top_k, available=len(index))
         check_exactness(exactness)
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index
         self.reranker = reranker
-        self.top_k = min(TOP_K, len(index)) if top_k is None else top_k
+        self.top_k = checked_top_k(TOP_K if top_k is None else top_k, available=len(index))
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
         self.contexts = 0
         self._ranker = ranker

@@ -56,6 +56,10 @@ def ask(run):
     return call
 
 
+def test_more_than_there_are(ask):
+    assert len(ask("--context", "hello", "--top-k", 9)[0]["hits"]) == 8
+
+
 def expected(ranker, context, folder, **settings) -> list[str]:
     return [hit.id for hit in ranker.search(context, folder, **settings)]
 
@@ -168,7 +172,6 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (InputError, "top_k is 9; the index has 8 candidates", ["--top-k", 9]),
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),

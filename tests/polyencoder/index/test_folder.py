@@ -26,9 +26,13 @@ def test_the_first_k(index, contexts):
             assert [hit.id for hit in few] == [hit.id for hit in all_hits[:k]]  # twins that share a row are cut too
 
 
-@pytest.mark.parametrize("k", [0, -1, 11])
-def test_more_than_there_are(index, contexts, k):
-    with pytest.raises(InputError, match=f"top_k is {k}; the index has 10 candidates"):
+def test_more_than_there_are(index, contexts):
+    assert index.search(contexts, top_k=11) == index.search(contexts, top_k=10)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, "2", True, None])
+def test_what_is_no_count(index, contexts, k):
+    with pytest.raises(InputError, match=r"top_k is .*; it must be at least 1, a whole number"):
         index.search(contexts, top_k=k)
 
 

@@ -20,7 +20,7 @@ import torch
 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, check_top_k
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, checked_top_k
 from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.milvus.collection import (
@@ -157,7 +157,7 @@ class MilvusIndex(Index):
             InputError: if `top_k` is below 1 or above the number of candidates, or an argument does not fit.
         """
         total = len(self)
-        check_top_k(top_k, available=total)
+        top_k = checked_top_k(top_k, available=total)
         check_exactness(exactness)
         if contexts.dim != self.dim:
             raise InputError(

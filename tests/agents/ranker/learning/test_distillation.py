@@ -174,7 +174,7 @@ def test_weight_0_needs_no_teacher(make_agent, respond, learnt):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not a model on the hub"),
+        ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not downloaded"),
         ({"teacher_model": "TEXT"}, CheckpointError, "notes.txt"),
         ({"teacher_model": "EMPTY"}, CheckpointError, "no config.json in it; a model folder has"),
         ({"distillation_weight": 1.5}, ConfigError, "--distillation-weight 1.5: must be from 0"),

@@ -1,0 +1,127 @@
+"""Models that are not here: which names are looked up on the Hugging Face hub, and whether it can be reached.
+
+huggingface_hub and transformers try again and again for a minute where there is no network, and take any text for the
+name of a repository.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from huggingface_hub import constants, get_session, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from polyencoder.errors import CheckpointError, first_line
+
+__all__ = [
+    "SECONDS",
+    "downloaded",
+    "hub_id_problem",
+    "is_path",
+    "there",
+    "was_downloaded",
+    "why_no_answer",
+    "why_no_hub",
+]
+
+SECONDS = 5.0
+"""How long an answer of a server is waited for before it counts as out of reach."""
+_FOR = 10.0  # seconds that an answer is good for
+
+_OF_FILES = re.compile(r"\.(jsonl?|safetensors|bin|pth?|ckpt|onnx|opt|dict|checkpoint|txt|[ct]sv|parquet)$", re.I)
+_HUB_ID = re.compile(r"(?=.{1,96}$)([\w.-]+/)?[\w.-]+", re.ASCII)
+
+_asked: dict[str, tuple[float, str | None]] = {}
+
+
+def is_path(name: str | os.PathLike[str]) -> bool:
+    """Whether this can only be a path, whether there is anything at it or not: no hub has a model of such a name."""
+    text = os.fspath(name)
+    looks_so = text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith("/") or "\\" in text
+    return isinstance(name, os.PathLike) or looks_so or bool(_OF_FILES.search(text)) or there(text)
+
+
+def there(name: str | os.PathLike[str]) -> bool:
+    """Whether there is a file or a folder of this name, which may be one that no file can have."""
+    try:
+        return os.path.exists(name)
+    except (OSError, ValueError):
+        return False
+
+
+def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
+    """Why there is nothing of this name on the hub, nor in what was downloaded; None where it is worth a look."""
+    text = os.fspath(name)
+    if is_path(name):
+        hint = f"; did you mean {home}?" if text.startswith("~") and there(home := os.path.expanduser(text)) else ""
+        return f"no such folder or file{hint}"
+    if not _HUB_ID.fullmatch(text):
+        return "no such folder or file, and no model on the hub can have this name, which is NAME or OWNER/NAME there"
+    return None
+
+
+def was_downloaded(name: str | os.PathLike[str]) -> bool:
+    """Whether a model of the hub is in the cache of downloads, by its `config.json`."""
+    return isinstance(try_to_load_from_cache(os.fspath(name), "config.json"), str)
+
+
+def why_no_hub() -> str | None:
+    """Why the hub cannot be asked, within `SECONDS`; None where it can."""
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    url = constants.ENDPOINT
+    reason = why_no_answer(url, lambda: get_session().head(url, timeout=SECONDS))
+    return reason and f"{url} cannot be reached: {reason}"
+
+
+def why_no_answer(url: str, ask: Callable[[], object]) -> str | None:
+    """Why a server says nothing, within `SECONDS`; None where it says anything. Its answer is good for a while.
+
+    In a thread of its own: the look-up of a name knows no time-out.
+    """
+    now = time.monotonic()
+    if url in _asked and now - _asked[url][0] < _FOR:
+        return _asked[url][1]
+    found: list[str | None] = []
+
+    def run() -> None:
+        try:
+            ask()
+            found.append(None)
+        except Exception as error:  # of whatever speaks HTTP for huggingface_hub in this version
+            found.append(first_line(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    reason = found[0] if found else f"no answer in {SECONDS:.0f} seconds"
+    _asked[url] = time.monotonic(), reason
+    return reason
+
+
+def downloaded(name: str | os.PathLike[str], patterns: list[str]) -> Path:
+    """The folder where these files of a hub repository are kept, fetched if they are not there yet.
+
+    Raises:
+        CheckpointError: there is no such repository, or it cannot be reached and was not fetched before.
+    """
+    text = os.fspath(name)
+    if problem := hub_id_problem(name):
+        raise CheckpointError(f"{text:.300}: {problem}")
+    offline = why_no_hub()
+    try:
+        return Path(snapshot_download(text, allow_patterns=patterns, local_files_only=offline is not None))
+    except (OSError, HFValidationError) as error:
+        raise CheckpointError(
+            f"{text}: no such folder or file, and "
+            + (
+                f"not downloaded before ({offline})"
+                if offline
+                else f"not a model on the hub that can be reached ({first_line(error)})"
+            )
+        ) from None

@@ -1,0 +1,108 @@
+"""Without a network: an error within seconds that says so, and no look-up of what can only be a path."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from polyencoder import online
+from polyencoder.errors import CheckpointError
+from polyencoder.online import downloaded, hub_id_problem, is_path, why_no_answer
+
+
+@pytest.fixture
+def silent_server():
+    """The address of a server that takes connections and says nothing, and what counts them."""
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept():
+            while True:
+                try:
+                    connections.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", connections
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["./name", "../x", "/x", "~/x", "~user", "a/b/c", "a/", "a\\b", "x.safetensors", "runs/model.pt", Path("a")],
+)
+def test_paths(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert is_path(name)
+    assert hub_id_problem(name).startswith("no such folder or file")
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2", "a/b.c"])
+def test_ids(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not is_path(name)
+    assert hub_id_problem(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "n" * 97, "n" * 300, "é", "a:b", "a\nb", "\0"])
+def test_what_no_hub_has(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "no model on the hub can have this name" in hub_id_problem(name)
+
+
+def test_a_home_that_no_shell_has_put_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").touch()
+    assert hub_id_problem("~/model") == f"no such folder or file; did you mean {tmp_path / 'model'}?"
+
+
+def test_offline_by_choice(no_network):
+    with pytest.raises(CheckpointError, match=r"not downloaded before \(HF_HUB_OFFLINE is set\)"):
+        downloaded("no/such-model", ["config.json"])
+
+
+def test_a_server_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(online, "SECONDS", 0.05)
+    never = threading.Event()
+    assert why_no_answer("http://silent", never.wait) == "no answer in 0 seconds"
+    never.set()
+
+    def fail():
+        raise OSError("no route to host")
+
+    assert why_no_answer("http://away", fail) == "no route to host"
+    assert why_no_answer("http://there", lambda: None) is None
+    assert why_no_answer("http://away", lambda: None) == "no route to host"  # not asked again at once
+
+
+LOADS = {
+    "a ranker": "from polyencoder import Ranker; Ranker.from_pretrained('no/such-model')",
+    "a backbone": "from polyencoder import Ranker; Ranker.from_backbone('no/such-model')",
+    "a tokenizer": "from polyencoder.backbone import load_tokenizer; load_tokenizer('no/such-model')",
+}
+
+
+@pytest.mark.parametrize("what", LOADS)
+def test_a_hub_is_asked_once(what, silent_server, tmp_path):
+    """transformers and huggingface_hub would ask it for most of a minute."""
+    address, connections = silent_server
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
+    environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    code = f"import polyencoder.online as o; o.SECONDS = 0.5; {LOADS[what]}"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    last = result.stderr.strip().splitlines()[-1]
+    assert f"{address} cannot be reached" in last
+    assert len(connections) == 1
