@@ -46,6 +46,7 @@ def change(index: FolderIndex) -> int:
             index.compact()
         if n % 4 == 0:
             index.build_faiss("flat" if n % 8 else "hnsw")
+    time.sleep(random.uniform(0.05, 0.15))  # the other writer looks every 0.05 s whether it is its turn
     return n
 
 
