@@ -19,7 +19,8 @@ from torch import nn
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
 from polyencoder.index import candidates_from, open_index
 from polyencoder.index.meta import separable
-from polyencoder.ranker import Context, Ranker
+from polyencoder.protocol import Context
+from polyencoder.ranker import Ranker
 
 __all__ = ["measure"]
 

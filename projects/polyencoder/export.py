@@ -10,28 +10,37 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from polyencoder.calibration import CalibratedRanker, calibration_file
 from polyencoder.card import Run, model_card
-from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder
+from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder, model_fingerprint, save_folder
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.evaluation import RecallChange, recall_change
 from polyencoder.files import replacing
+from polyencoder.reading.examples import Example
+from polyencoder.scorer import Scorer
 
-if TYPE_CHECKING:
-    from polyencoder.onnx import RecallChange
-    from polyencoder.ranker import Ranker
-    from polyencoder.reading.examples import Example
-
-__all__ = ["export_folder"]
+__all__ = ["export_folder", "save_ranker"]
 
 README = "README.md"
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 
+def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
+    """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
+    save_folder(folder, ranker.model, ranker.text, dtype=dtype)
+    if ranker.calibration is None:
+        calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
+    else:
+        fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
+        replace(ranker.calibration, fingerprint=fingerprint).save(folder)
+
+
 def export_folder(
-    ranker: Ranker,
+    ranker: CalibratedRanker,
     folder: str | os.PathLike[str],
     *,
     dtype: WeightDtype = "float32",
@@ -66,7 +75,7 @@ def export_folder(
     _check_target(target)
     change = None
     with _placing(target) as made:
-        ranker.save_pretrained(made, dtype=dtype)
+        save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
@@ -79,10 +88,9 @@ def export_folder(
 
 def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[Example]) -> RecallChange | None:
     """The graphs of the model in this folder, which has the weights as they were rounded."""
-    from polyencoder.onnx import export_onnx, quantize_int8, recall_change
-    from polyencoder.ranker import Ranker
+    from polyencoder.onnx import export_onnx, load_onnx, quantize_int8  # an extra, which few need
 
-    ranker = Ranker(*load_folder(folder), device="cpu")
+    ranker = Scorer(*load_folder(folder), device="cpu")
     contexts = (" ".join([context] if isinstance(context, str) else context) for context, _, _ in examples[:_CHECKED])
     export_onnx(ranker, folder, check_texts=[text for text in contexts if text.strip()])
     if not int8:
@@ -90,8 +98,8 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
     quantize_int8(folder)
     if not examples:
         return None
-    quantized = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
-    ranker = Ranker(ranker.model, ranker.text, device=device)
+    quantized = Scorer(*load_onnx(folder, precision="int8", device="cpu"), device="cpu")
+    ranker = Scorer(ranker.model, ranker.text, device=device)
     return recall_change(ranker, quantized, examples)
 
 

@@ -6,23 +6,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from huggingface_hub import HfApi
 
+from polyencoder.calibration import CalibratedRanker
 from polyencoder.card import model_card
 from polyencoder.checkpoint import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export import export_folder
 
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
-
 __all__ = ["push"]
 
 
 def push(
-    ranker: Ranker,
+    ranker: CalibratedRanker,
     repo_id: str,
     *,
     private: bool | None = None,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
 
 from polyencoder.backbone import backbone_config, load_pretrained, load_tokenizer
 from polyencoder.calibration import (
     DEPTH,
     Calibration,
     LeastProbability,
-    calibration_file,
     least_probability,
     read_calibration,
 )
@@ -28,13 +25,12 @@ from polyencoder.checkpoint import (
     WeightDtype,
     load_folder,
     load_model_file,
-    model_fingerprint,
-    save_folder,
 )
 from polyencoder.checks import checked_count
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.export import save_ranker
+from polyencoder.hub import push
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.build import SHARD_SIZE
@@ -43,14 +39,12 @@ from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker, build_model
+from polyencoder.models import RankerModel, build_model
 from polyencoder.online import downloaded
-from polyencoder.scoring import ContextEncoding
+from polyencoder.protocol import Context
+from polyencoder.scorer import Scorer
 from polyencoder.sentence_encoder import sentence_vectors
-from polyencoder.text import TextEncoder, TokenBatch
-
-Context = Sequence[str] | str
-"""A dialogue: its turns, oldest first, persona lines before them; or a single text."""
+from polyencoder.text import TextEncoder
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.onnx`)."""
@@ -67,7 +61,7 @@ class Ranked(NamedTuple):
     """How likely it is the right one; None if the model is not calibrated."""
 
 
-class Ranker:
+class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly- or cross-encoder.
 
     >>> ranker = Ranker.from_pretrained("path-or-hub-id")
@@ -76,9 +70,7 @@ class Ranker:
     """
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model = model.to(self.device).eval()
-        self.text = text
+        super().__init__(model, text, device=device)
         self.calibration: Calibration | None = None
         """Makes probabilities of scores, where `polyencoder calibrate` has fitted it."""
 
@@ -146,11 +138,7 @@ class Ranker:
         `dtype` is that of the weights in the file, float32, float16 or bfloat16: half the size, and rounded. Raises
         CheckpointError when the folder is a file, or a weight is too large for float16.
         """
-        save_folder(folder, self.model, self.text, dtype=dtype)
-        if self.calibration is None:
-            calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
-        else:
-            replace(self.calibration, fingerprint=model_fingerprint(self.model, self.text, dtype=dtype)).save(folder)
+        save_ranker(self, folder, dtype=dtype)
 
     def push_to_hub(
         self,
@@ -176,8 +164,6 @@ class Ranker:
         Raises:
             CheckpointError: the hub cannot be reached, or refuses; its reason is in the message.
         """
-        from polyencoder.hub import push  # exports, which needs this class
-
         return push(self, repo_id, private=private, token=token, dtype=dtype, readme=readme)
 
     def rank(
@@ -207,21 +193,6 @@ class Ranker:
         if least is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
         return ranked[:top_k]
-
-    @torch.inference_mode()
-    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
-        """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
-        if isinstance(contexts, str):
-            raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
-        if isinstance(candidates, str):
-            raise InputError("candidates is one text; give a list of texts")
-        if not candidates:
-            raise InputError("no candidate to rank: the list of candidates is empty")
-        if isinstance(self.model, CrossEncoder):
-            scores = self.model.score(self._context_tokens(contexts), self.text.candidates(candidates).to(self.device))
-        else:
-            scores = self.model.score(self.encode_contexts(contexts), self.encode_candidates(candidates))
-        return scores.float().cpu()
 
     def index(
         self,
@@ -339,33 +310,12 @@ class Ranker:
         )
         return searcher(contexts)
 
-    @torch.inference_mode()
-    def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
-        """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
-        return self._separable().encode_context(self._context_tokens(contexts))
-
-    @torch.inference_mode()
-    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
-        return encode_candidates(self._separable(), self.text, candidates, batch_size=batch_size)
-
-    def _context_tokens(self, contexts: Sequence[Context]) -> TokenBatch:
-        for position, context in enumerate(contexts):
-            if not "".join(context).strip():
-                raise InputError(f"context {position} is empty: it has no text in any of its turns")
-        return self.text.contexts(contexts).to(self.device)
-
-    def _separable(self) -> SeparableRanker:
-        if isinstance(self.model, CrossEncoder):
-            raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
-        return self.model
-
 
 def _read_graphs(
     name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
 ) -> tuple[Path, tuple[RankerModel, TextEncoder]]:
     """The folder of exported graphs, and a ranker's parts that run them."""
-    from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns
+    from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns  # an extra, which few need
     from polyencoder.onnx.runtime import load_onnx
 
     path = Path(name)

@@ -15,7 +15,6 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker import separable_agent
-from parlai.agents.ranker.learning.randomness import seed_everything
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
@@ -23,6 +22,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.index import shards
+from polyencoder.training.randomness import seed_everything
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 torch.set_num_threads(1)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from parlai.agents.ranker.args import MAX_NONFINITE
-from parlai.agents.ranker.learning.finite import FiniteUpdates
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.core.metrics import SumMetric
 from parlai.core.opt import Opt
@@ -25,6 +24,7 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import TrainingError, first_line
 from polyencoder.models import RankerModel
 from polyencoder.training.distributed import gather_objects, sum_gradients
+from polyencoder.training.finite import FiniteUpdates
 
 
 @dataclass(frozen=True)

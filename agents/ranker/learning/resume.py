@@ -11,8 +11,6 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
-from parlai.agents.ranker.learning.finite import DIVERGED
-from parlai.agents.ranker.learning.randomness import random_state, restore_random_state, seed_everything
 from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.exceptions import StopTrainException
 from parlai.core.metrics import Metric
@@ -24,6 +22,8 @@ from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.files import replacing
 from polyencoder.finite import check_finite
 from polyencoder.training.distributed import gather_objects
+from polyencoder.training.finite import DIVERGED
+from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
 LOWER_IS_BETTER = ("loss", "ppl", "mean_rank")  # as ParlAI's training loop has it, whatever the mode says

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyencoder.calibration.probability import (
     DEPTH,
+    CalibratedRanker,
     Calibration,
     LeastProbability,
     calibration_file,
@@ -13,6 +14,7 @@ from polyencoder.calibration.probability import (
 
 __all__ = [
     "DEPTH",
+    "CalibratedRanker",
     "Calibration",
     "LeastProbability",
     "calibration_file",

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.evaluation import example_scores
+from polyencoder.index.searcher import Searcher
+from polyencoder.protocol import TextRanker
 from polyencoder.reading.examples import Example
-
-if TYPE_CHECKING:
-    from polyencoder.index.searcher import Searcher
-    from polyencoder.ranker import Ranker
 
 __all__ = ["Observations", "observe", "observe_search"]
 
@@ -50,7 +47,7 @@ class Observations:
         return Observations(scores, torch.full_like(self.right, -1), (self.among - there.to(self.among)).clamp(min=1))
 
 
-def observe(ranker: Ranker, examples: Sequence[Example]) -> Observations:
+def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
     """The ranking of each example's own candidates; one that it has twice is one."""
     found: list[tuple[list[float], int, int]] = [([], -1, 0)] * len(examples)
     for i, scores in example_scores(ranker, examples):

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,12 +29,11 @@ from torch import Tensor
 from polyencoder.checkpoint import CALIBRATION, model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
+from polyencoder.protocol import TextRanker
 
 __all__ = [
     "DEPTH",
+    "CalibratedRanker",
     "Calibration",
     "LeastProbability",
     "calibration_file",
@@ -103,13 +102,19 @@ class Calibration:
         write_text(calibration_file(model), json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
+class CalibratedRanker(TextRanker, Protocol):
+    """A ranker whose scores can be made probabilities, if it was calibrated."""
+
+    calibration: Calibration | None
+
+
 def calibration_file(model: str | os.PathLike[str]) -> Path:
     """Where the calibration of a model folder, or of a model file, is kept."""
     path = Path(model)
     return path / CALIBRATION if path.is_dir() else path.with_name(f"{path.name}.{CALIBRATION}")
 
 
-def read_calibration(model: str | os.PathLike[str], ranker: Ranker) -> Calibration | None:
+def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
     """The calibration beside a model on disk, for the ranker that was loaded from there.
 
     None if there is none, and, with a warning, if it was fitted to other weights: a model that was trained again must

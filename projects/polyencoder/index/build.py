@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -29,9 +28,7 @@ from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.meta import META, UNFINISHED, Fingerprints, IndexMeta, separable
 from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards
 from polyencoder.index.vectors import VectorDtype, Vectors, check_dtype, vector_files
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
+from polyencoder.protocol import TextRanker
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
@@ -40,7 +37,7 @@ _POLL_SECONDS = 0.2
 def build_index(
     folder: str | os.PathLike[str],
     candidates: Iterable[Candidate],
-    ranker: Ranker,
+    ranker: TextRanker,
     *,
     dtype: VectorDtype = "float32",
     shard_size: int = SHARD_SIZE,

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tqdm import tqdm
 
@@ -18,12 +18,10 @@ from polyencoder.index.build import SHARD_SIZE, build_index
 from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.milvus import MILVUS, MilvusIndex
+from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
-
-if TYPE_CHECKING:
-    from polyencoder.index.milvus.collection import IndexKind
-    from polyencoder.ranker import Ranker
+from polyencoder.protocol import TextRanker
 
 __all__ = ["make_index"]
 
@@ -31,7 +29,7 @@ __all__ = ["make_index"]
 def make_index(
     candidates: Iterable[str | Candidate],
     where: str | os.PathLike[str] | None,
-    ranker: Ranker,
+    ranker: TextRanker,
     *,
     dtype: VectorDtype = "float32",
     faiss: str | None = None,
@@ -84,7 +82,7 @@ def make_index(
 
 
 def _in_milvus(
-    records: Iterator[Candidate], where: str, ranker: Ranker, *, kind: str | None, model_name: str, progress: bool
+    records: Iterator[Candidate], where: str, ranker: TextRanker, *, kind: str | None, model_name: str, progress: bool
 ) -> MilvusIndex:
     if (first := next(records, None)) is None:
         raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")

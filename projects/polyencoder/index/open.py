@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from polyencoder.index.base import Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
+from polyencoder.protocol import TextRanker
 
 __all__ = ["open_index"]
 
 
-def open_index(where: str | os.PathLike[str], ranker: Ranker | Fingerprints, *, attention: str = "basic") -> Index:
+def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> Index:
     """The index at `where`, a folder or `milvus:` and the address of a server or file, for the model that made it.
 
     Args:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.models import CrossEncoder
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Context, Ranker
+from polyencoder.protocol import Context, TextRanker
 
 __all__ = ["check_reranker", "rerank"]
 
 
 @torch.inference_mode()
 def rerank(
-    ranker: Ranker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
+    ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
 ) -> list[list[Hit]]:
     """The hits of each context with its first `k` in the order of a cross-encoder's scores, the others behind them.
 
@@ -56,7 +53,7 @@ def rerank(
     return [[*best, *found[k:]] for best, found in zip(ordered, hits, strict=True)]
 
 
-def check_reranker(ranker: Ranker, *, k: int) -> CrossEncoder:
+def check_reranker(ranker: TextRanker, *, k: int) -> CrossEncoder:
     """The model that re-ranks. Raises InputError if it is no cross-encoder, or `k`, how many it reads, is below 1."""
     if not isinstance(ranker.model, CrossEncoder):
         raise InputError(f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
-from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability
+from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import InputError
 from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, checked_top_k
 from polyencoder.index.rerank import check_reranker, rerank
+from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Context, Ranker
 
 __all__ = ["TOP_K", "Searcher"]
 
@@ -33,13 +30,13 @@ class Searcher:
 
     def __init__(
         self,
-        ranker: Ranker,
+        ranker: CalibratedRanker,
         index: Index,
         *,
         top_k: int | None = None,
         filter: Filter | None = None,
         exactness: Found | None = None,
-        reranker: Ranker | None = None,
+        reranker: CalibratedRanker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
     ) -> None:

@@ -12,21 +12,19 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from polyencoder.checkpoint import load_folder, save_folder
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.catalogue import CATALOGUE, Catalogue
+from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import quantize, vector_files, write_vectors
 from polyencoder.models import SeparableRanker
+from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
 
 Advance = Callable[[int], object]
 """Is told how many more texts are encoded."""
@@ -60,7 +58,7 @@ def encode_here(
     folder: Path, model: SeparableRanker, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
     """Encode the shards that begin at these rows, one after the other."""
-    with closing(Catalogue.open(folder / CATALOGUE)) as catalogue:
+    with closing(Catalogue.open(folder)) as catalogue:
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
             vectors = encode_candidates(model, text, texts, remember=False, progress=advance)
@@ -68,7 +66,7 @@ def encode_here(
 
 
 def encode_in_processes(
-    folder: Path, ranker: Ranker, plan: IndexMeta, shards: Sequence[int], *, workers: int, advance: Advance
+    folder: Path, ranker: TextRanker, plan: IndexMeta, shards: Sequence[int], *, workers: int, advance: Advance
 ) -> None:
     """Encode shards in processes of their own, which share this process's threads, or the machine's GPUs.
 

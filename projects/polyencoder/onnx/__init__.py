@@ -8,16 +8,14 @@ Ranker.from_pretrained("folder", backend="onnx-int8")
 from __future__ import annotations
 
 from polyencoder.onnx.export import export_onnx
-from polyencoder.onnx.quantize import RecallChange, quantize_int8, recall_change
+from polyencoder.onnx.quantize import quantize_int8
 from polyencoder.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
 
 __all__ = [
     "OnnxCrossEncoder",
     "OnnxRanker",
     "OnnxSeparable",
-    "RecallChange",
     "export_onnx",
     "load_onnx",
     "quantize_int8",
-    "recall_change",
 ]

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,10 +28,8 @@ from polyencoder.models import CrossEncoder, RankerModel
 from polyencoder.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
 from polyencoder.onnx.steps import Step, steps_of
+from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder, TokenBatch, pad, surround
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
 
 OPSET = 17  # the first with layer normalisation as one operator
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
@@ -48,7 +45,9 @@ CHECK_TEXTS = (
 )
 
 
-def export_onnx(ranker: Ranker, folder: str | os.PathLike[str], *, check_texts: Sequence[str] | None = None) -> None:
+def export_onnx(
+    ranker: TextRanker, folder: str | os.PathLike[str], *, check_texts: Sequence[str] | None = None
+) -> None:
     """Write a ranker as ONNX graphs, with all that `Ranker.from_pretrained(folder, backend="onnx")` needs.
 
     A bi- or poly-encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder `scorer.onnx`; their inputs and

@@ -1,32 +1,19 @@
-"""int8 graphs for CPUs: weights rounded once, activations at run time; and what that costs in accuracy."""
+"""int8 graphs for CPUs: weights rounded once, activations at run time."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.evaluation import recall_at_1
 from polyencoder.extras import require
 from polyencoder.files import replacing
 from polyencoder.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
-from polyencoder.reading.examples import Example
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
-
-
-class RecallChange(NamedTuple):
-    """R@1 (0 to 1) of a ranker before and after it was quantized."""
-
-    before: float
-    after: float
 
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
@@ -89,12 +76,3 @@ def _narrowing(graph: Any) -> list[str]:
     shapes = {weight.name: tuple(weight.dims) for weight in graph.graph.initializer if len(weight.dims) == 2}
     layers = ((node.name, shapes.get(node.input[1])) for node in graph.graph.node if node.op_type == "MatMul")
     return [name for name, shape in layers if shape is not None and shape[0] > shape[1]]
-
-
-def recall_change(ranker_fp32: Ranker, ranker_int8: Ranker, examples: Sequence[Example]) -> RecallChange:
-    """R@1 of both rankers over the same examples.
-
-    Raises:
-        InputError: there is no example, or a label is not among its candidates.
-    """
-    return RecallChange(recall_at_1(ranker_fp32, examples), recall_at_1(ranker_int8, examples))

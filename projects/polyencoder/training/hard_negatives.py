@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.meta import separable
+from polyencoder.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Ranker
 
 __all__ = ["HardNegatives", "Miner", "parse_ranks"]
 
@@ -63,7 +60,7 @@ class Miner:
         InputError: the ranker is a cross-encoder, or the index is empty.
     """
 
-    def __init__(self, ranker: Ranker, index: Index, settings: HardNegatives) -> None:
+    def __init__(self, ranker: TextRanker, index: Index, settings: HardNegatives) -> None:
         separable(ranker)
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to mine")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from polyencoder.checkpoint import model_fingerprint
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.models import CrossEncoder
+from polyencoder.protocol import Context, TextRanker
 from polyencoder.training.score_cache import ScoreCache
-
-if TYPE_CHECKING:
-    from polyencoder.ranker import Context, Ranker
 
 __all__ = ["Teacher", "shortlist"]
 
@@ -37,7 +34,7 @@ class Teacher:
         asked: how many pairs the ranker was asked for so far.
     """
 
-    def __init__(self, ranker: Ranker, cache: ScoreCache, *, bf16: bool = False) -> None:
+    def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False) -> None:
         self.ranker = ranker
         self.asked = 0
         self._cache = cache

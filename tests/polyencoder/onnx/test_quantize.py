@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.evaluation import recall_at_1
-from polyencoder.onnx import export_onnx, quantize_int8, recall_change
+from polyencoder.evaluation import recall_at_1, recall_change
+from polyencoder.onnx import export_onnx, quantize_int8
 
 
 @pytest.fixture(scope="session")

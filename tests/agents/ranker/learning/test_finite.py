@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from parlai.agents.ranker.learning.finite import FiniteUpdates
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER, read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, TrainingError
 from polyencoder.ranker import Ranker
+from polyencoder.training.finite import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 NAN, INF = float("nan"), float("inf")

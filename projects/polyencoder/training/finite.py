@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
-import parlai.utils.logging as logging
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +13,8 @@ from polyencoder.training.distributed import any_process
 
 __all__ = ["DIVERGED", "FiniteUpdates"]
 
+_log = logging.getLogger(__name__)
+
 DIVERGED = "its training has diverged; a lower --learningrate or a longer --warmup-updates may help"
 
 
@@ -20,7 +22,7 @@ class FiniteUpdates:
     """Counts the updates in a row that have to be left out, and ends training when these are too many.
 
     Args:
-        limit: `--max-nonfinite`, at least 1: this many in a row are an error.
+        limit: at least 1: this many in a row are an error.
     """
 
     def __init__(self, *, limit: int) -> None:
@@ -64,7 +66,7 @@ class FiniteUpdates:
                 f"update {number}: {reason}, as in the {self._limit} updates up to it (--max-nonfinite). What "
                 f"was saved before stays. {DIVERGED.capitalize()}"
             )
-        logging.warning(
+        _log.warning(
             f"update {number}: {reason}, so it is left out. {self._limit - self._in_a_row} more in a row end training "
             f"(--max-nonfinite {self._limit})"
         )

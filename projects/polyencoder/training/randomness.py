@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,19 +16,19 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_state(own: random.Random) -> dict[str, Any]:
-    """The state of all generators and of the agent's own, as tensors, numbers and texts."""
-    name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
+def random_state(own: random.Random | None = None) -> dict[str, Any]:
+    """The state of all generators, and of one of the caller's own, as tensors, numbers and texts."""
+    name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
     return {
         "python": _packed(random),
         "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(place), int(has_gauss), float(gauss)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "agent": _packed(own),
+        "agent": None if own is None else _packed(own),
     }
 
 
-def restore_random_state(state: dict[str, Any], own: random.Random) -> None:
+def restore_random_state(state: dict[str, Any], own: random.Random | None = None) -> None:
     """Put all generators where `random_state` saw them."""
     _unpack(state["python"], random)
     name, keys, *others = state["numpy"]
@@ -36,7 +36,8 @@ def restore_random_state(state: dict[str, Any], own: random.Random) -> None:
     torch.set_rng_state(state["torch"])
     if len(state["cuda"]) == torch.cuda.device_count():  # on another machine a GPU's states have no place
         torch.cuda.set_rng_state_all(state["cuda"])
-    _unpack(state["agent"], own)
+    if own is not None:
+        _unpack(state["agent"], own)
 
 
 def _packed(generator: Any) -> tuple[int, torch.Tensor, float | None]:

@@ -1,0 +1,91 @@
+"""From examples to the tensors of one batch: contexts, the pool of their candidates, and its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from polyencoder.data.pool import CandidatePool, FixedCandidates, batch_pool
+from polyencoder.text import TextEncoder, TokenBatch
+
+__all__ = ["Batch", "Collator", "TrainingExample"]
+
+
+@dataclass(frozen=True)
+class TrainingExample:
+    """A context (its turns, oldest first), the right response to it and, where the data has any, its candidates."""
+
+    turns: Sequence[str]
+    label: str
+    candidates: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step learns from, or one evaluation scores.
+
+    contexts: [batch, length]. pool: the candidates, with the column of each label. candidates: the tokens of the pool's
+    texts, [texts, length]; None where they are not the same in each step, and tokenized by it. turns: the contexts as
+    text, for another model, whose tokenizer is its own.
+    """
+
+    contexts: TokenBatch
+    pool: CandidatePool
+    candidates: TokenBatch | None = None
+    turns: Sequence[Sequence[str]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    def to(self, device: torch.device) -> Batch:
+        candidates = None if self.candidates is None else self.candidates.to(device)
+        return replace(self, contexts=self.contexts.to(device), pool=self.pool.to(device), candidates=candidates)
+
+
+class Collator:
+    """Tokenizes the examples of a batch and pools their candidates, ahead of the step that learns from them.
+
+    Args:
+        text: the model's tokenizer and lengths.
+        candidates: where they come from: "batch", the labels of the batch; "inline", each example's own;
+            "batch-all-cands", those of all examples for each of them; "fixed", the same list for all.
+        fixed: that list.
+        add_label: with fixed candidates, a label that is none of them is one more candidate of its own example.
+        with_turns: keep the contexts as text too.
+    """
+
+    def __init__(
+        self,
+        text: TextEncoder,
+        candidates: str = "batch",
+        *,
+        fixed: FixedCandidates | None = None,
+        add_label: bool = False,
+        with_turns: bool = False,
+    ) -> None:
+        self.text = text
+        self.candidates = candidates
+        self._fixed, self._add_label, self._with_turns = fixed, add_label, with_turns
+
+    def __call__(self, examples: Sequence[TrainingExample]) -> Batch:
+        """The batch of these examples, on the CPU.
+
+        Raises:
+            InputError: an example lacks what its source of candidates takes from it.
+        """
+        own = [example.candidates for example in examples]
+        pool = batch_pool(
+            self.candidates,
+            labels=[example.label for example in examples],
+            candidates=None if None in own else own,  # type: ignore[arg-type]
+            fixed=self._fixed,
+            add_label=self._add_label,
+        )
+        return Batch(
+            contexts=self.text.contexts([example.turns for example in examples]),
+            pool=pool,
+            candidates=self.text.candidates(pool.texts),
+            turns=[example.turns for example in examples] if self._with_turns else None,
+        )

@@ -1,0 +1,119 @@
+"""The examples of a training run: seeded epochs cut into batches, of which every process has its share."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from polyencoder.data.collator import TrainingExample
+from polyencoder.data.episodes import InMemory
+from polyencoder.data.epochs import Episode, Epochs, Reader, Source
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.errors import ConfigError
+
+__all__ = ["Feed", "ahead"]
+
+T = TypeVar("T")
+
+AHEAD = 2  # batches that are made while the model is busy with another one
+
+
+class Feed:
+    """Batches of examples without end, in an order that the seed decides, another one in each epoch.
+
+    Args:
+        source: the episodes, in memory or read as they are needed; each message is an example. A list of
+            `TrainingExample` will do.
+        batch_size: examples of one process.
+        seed: of the order, and of sampled candidates.
+        sampler: draws candidates for examples that have none.
+        reader: which of the processes this is.
+    """
+
+    def __init__(
+        self,
+        source: Source | Sequence[TrainingExample],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        sampler: NegativeSampler | None = None,
+        reader: Reader | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"the batch size is {batch_size}; it must be at least 1")
+        self.source: Source = InMemory(map(_episode, source)) if isinstance(source, Sequence) else source
+        self.batch_size, self.reader = batch_size, reader or Reader()
+        self._seed, self._sampler = seed, sampler
+
+    @property
+    def examples(self) -> int:
+        """How many an epoch has, for all processes together; of a stream, about how many."""
+        return self.source.counts()[1]
+
+    def batches(self, *, seen: int = 0) -> Iterator[list[TrainingExample]]:
+        """The batches of this process after the `seen` examples that it has had in an earlier part of the run."""
+        if seen and self._sampler is not None:
+            self._sampler.skip(seen)
+        epochs = Epochs(
+            self.source,
+            reader=self.reader,
+            seed=self._seed,
+            endless=True,
+            seen=seen,
+            slots=self.batch_size,
+            draw=lambda episode, _: episode,
+        )
+        messages = (message for episode in iter(epochs.take, None) for message in episode)
+        while batch := list(islice(messages, self.batch_size)):
+            yield [self._example(message) for message in batch]
+
+    def _example(self, message: dict[str, Any]) -> TrainingExample:
+        label, candidates = message["labels"][0], message.get("candidates")
+        if candidates is None and self._sampler is not None:
+            candidates = self._sampler.candidates([label])
+        return TrainingExample([message["text"]], label, candidates)
+
+
+def _episode(example: TrainingExample) -> Episode:
+    message: dict[str, Any] = {"text": "\n".join(example.turns), "labels": [example.label]}
+    return [message if example.candidates is None else {**message, "candidates": example.candidates}]
+
+
+def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Iterator[T]:
+    """The items, made by a thread of their own, at most `depth` before they are asked for. Its errors come out here."""
+    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
+    over = threading.Event()
+
+    def put(kind: bool, value: Any) -> bool:
+        while not over.is_set():
+            try:
+                ready.put((kind, value), timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def make() -> None:
+        try:
+            for item in items:
+                if not put(True, item):
+                    return
+            put(False, None)
+        except BaseException as error:  # the reader of the queue raises it
+            put(False, error)
+
+    threading.Thread(target=make, daemon=True).start()
+    try:
+        while True:
+            is_item, value = ready.get()
+            if is_item:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+    finally:
+        over.set()

@@ -1,0 +1,92 @@
+"""A ranker's scores of examples, and the metrics of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyencoder.encoding import BATCH_TOKENS
+from polyencoder.errors import InputError
+from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
+from polyencoder.models import CrossEncoder
+from polyencoder.protocol import TextRanker
+from polyencoder.reading.examples import Example
+from polyencoder.text import token_batches
+
+
+class RecallChange(NamedTuple):
+    """R@1 (0 to 1) of a ranker before and after it was quantized."""
+
+    before: float
+    after: float
+
+
+def evaluate(ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT) -> Tally:
+    """The metrics of a ranker over examples, each ranked among its own candidates; one that it has twice is one.
+
+    Raises:
+        InputError: there is no example, or one whose label is not among its candidates or is the only one.
+    """
+    _check(examples, at_least=2)
+    tally = Tally()
+    for i, scores in example_scores(ranker, examples):
+        _, label, candidates = examples[i]
+        place = {text: column for column, text in reversed(list(enumerate(candidates)))}
+        columns = sorted(place.values())
+        own = scores[columns].float().unsqueeze(0)
+        labels = torch.tensor([columns.index(place[label])])
+        loss = float(torch.nn.functional.cross_entropy(own, labels.to(own.device)))
+        tally.add([of_example(int(ranks(own, labels.to(own.device))), loss, len(candidates), hits_at=hits_at)])
+    return tally
+
+
+def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
+    """R@1 (0 to 1): how often the label is ranked first among the example's candidates.
+
+    Raises:
+        InputError: there is no example, or a label is not among its candidates.
+    """
+    _check(examples, at_least=1)
+    hits = sum(examples[i][2][int(scores.argmax())] == examples[i][1] for i, scores in example_scores(ranker, examples))
+    return hits / len(examples)
+
+
+def recall_change(ranker_fp32: TextRanker, ranker_int8: TextRanker, examples: Sequence[Example]) -> RecallChange:
+    """R@1 of both rankers over the same examples.
+
+    Raises:
+        InputError: there is no example, or a label is not among its candidates.
+    """
+    return RecallChange(recall_at_1(ranker_fp32, examples), recall_at_1(ranker_int8, examples))
+
+
+def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
+    """The scores of each example's candidates, [candidates], with the example's place, in whichever order is quickest.
+
+    A bi- or poly-encoder encodes each different candidate once, and contexts of like length together.
+    """
+    if isinstance(ranker.model, CrossEncoder):
+        for i, (context, _, candidates) in enumerate(examples):
+            yield i, ranker.score([context], candidates)[0]
+        return
+    place = {text: i for i, text in enumerate(dict.fromkeys(text for *_, texts in examples for text in texts))}
+    vectors = ranker.encode_candidates(list(place))
+    lengths = [len(ranker.text.context_ids(context)) for context, *_ in examples]
+    for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
+        contexts = ranker.encode_contexts([examples[i][0] for i in batch])
+        for row, i in enumerate(batch):
+            yield i, ranker.model.score(contexts.select(row), vectors[[place[text] for text in examples[i][2]]])[0]
+
+
+def _check(examples: Sequence[Example], *, at_least: int) -> None:
+    """Raise InputError for what cannot be evaluated."""
+    if not examples:
+        raise InputError("no example to evaluate the ranker on")
+    for number, (_, label, candidates) in enumerate(examples, start=1):
+        if label not in candidates:
+            raise InputError(f"example {number}: the label {label!r} is not among its {len(candidates)} candidates")
+        if len(set(candidates)) < at_least:
+            raise InputError(f"example {number}: the label {label!r} is its only candidate: nothing to rank")

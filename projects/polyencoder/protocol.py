@@ -1,0 +1,38 @@
+"""What indexes, calibration, evaluation, export and training need of a ranker; `Ranker` is one implementation of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from polyencoder.models import RankerModel
+from polyencoder.scoring import ContextEncoding
+from polyencoder.text import TextEncoder
+
+__all__ = ["Context", "TextRanker"]
+
+Context = Sequence[str] | str
+"""A dialogue: its turns, oldest first, persona lines before them; or a single text."""
+
+
+class TextRanker(Protocol):
+    """A model with its tokenizer, on a device: text in, vectors and scores out."""
+
+    model: RankerModel
+    text: TextEncoder
+    device: torch.device
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
+        """The vectors of each context, [contexts, codes, dim] with their mask. InputError for a cross-encoder."""
+        ...
+
+    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
+        """One vector for each candidate, [candidates, dim]. InputError for a cross-encoder."""
+        ...
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
+        """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
+        ...

@@ -1,0 +1,62 @@
+"""`Scorer`: a model with its tokenizer on a device, from texts to vectors and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from polyencoder.encoding import encode_candidates
+from polyencoder.errors import InputError
+from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.protocol import Context
+from polyencoder.scoring import ContextEncoding
+from polyencoder.text import TextEncoder, TokenBatch
+
+__all__ = ["Scorer"]
+
+
+class Scorer:
+    """What `polyencoder.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs."""
+
+    def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.model = model.to(self.device).eval()
+        self.text = text
+
+    @torch.inference_mode()
+    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
+        """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
+        if isinstance(contexts, str):
+            raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
+        if isinstance(candidates, str):
+            raise InputError("candidates is one text; give a list of texts")
+        if not candidates:
+            raise InputError("no candidate to rank: the list of candidates is empty")
+        if isinstance(self.model, CrossEncoder):
+            scores = self.model.score(self._context_tokens(contexts), self.text.candidates(candidates).to(self.device))
+        else:
+            scores = self.model.score(self.encode_contexts(contexts), self.encode_candidates(candidates))
+        return scores.float().cpu()
+
+    @torch.inference_mode()
+    def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
+        """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
+        return self._separable().encode_context(self._context_tokens(contexts))
+
+    @torch.inference_mode()
+    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
+        """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
+        return encode_candidates(self._separable(), self.text, candidates, batch_size=batch_size)
+
+    def _context_tokens(self, contexts: Sequence[Context]) -> TokenBatch:
+        for position, context in enumerate(contexts):
+            if not "".join(context).strip():
+                raise InputError(f"context {position} is empty: it has no text in any of its turns")
+        return self.text.contexts(contexts).to(self.device)
+
+    def _separable(self) -> SeparableRanker:
+        if isinstance(self.model, CrossEncoder):
+            raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
+        return self.model

@@ -1,0 +1,69 @@
+"""The moments of a run at which a callback may do something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from polyencoder.data.collator import Batch
+from polyencoder.models import RankerModel
+from polyencoder.text import TextEncoder
+from polyencoder.training.objective import Outcome
+from polyencoder.training.progress import Goal, Progress
+from polyencoder.training.updates import Updates
+
+__all__ = ["Callback", "Run"]
+
+
+class Run(Protocol):
+    """What a callback sees of the `Trainer`."""
+
+    model: RankerModel
+    text: TextEncoder
+    updates: Updates
+    progress: Progress
+    goal: Goal
+
+    def stop(self, why: str) -> None:
+        """End the run after this step."""
+        ...
+
+    def evaluated(self, report: Mapping[str, float]) -> None:
+        """Tell all callbacks of an evaluation."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Callback:
+    """Does nothing at each moment; a subclass does something at some of them, in the order that the trainer has them.
+
+    `name` is where a checkpoint has the callback's state.
+    """
+
+    name = ""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first step; a checkpoint may put the run where another one stopped."""
+
+    def before_step(self, run: Run, batch: Batch) -> Batch:
+        """The batch that is learnt from, in the place of this one."""
+        return batch
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        """After a batch, in which this process had no example if there is no outcome."""
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        """After an evaluation, whose metrics these are."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last step, and after an error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on needs, in tensors, numbers, texts and containers of them."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` gave."""

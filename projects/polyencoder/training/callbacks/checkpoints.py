@@ -1,0 +1,114 @@
+"""Checkpoints of a run: one file, whole or not there, from which the same command goes on bit by bit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from polyencoder.errors import CheckpointError, TrainingError, first_line
+from polyencoder.files import discard_leftovers, replacing
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.distributed import gather_objects
+from polyencoder.training.objective import Outcome
+
+__all__ = ["Checkpoints"]
+
+FORMAT_VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints(Callback):
+    """Keeps the state of a run after each evaluation, and goes on from it when the run is started again.
+
+    With several processes the first one writes; all of them read. A disk that is full does not end a run, unless it is
+    full at the end.
+
+    Args:
+        path: of the checkpoint.
+        settings: of the run, in plain values: one that was begun with others is not gone on with.
+        every_seconds: write one so often between evaluations, too; None: after evaluations alone.
+    """
+
+    name = "checkpoints"
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, settings: Mapping[str, Any], every_seconds: float | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.resumed = False
+        self._settings, self._every = dict(settings), every_seconds
+        self._written, self._due = time.monotonic(), False
+        self._failed: str | None = None
+
+    def on_start(self, run: Run) -> None:
+        if _is_first():
+            discard_leftovers(self.path)
+        if not gather_objects(self.path.is_file())[0]:
+            return
+        states = self._read()
+        if differing := sorted(
+            name
+            for name in self._settings.keys() | states["settings"].keys()
+            if self._settings.get(name) != states["settings"].get(name)
+        ):
+            name = differing[0]
+            before, now = states["settings"].get(name), self._settings.get(name)
+            raise CheckpointError(
+                f"{self.path}: was begun with {name} {before!r}, not {now!r}; go on with the same settings, or give "
+                "another folder"
+            )
+        run.load_state_dict(states["run"])
+        self.resumed = True
+        _log.info("going on from %s, after %d updates", self.path, run.updates.count)
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        self._due = True  # after the callbacks behind this one have seen the evaluation
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        late = self._every is not None and time.monotonic() - self._written >= self._every
+        if gather_objects(self._due or late)[0]:
+            self.write(run)
+
+    def on_end(self, run: Run) -> None:
+        if self._failed is not None:
+            raise TrainingError(f"{self.path} could not be written: {self._failed}")
+
+    def write(self, run: Run) -> None:
+        """Replace the checkpoint by the run as it is now."""
+        self._due, self._written = False, time.monotonic()
+        state = run.state_dict()
+        if not _is_first():
+            return
+        try:
+            with replacing(self.path) as temporary, open(temporary, "wb") as file:
+                torch.save({"format_version": FORMAT_VERSION, "settings": self._settings, "run": state}, file)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as an error of its own
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            self._failed = cause.strerror or str(cause)
+            _log.error("%s could not be written: %s. Training goes on", self.path, self._failed)
+        else:
+            self._failed = None
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            states = torch.load(self.path, map_location="cpu", weights_only=True)
+        except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
+            raise CheckpointError(f"{self.path}: damaged, cannot go on from it ({first_line(error)})") from None
+        if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
+            raise CheckpointError(f"{self.path}: this version cannot go on from it; give another folder")
+        return states
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0

@@ -1,0 +1,114 @@
+"""Evaluation in the course of a run: how often, the best so far, and when it has stopped getting better."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from polyencoder.errors import ConfigError
+from polyencoder.evaluation import Tally, evaluate
+from polyencoder.protocol import TextRanker
+from polyencoder.reading.examples import Example
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.distributed import gather_objects
+from polyencoder.training.objective import Outcome
+
+__all__ = ["Evaluation", "KeepBest"]
+
+LOWER_IS_BETTER = ("loss", "rank")
+
+
+class Evaluation(Callback):
+    """Ranks the validation examples every so many examples of training, and at the end of the run.
+
+    Args:
+        ranker: that learns.
+        examples: to rank, each with its candidates; every process takes its share.
+        every: examples of training between two evaluations.
+    """
+
+    name = "evaluation"
+
+    def __init__(self, ranker: TextRanker, examples: Sequence[Example], *, every: int) -> None:
+        if every < 1:
+            raise ConfigError(f"evaluation every {every} examples: give 1 or more")
+        self._ranker, self._every = ranker, every
+        rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._examples = examples[rank::processes]
+        self._done = 0  # evaluations by number of examples
+        self._at = -1  # updates at the last one
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        due = run.progress.examples // self._every > self._done
+        if due or run.goal.is_reached(run.progress):
+            self._done = run.progress.examples // self._every
+            self._evaluate(run)
+
+    def _evaluate(self, run: Run) -> None:
+        if self._at == run.updates.count:
+            return
+        self._at = run.updates.count
+        run.model.eval()
+        tally = Tally()
+        shares = gather_objects(dict(evaluate(self._ranker, self._examples).sums) if self._examples else {})
+        for share in shares:
+            tally.merge(share)
+        run.evaluated(tally.report())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done, "at": self._at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._done, self._at = state["done"], state["at"]
+
+
+class KeepBest(Callback):
+    """Writes the model of the best evaluation to a folder, and ends a run that has stopped getting better.
+
+    Args:
+        ranker: that learns; it has `save_pretrained`.
+        folder: where the best is.
+        metric: by which it is the best.
+        patience: so many evaluations in a row without a better one end the run; None: they do not.
+    """
+
+    name = "best"
+
+    def __init__(
+        self, ranker: Any, folder: str | os.PathLike[str], *, metric: str = "hits@1", patience: int | None = None
+    ) -> None:
+        self._ranker, self._folder, self._metric, self._patience = ranker, folder, metric, patience
+        self.report: dict[str, float] | None = None
+        """The metrics of the best evaluation."""
+        self._bad = 0
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        if self._metric not in report:
+            known = ", ".join(report)
+            raise ConfigError(f"no metric {self._metric!r} to choose the best model by; use one of {known}")
+        if not self._is_better(report[self._metric]):
+            self._bad += 1
+            if self._patience is not None and self._bad >= self._patience:
+                run.stop(f"no better {self._metric} in {self._bad} evaluations")
+            return
+        self._bad, self.report = 0, dict(report)
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            self._ranker.save_pretrained(self._folder)
+
+    def _is_better(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        if self.report is None:
+            return True
+        best = self.report[self._metric]
+        return value < best if self._metric in LOWER_IS_BETTER else value > best
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"report": self.report, "bad": self._bad}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.report, self._bad = state["report"], state["bad"]

@@ -1,0 +1,63 @@
+"""All numbers of a training run in one frozen configuration, which a checkpoint keeps and a YAML file can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polyencoder.errors import ConfigError
+from polyencoder.models import FINE_TUNED
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.precision import PrecisionName
+from polyencoder.training.schedule import ScheduleConfig
+
+__all__ = ["TrainingConfig"]
+
+SHARED_CANDIDATES = ("batch", "batch-all-cands")  # which serve every example of a batch
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a ranker is trained. A run ends at whichever of `epochs`, `max_updates` and `max_seconds` comes first."""
+
+    epochs: float | None = 3.0
+    max_updates: int | None = None
+    max_seconds: float | None = None
+    batch_size: int = 32
+    """Examples of one process; with candidates "batch" their labels are each other's negatives."""
+    candidates: str = "batch"
+    """"batch", "inline" or "batch-all-cands"; see `polyencoder.data.collator.Collator`."""
+    gather_negatives: bool = True
+    """With several processes: the candidates of all of them are candidates of every example."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    precision: PrecisionName = "float32"
+    fine_tuned: str = "all_encoder_layers"
+    """Layer freezing: what of the encoder learns; a row of Table 3 (`polyencoder.models.freeze`)."""
+    accumulate: int = 1
+    """Of how many batches an update takes the mean gradient."""
+    clip: float | None = 1.0
+    """The largest norm of an update's gradients; None for no limit."""
+    grad_cache: int = 0
+    """Gradient caching: the memory of so many contexts of the longest length, whatever the batch size; 0: off."""
+    pair_tokens: int = 0
+    """The same for a cross-encoder: the memory of so many tokens; 0: off."""
+    max_nonfinite: int = 5
+    """So many updates in a row whose loss or gradients are not finite end the run with an error."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.max_updates is None and self.max_seconds is None:
+            raise ConfigError("a run without an end: give epochs, max_updates or max_seconds")
+        for name in ("epochs", "max_updates", "max_seconds"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+        for name in ("grad_cache", "pair_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0, for no limit, or more")
+        if self.fine_tuned not in FINE_TUNED:
+            raise ConfigError(f"fine_tuned is {self.fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}")
+        if self.candidates == "batch" and self.batch_size == 1:
+            raise ConfigError(
+                "with candidates 'batch' the labels of a batch are each other's negatives, so batch_size must be at "
+                "least 2: one candidate leaves nothing to learn"
+            )

@@ -1,0 +1,75 @@
+"""One step of several processes, as one process with the examples of all of them would do it.
+
+Every process has a batch of its own. In each step they tell each other what their candidates are, encode each different
+text once, in one of them, and score their own contexts with all of the vectors. The loss is the mean over all examples,
+and the gradients of the weights are summed before the update. So neither batches of unequal size nor a batch of which
+nothing can be used makes a difference to what is learnt, or leaves others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from polyencoder.data.pool import CandidatePool
+from polyencoder.training.distributed import gather_objects
+
+__all__ = ["JointStep", "joint_step"]
+
+
+@dataclass(frozen=True)
+class JointStep:
+    """What this process does of a step.
+
+    pool: what its examples choose from. examples: how many the processes have together. counts: how many texts of the
+    pool each process encodes, in the pool's order; None where each has a pool of its own.
+    """
+
+    pool: CandidatePool
+    examples: int
+    counts: Sequence[int] | None = None
+
+    @property
+    def own_texts(self) -> Sequence[str]:
+        """The texts that this process encodes."""
+        if self.counts is None:
+            return self.pool.texts
+        rank = dist.get_rank()
+        start = sum(self.counts[:rank])
+        return self.pool.texts[start : start + self.counts[rank]]
+
+
+def joint_step(pool: CandidatePool, examples: int, *, gather: bool) -> JointStep:
+    """The step of which this process has `pool` and so many examples.
+
+    With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
+    where it is first. Without processes to join nothing changes.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        return JointStep(pool, examples)
+    everyone = gather_objects((examples, list(pool.texts) if gather else []))
+    total = sum(count for count, _ in everyone)
+    if not gather:
+        return JointStep(pool, total)
+    places: dict[str, int] = {}
+    counts = []
+    for _, texts in everyone:
+        before = len(places)
+        for text in texts:
+            places.setdefault(text, len(places))
+        counts.append(len(places) - before)
+    return JointStep(_widened(pool, places), total, counts)
+
+
+def _widened(pool: CandidatePool, places: dict[str, int]) -> CandidatePool:
+    """A pool with more texts, at these places. What an example may not choose among the pool's own stays excluded."""
+    labels, mask = pool.labels, pool.mask
+    if labels is None:
+        return CandidatePool(list(places))
+    columns = torch.tensor([places[text] for text in pool.texts], dtype=torch.long, device=labels.device)
+    if mask is not None:
+        mask = mask.new_ones(len(mask), len(places)).index_copy(1, columns, mask)
+    return CandidatePool(list(places), columns[labels], mask=mask)

@@ -1,0 +1,139 @@
+"""What a step minimises: from a batch to a loss that can be differentiated, and to numbers for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.data.collator import Batch
+from polyencoder.data.pool import CandidatePool, shared_pool
+from polyencoder.models import CrossEncoder, RankerModel
+from polyencoder.text import TextEncoder, TokenBatch
+from polyencoder.training.distributed import gather_vectors
+from polyencoder.training.gradient_caching import encode
+from polyencoder.training.joint import JointStep, joint_step
+
+__all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
+
+Sums = Mapping[str, tuple[float, int]]
+"""Metrics as a sum and the number of what was summed, so that batches and processes can be added up."""
+
+SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch gave.
+
+    loss: to differentiate; the sum over all processes is the mean loss of all their examples. losses: [batch], and
+    scores: [batch, n], -inf where an example has no candidate, both detached. pool: the candidates that were scored.
+    sums: further metrics.
+    """
+
+    loss: Tensor
+    losses: Tensor
+    scores: Tensor
+    pool: CandidatePool
+    sums: Sums = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+
+class Objective(Protocol):
+    """What a `Trainer` minimises. None of a batch in which no process has an example."""
+
+    def __call__(self, batch: Batch | None) -> Outcome | None: ...
+
+
+class Loss(Protocol):
+    """The loss of each example, [batch], from masked scores [batch, n]; and metrics of its own."""
+
+    def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]: ...
+
+
+class CrossEntropy:
+    """-log softmax of the label's score among the candidates (Section 4.2 of Humeau et al., ICLR 2020)."""
+
+    def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
+        assert pool.labels is not None
+        return F.cross_entropy(scores, pool.labels, reduction="none"), {}
+
+
+class Ranking:
+    """Ranking the label above the other candidates of its example, in one process or several.
+
+    Args:
+        model: the ranker that learns.
+        text: its tokenizer, for candidates that come in the midst of a step.
+        loss: of the scores.
+        gather_negatives: where all examples of a batch share their candidates, those of the other processes' batches
+            are candidates too.
+        grad_cache: a bi- or poly-encoder's memory, in contexts of the longest length (gradient caching); 0: no limit.
+        pair_tokens: a cross-encoder's memory, in tokens of pairs; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        model: RankerModel,
+        text: TextEncoder,
+        *,
+        loss: Loss | None = None,
+        gather_negatives: bool = False,
+        grad_cache: int = 0,
+        pair_tokens: int = 0,
+    ) -> None:
+        self.model, self.text, self.loss = model, text, loss or CrossEntropy()
+        self.gather_negatives = gather_negatives
+        self.max_tokens = (pair_tokens if isinstance(model, CrossEncoder) else grad_cache * _longest(text)) or None
+
+    def __call__(self, batch: Batch | None) -> Outcome | None:
+        """`batch` is None in a process that has no example of its own in this step, in which it helps the others."""
+        pool = shared_pool([], []) if batch is None else batch.pool
+        step = joint_step(pool, 0 if batch is None else len(batch), gather=self.gather_negatives)
+        if not step.examples:
+            return None
+        if batch is None:
+            return self._assist(step)
+        scores = step.pool.masked(self.scores(batch, step))
+        losses, sums = self.loss(scores, step.pool, batch)
+        return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
+
+    def scores(self, batch: Batch, step: JointStep) -> Tensor:
+        """Scores [batch, n] of the step's candidates."""
+        contexts, model = batch.contexts, self.model
+        same = step.counts is None and batch.candidates is not None
+        candidates = batch.candidates if same else self._tokens(step, contexts.ids.device)
+        assert candidates is not None
+        if isinstance(model, CrossEncoder):
+            if step.counts is not None:  # its pairs are read here, whoever's candidates they are
+                candidates = self.text.candidates(step.pool.texts).to(contexts.ids.device)
+            return model.score(contexts, candidates, step.pool.index, max_tokens=self.max_tokens)
+        encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
+        if step.counts is not None:
+            vectors = gather_vectors(vectors, step.counts)
+        return model.score(encoded, vectors if step.pool.index is None else vectors[step.pool.index])
+
+    def _tokens(self, step: JointStep, device: torch.device) -> TokenBatch:
+        return self.text.pad(self.text.candidate_ids(step.own_texts)).to(device)  # may be none
+
+    def _assist(self, step: JointStep) -> Outcome:
+        """This process's part of a step in which it has no example: its backward pass, with the others'."""
+        device = next(self.model.parameters()).device
+        ids = torch.zeros(0, 1, dtype=torch.long, device=device)
+        nothing = torch.zeros((), device=device, requires_grad=True)
+        contexts = TokenBatch(ids, ids.bool())
+        scores = torch.zeros(0, len(step.pool.texts), device=device)
+        if step.counts is not None and not isinstance(self.model, CrossEncoder):
+            scores = self.scores(Batch(contexts, step.pool), step)
+            nothing = nothing + scores.sum()
+        return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
+
+
+def _longest(text: TextEncoder) -> int:
+    return text.config.longest_context

@@ -1,0 +1,81 @@
+"""Optimizers of torch, with weight decay for weight matrices alone: biases and layer norms have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from polyencoder.errors import ConfigError
+
+__all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "parameter_groups"]
+
+OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
+
+_CLASSES: dict[str, Callable[..., Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "adamax": torch.optim.Adamax,
+    "sgd": torch.optim.SGD,
+    "adadelta": torch.optim.Adadelta,
+}
+_FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
+_ADAMS = ("adam", "adamw", "adamax")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Which optimizer, and its numbers: the defaults are the paper's for BERT's weights (Section 5.1)."""
+
+    name: OptimizerName = "adamw"
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.0
+    """Of sgd."""
+    rho: float = 0.9
+    """Of adadelta: how slowly its running averages forget."""
+
+    def __post_init__(self) -> None:
+        if self.name not in _CLASSES:
+            raise ConfigError(f"the optimizer is {self.name!r}; it must be one of {', '.join(_CLASSES)}")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"the learning rate is {self.learning_rate}; it must be above 0")
+        if self.weight_decay < 0:
+            raise ConfigError(f"the weight decay is {self.weight_decay}; it must be 0 or more")
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """The optimizer of the parameters of a model that learn.
+
+    Raises:
+        ConfigError: there is no parameter to learn.
+    """
+    groups = parameter_groups(model, weight_decay=config.weight_decay)
+    if not groups:
+        raise ConfigError("nothing of the model learns: all of its parameters are frozen")
+    options: dict[str, Any] = {"lr": config.learning_rate}
+    if config.name in _ADAMS:
+        options |= {"betas": config.betas, "eps": config.eps}
+    elif config.name == "adadelta":
+        options |= {"rho": config.rho, "eps": config.eps}
+    else:
+        options |= {"momentum": config.momentum}
+    if config.name in _FUSED:
+        options["fused"] = True
+    return _CLASSES[config.name](groups, **options)
+
+
+def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
+    """The parameters that learn, in at most two groups for an optimizer: with weight decay and without."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learning if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

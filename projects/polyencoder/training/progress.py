@@ -1,0 +1,59 @@
+"""How far a run is, and when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Goal", "Progress"]
+
+
+@dataclass
+class Progress:
+    """What has been done of a run, those parts of it included that ran before it was resumed.
+
+    examples, of all processes; batches and updates; seconds, of steps and evaluations.
+    """
+
+    examples: int = 0
+    batches: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a run ends: at whichever of these comes first, None where there is no such limit."""
+
+    examples: float | None = None
+    updates: int | None = None
+    seconds: float | None = None
+
+    def share(self, done: Progress) -> float | None:
+        """The part of the run that is done, from 0 to 1; None if nobody can know."""
+        pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
+        return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
+
+    def is_reached(self, done: Progress) -> bool:
+        return self.share(done) == 1.0
+
+    def total_updates(self, *, batch: int, accumulate: int) -> int | None:
+        """How many updates the run will have, with so many examples a batch; None if nobody can know."""
+        limits = [] if self.updates is None else [self.updates]
+        if self.examples is not None:
+            limits.append(-int(-self.examples // batch) // accumulate)
+        return max(1, min(limits)) if limits else None
+
+    def seconds_left(self, done: Progress, *, rate: float) -> float | None:
+        """About how long it takes from here, at so many examples a second, evaluations not counted."""
+        lefts = []
+        if self.seconds:
+            lefts.append(self.seconds - done.seconds)
+        if rate and self.examples:
+            lefts.append((self.examples - done.examples) / rate)
+        if rate and self.updates and done.updates:
+            lefts.append((self.updates - done.updates) * done.examples / done.updates / rate)
+        return max(0.0, min(lefts)) if lefts else None

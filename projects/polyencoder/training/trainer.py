@@ -1,0 +1,225 @@
+"""`Trainer`: the one step that learns, and a loop around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from polyencoder.data.collator import Batch, Collator, TrainingExample
+from polyencoder.data.epochs import Reader, Source
+from polyencoder.data.feed import Feed, ahead
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.errors import ConfigError
+from polyencoder.models import freeze
+from polyencoder.protocol import TextRanker
+from polyencoder.training.callbacks.base import Callback
+from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
+from polyencoder.training.distributed import gather_objects
+from polyencoder.training.objective import Objective, Outcome, Ranking
+from polyencoder.training.optimizer import build_optimizer
+from polyencoder.training.precision import Precision
+from polyencoder.training.progress import Goal, Progress
+from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.schedule import Schedule
+from polyencoder.training.updates import OptimizerUpdates, Updates
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains a ranker. Its parts, an objective, updates and callbacks, can each be given or left to the configuration.
+
+    >>> Trainer(ranker, TrainingConfig(epochs=3), train=examples).fit()
+
+    A framework with a loop of its own calls `step` alone, and needs no `train`.
+
+    Args:
+        ranker: whose model learns, in place; `ranker.text` tokenizes.
+        config: the numbers of the run.
+        train: the examples: a list, or episodes that are read as they are needed.
+        sampler: draws candidates for examples that have none of their own.
+        callbacks: what happens beside the steps, in this order.
+        objective: what is minimised; None for the cross-entropy of the label among its candidates.
+        updates: what changes the weights; None for the optimizer and schedule of the configuration.
+
+    Raises:
+        ConfigError: the configuration cannot be followed, for example since the model is frozen.
+    """
+
+    def __init__(
+        self,
+        ranker: TextRanker,
+        config: TrainingConfig | None = None,
+        *,
+        train: Sequence[TrainingExample] | Source | None = None,
+        sampler: NegativeSampler | None = None,
+        callbacks: Sequence[Callback] = (),
+        objective: Objective | None = None,
+        updates: Updates | None = None,
+        with_turns: bool = False,
+    ) -> None:
+        self.ranker, self.config, self.callbacks = ranker, config or TrainingConfig(), list(callbacks)
+        self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
+        self.progress = Progress()
+        self._feed = None if train is None else self._open(train, sampler)
+        self.goal = self._goal()
+        self.objective: Objective = objective or Ranking(
+            self.model,
+            self.text,
+            gather_negatives=self.config.gather_negatives and self.config.candidates in SHARED_CANDIDATES,
+            grad_cache=self.config.grad_cache,
+            pair_tokens=self.config.pair_tokens,
+        )
+        self.updates: Updates = updates or self._own_updates()
+        self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
+        self._why: str | None = None
+
+    # ---- the step
+
+    def step(self, batch: Batch | None) -> Outcome | None:
+        """Learn from a batch: score it, differentiate the loss, and change the weights.
+
+        Args:
+            batch: on whichever device; None in a process that has none while others have, which it helps.
+
+        Returns:
+            What the batch gave, before the update; None where no process had an example.
+        """
+        self.model.train()
+        self.updates.zero_grad()
+        if batch is not None:
+            batch = batch.to(self.device)
+            for callback in self.callbacks:
+                batch = callback.before_step(self, batch)
+        with self.updates.autocast():
+            outcome = self.objective(batch)
+        if outcome is None:
+            return None
+        self.updates.backward(outcome.loss)
+        self.updates.see(outcome.losses)
+        self.updates.step()
+        return outcome
+
+    # ---- the loop
+
+    def fit(self) -> Progress:
+        """Train until the goal is reached or a callback stops the run.
+
+        Raises:
+            TrainingError: the losses are not finite again and again.
+            InputError: an example cannot be used.
+        """
+        if self._feed is None:
+            raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
+        self._why = None
+        try:
+            for callback in self.callbacks:
+                callback.on_start(self)
+            if not self.goal.is_reached(self.progress):
+                self._run(self._feed)
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self)
+            self.model.eval()
+        return self.progress
+
+    def _run(self, feed: Feed) -> None:
+        before, start = self.progress.seconds, time.monotonic()
+        for batch in ahead(self._batches(feed)):
+            outcome = self.step(batch)
+            self.progress.batches += 1
+            self.progress.examples += len(batch) * feed.reader.count
+            self.progress.updates = self.updates.count
+            self.progress.seconds = before + time.monotonic() - start
+            for callback in self.callbacks:
+                callback.after_step(self, outcome)
+            if self._why is not None or self._is_over():
+                return
+
+    def _batches(self, feed: Feed) -> Iterator[Batch]:
+        for examples in feed.batches(seen=self.progress.batches * feed.batch_size):
+            yield self._collator(examples)
+
+    def _is_over(self) -> bool:
+        """Whether the goal is reached: for all processes when it is for the first, whose clock counts."""
+        over = self.goal.is_reached(self.progress)
+        return bool(gather_objects(over)[0]) if self.goal.seconds is not None else over
+
+    def stop(self, why: str) -> None:
+        """End the run after this step."""
+        self._why = why
+
+    @property
+    def stopped(self) -> str | None:
+        """Why a callback ended the run, if one did."""
+        return self._why
+
+    def evaluated(self, report: Mapping[str, float]) -> None:
+        """Tell all callbacks, and the schedule, of an evaluation's metrics."""
+        if isinstance(self.updates, OptimizerUpdates) and "loss" in report:
+            self.updates.schedule.validated(report["loss"])
+        for callback in self.callbacks:
+            callback.on_evaluation(self, report)
+
+    # ---- going on
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to go on, in tensors, numbers, texts and containers of them."""
+        assert isinstance(self.updates, OptimizerUpdates)
+        return {
+            "model": self.model.state_dict(),
+            "updates": self.updates.state_dict(),
+            "progress": self.progress.to_dict(),
+            "random": random_state(),
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        assert isinstance(self.updates, OptimizerUpdates)
+        self.model.load_state_dict(state["model"])
+        self.updates.load_state_dict(state["updates"])
+        self.progress = Progress(**state["progress"])
+        for callback in self.callbacks:
+            if callback.name in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][callback.name])
+        restore_random_state(state["random"])
+
+    # ---- made of the configuration
+
+    def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> Feed:
+        seed_everything(self.config.seed)
+        return Feed(
+            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=_this_reader()
+        )
+
+    def _goal(self) -> Goal:
+        config = self.config
+        examples = None if self._feed is None or config.epochs is None else config.epochs * self._feed.examples
+        return Goal(examples, config.max_updates, config.max_seconds)
+
+    def _own_updates(self) -> OptimizerUpdates:
+        config = self.config
+        freeze(self.model, fine_tuned=config.fine_tuned)
+        optimizer = build_optimizer(self.model, config.optimizer)
+        batch = config.batch_size * (1 if self._feed is None else self._feed.reader.count)
+        total = self.goal.total_updates(batch=batch, accumulate=config.accumulate)
+        return OptimizerUpdates(
+            self.model,
+            optimizer,
+            Schedule(optimizer, config.schedule, total_updates=total),
+            precision=Precision(config.precision, self.device),
+            accumulate=config.accumulate,
+            clip=config.clip,
+            max_nonfinite=config.max_nonfinite,
+        )
+
+
+def _this_reader() -> Reader:
+    """This process among those that train together."""
+    if dist.is_available() and dist.is_initialized():
+        return Reader(dist.get_rank(), dist.get_world_size())
+    return Reader()

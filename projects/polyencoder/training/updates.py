@@ -1,0 +1,138 @@
+"""From a loss to new weights: gradients collected, clipped, checked, and handed to the optimizer and its schedule."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from polyencoder.errors import ConfigError
+from polyencoder.training.distributed import sum_gradients
+from polyencoder.training.finite import FiniteUpdates
+from polyencoder.training.precision import Precision
+from polyencoder.training.schedule import Schedule
+
+__all__ = ["OptimizerUpdates", "Updates"]
+
+
+class Updates(Protocol):
+    """What a `Trainer` asks of whatever changes the weights; a framework's own optimizer can stand behind it."""
+
+    @property
+    def count(self) -> int:
+        """The updates done so far."""
+        ...
+
+    def autocast(self) -> torch.autocast:
+        """The precision that a batch is scored in."""
+        ...
+
+    def zero_grad(self) -> None:
+        """Before a batch: forget the gradients of the last update."""
+        ...
+
+    def see(self, losses: Tensor) -> bool:
+        """Whether a batch's losses [batch] are finite; a batch whose losses are not is not learnt from."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add a batch's gradients."""
+        ...
+
+    def step(self) -> None:
+        """Change the weights, if enough batches were collected."""
+        ...
+
+
+class OptimizerUpdates:
+    """Updates by an optimizer of torch.
+
+    Args:
+        model: that learns.
+        optimizer, schedule, precision: how.
+        accumulate: of how many batches an update takes the mean gradient.
+        clip: the largest norm of all gradients together; None for no limit.
+        max_nonfinite: how many updates in a row may be left out for losses or gradients that are not finite.
+
+    Attributes:
+        count: the updates so far. norm: of the last update's gradients, before they were clipped.
+        left_out: updates that were left out so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        *,
+        precision: Precision,
+        accumulate: int = 1,
+        clip: float | None = None,
+        max_nonfinite: int = 5,
+    ) -> None:
+        if accumulate < 1:
+            raise ConfigError(f"gradients of {accumulate} batches cannot be accumulated; give 1 or more")
+        if clip is not None and not clip > 0:
+            raise ConfigError(f"gradients cannot be clipped at a norm of {clip}; it must be above 0")
+        self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
+        self.count = self.left_out = 0
+        self.norm = 0.0
+        self._accumulate, self._clip = accumulate, clip
+        self._collected = 0  # batches since the last update
+        self._finite = FiniteUpdates(limit=max_nonfinite)
+
+    def autocast(self) -> torch.autocast:
+        return self.precision.autocast()
+
+    def zero_grad(self) -> None:
+        if self._collected == 0:
+            self.optimizer.zero_grad()
+
+    def see(self, losses: Tensor) -> bool:
+        return self._finite.see(losses)
+
+    def backward(self, loss: Tensor) -> None:
+        self.precision.backward(loss / self._accumulate)
+        self._collected = (self._collected + 1) % self._accumulate
+
+    def step(self) -> None:
+        if self._collected:
+            return
+        parameters = list(self.model.parameters())
+        if dist.is_available() and dist.is_initialized():
+            sum_gradients(parameters)
+        left_out = self._finite.leaves_out(self.model, number=self.count + 1, scaled=self.precision.scales)
+        if left_out:
+            self.left_out += 1
+            self.optimizer.zero_grad()
+        else:
+            self.precision.unscale(self.optimizer)
+            clip = self._clip if self._clip is not None else float("inf")
+            self.norm = float(nn.utils.clip_grad_norm_(parameters, clip))
+            self.precision.step(self.optimizer)
+        self.count += 1
+        self.schedule.step(self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on, in tensors, numbers and containers of them."""
+        gradients = [p.grad for p in self.model.parameters()] if self._collected else []
+        return {
+            "count": self.count,
+            "left_out": self.left_out,
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "precision": self.precision.state_dict(),
+            "accumulated": {"batches": self._collected, "gradients": gradients},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.left_out = state["count"], state["left_out"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.precision.load_state_dict(state["precision"])
+        self._collected = state["accumulated"]["batches"]
+        for parameter, gradient in zip(self.model.parameters(), state["accumulated"]["gradients"], strict=False):
+            parameter.grad = None if gradient is None else gradient.to(parameter)

@@ -1,0 +1,55 @@
+"""The order of the house: who imports whom. Imports inside functions and under TYPE_CHECKING count as well."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / "projects" / "polyencoder"
+
+
+def imported(file: Path) -> set[str]:
+    """The names that a file imports: modules, and what it takes from them."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def library() -> dict[str, Path]:
+    files = LIBRARY.rglob("*.py")
+    return {".".join(["polyencoder", *file.relative_to(LIBRARY).with_suffix("").parts]): file for file in files}
+
+
+def test_the_library_has_no_circles():
+    modules = library()
+    packages = {name.removesuffix(".__init__"): name for name in modules if name.endswith(".__init__")}
+    graph: dict[str, set[str]] = {}
+    for name, file in modules.items():
+        wanted = imported(file)
+        # a package counts for what is taken from it, unless that is one of its modules
+        through = {
+            packages[one]
+            for one in wanted & packages.keys()
+            if not any(w.startswith(f"{one}.") and w in modules for w in wanted)
+        }
+        graph[name] = ((wanted & modules.keys()) | through) - {name}
+    assert len(graph) > 100
+    TopologicalSorter(graph).prepare()  # CycleError, which names one
+
+
+def test_the_library_knows_neither_parlai_nor_those_who_use_it():
+    for file in library().values():
+        others = {name.partition(".")[0] for name in imported(file)} & {"parlai", "benchmarks", "tests"}
+        assert not others, f"{file} imports {others}"
+
+
+def test_what_is_installed_does_not_need_the_benchmarks():
+    for folder in ("agents", "tasks", "zoo"):
+        for file in (ROOT / folder).rglob("*.py"):
+            assert "benchmarks" not in {name.partition(".")[0] for name in imported(file)}, file
