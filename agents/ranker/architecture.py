@@ -12,6 +12,7 @@ from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import parlai_text
 from polyencoder.sentence_encoder import sentence_vectors
+from polyencoder.text import turn_separator
 
 # Options that ParlAI's transformer has and a BERT has not: option -> the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -168,6 +169,7 @@ def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: Ranke
     values = {flag: getattr(stored, name) for name, flag in _FLAGS.items()}
     if (opt.get("override") or {}).get("output_scaling") == "auto":
         del values["output_scaling"]  # it was measured when the training of this file began
+    values["turn_separator"] = turn_separator(stored.text)
     _check_given(opt, values | _dimensions(opt, stored), f"--model-file {path}")
 
 
@@ -203,6 +205,7 @@ def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     for name, flag in _FLAGS.items():
         if flag in opt:
             opt[flag] = getattr(config, name)
+    opt["turn_separator"] = turn_separator(config.text)
     opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
     for key, flag in _DIMENSIONS.items():
         if flag in opt and key in config.backbone:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.transformer.transformer import TransformerRankerAgent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
 from polyencoder.models import FINE_TUNED
+from polyencoder.text import TurnSeparator
 
 # Section 5.1 of Humeau et al. (ICLR 2020) and the input lengths of its first version.
 PAPER_DEFAULTS = {
@@ -97,6 +100,14 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         type=int,
         default=None,
         help="M of --reduction-type mean_first: Table 7 of the paper. Default: that of --init-model, else 64.",
+    )
+    group.add_argument(
+        "--turn-separator",
+        type=str,
+        default="sep",
+        choices=list(get_args(TurnSeparator)),
+        help="What stands between two turns of a context: the tokenizer's separator, such as [SEP]; a newline token of "
+        "its own, as in the papers, which is added to the vocabulary; or nothing.",
     )
     group.add_argument(
         "--output-scaling",

@@ -22,7 +22,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
 from polyencoder.importing import is_parlai_model, parlai_text
 from polyencoder.importing.parlai_dictionary import names_of_word
-from polyencoder.text import TextEncoder, read_tokenizer, train_tokenizer
+from polyencoder.text import TextEncoder, read_tokenizer, separate_turns, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 
@@ -137,7 +137,12 @@ class RankerDictionary(DictionaryAgent):
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
     def _text_encoder(self, tokenizer: Tokenizer, special: dict[str, Any]) -> TextEncoder:
-        delimiter = (self.opt.get("override") or {}).get("delimiter")
+        given = self.opt.get("override") or {}
+        delimiter, separator = given.get("delimiter"), given.get("turn_separator")
+        if delimiter and separator:
+            raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
+        if separator or not _weights_file(self.opt):  # a model has its own
+            special = separate_turns(tokenizer, special, separator or self.opt.get("turn_separator") or "sep")
         if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
         return TextEncoder(tokenizer, text_config(self.opt, special))

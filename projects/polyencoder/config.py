@@ -56,7 +56,7 @@ class TextConfig:
     start_token: str = "[CLS]"
     end_token: str = "[SEP]"
     separator: str = "[SEP]"
-    """The token, or the text that gives the tokens, between two turns."""
+    """The token, or the text that gives the tokens, between two turns; empty for nothing."""
     truncation: Truncation = "turns"
     surround: bool = field(default=True, metadata=LATER)
     """Whether start and end stand around contexts and candidates; not with those of ParlAI's transformer/ranker."""

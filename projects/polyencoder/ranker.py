@@ -44,7 +44,7 @@ from polyencoder.online import downloaded
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.sentence_encoder import sentence_vectors
-from polyencoder.text import TextEncoder
+from polyencoder.text import TextEncoder, TurnSeparator, separate_turns
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.onnx`)."""
@@ -112,16 +112,20 @@ class Ranker(Scorer):
         *,
         device: torch.device | str | None = None,
         text: dict[str, Any] | None = None,
+        turn_separator: TurnSeparator = "sep",
         **config: Any,
     ) -> Ranker:
         """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned.
 
-        `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`. The
-        codes of a poly-encoder and the last layer of a cross-encoder are random until they are trained. A sentence
-        encoder's own pooling, and the cosine, are the default where its files say so (`sentence_vectors`).
+        `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
+        `turn_separator` stands between two turns of a context: the tokenizer's separator ("sep"), a token of its own,
+        added to the vocabulary, as in the papers ("newline"), or "none". The codes of a poly-encoder and the last layer
+        of a cross-encoder are random until they are trained. A sentence encoder's own pooling, and the cosine, are the
+        default where its files say so (`sentence_vectors`).
         """
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
+        special = separate_turns(tokenizer, special, turn_separator)
         backbone.resize(tokenizer.get_vocab_size())
         text_config = TextConfig(**(special | (text or {})))
         if vectors := sentence_vectors(name):

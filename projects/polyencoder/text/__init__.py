@@ -3,19 +3,28 @@
 from polyencoder.text.context import join_tokens, join_turns, latest_utterances, persona_lines, surround
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
-from polyencoder.text.vocabulary import special_tokens, train_tokenizer
+from polyencoder.text.vocabulary import (
+    TurnSeparator,
+    separate_turns,
+    special_tokens,
+    train_tokenizer,
+    turn_separator,
+)
 
 __all__ = [
     "TextEncoder",
     "TokenBatch",
+    "TurnSeparator",
     "join_tokens",
     "join_turns",
     "latest_utterances",
     "pad",
     "persona_lines",
     "read_tokenizer",
+    "separate_turns",
     "special_tokens",
     "surround",
     "token_batches",
     "train_tokenizer",
+    "turn_separator",
 ]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
+
+TurnSeparator = Literal["sep", "newline", "none"]
+"""What stands between two turns of a context: the tokenizer's separator, a newline token, or nothing."""
+
+NEWLINES = ("[NEWLINE]", "__newln__")
+"""The papers' name for such a token, which is added where a vocabulary has neither, and that of their dictionaries."""
 
 PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
@@ -60,3 +67,29 @@ def special_tokens(tokenizer: Any) -> dict[str, str]:
             "bidirectional encoder; use one such as BERT, RoBERTa, MiniLM or ModernBERT"
         )
     return {"start_token": start, "end_token": end, "separator": end, "pad_token": tokenizer.pad_token}
+
+
+def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSeparator) -> dict[str, str]:
+    """The `TextConfig` fields with this between two turns; `newline` adds the token that the vocabulary may lack.
+
+    The papers' contexts are "the concatenation of the utterances in the dialogue history separated by a special token
+    [NEW-LINE]" (Section 4.1 of the first version); a BERT has seen [SEP] between its two texts.
+    """
+    if how not in get_args(TurnSeparator):
+        raise ConfigError(f"turn_separator is {how!r}; it must be one of {', '.join(get_args(TurnSeparator))}")
+    if how == "newline":
+        known = [token for token in NEWLINES if tokenizer.token_to_id(token) is not None]
+        if not known:
+            tokenizer.add_special_tokens([NEWLINES[0]])  # special: who types it writes text
+        return {**special, "separator": (known or NEWLINES)[0]}
+    if how == "none":
+        return {**special, "separator": ""}
+    # what is there is the tokenizer's own, or a delimiter, unless another model had it otherwise
+    return {**special, "separator": special["end_token"]} if special["separator"] in ("", *NEWLINES) else special
+
+
+def turn_separator(config: TextConfig) -> TurnSeparator:
+    """Which of these a model has between two turns; a delimiter of its own counts as a separator."""
+    if config.separator in NEWLINES:
+        return "newline"
+    return "sep" if config.separator else "none"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from polyencoder import Ranker
+from polyencoder.errors import CheckpointError, ConfigError
 
 TURNS = ["your persona: i ski .\nyour persona: i have a cat .\nhello", "how are you ?", "bye"]
 REPLIES = ["hi !", "fine ."]
@@ -95,6 +100,61 @@ def test_a_delimiter_of_ones_own(context_of):
     ids, agent = context_of(delimiter=" || ")
     assert agent.dict.text.separator_ids == agent.dict.txt2vec(" || ")
     assert lines_of(ids, agent) == LINES
+
+
+# ---- --turn-separator
+
+
+@pytest.mark.parametrize(("how", "between"), [("sep", ["[SEP]"]), ("newline", ["[NEWLINE]"]), ("none", [])])
+def test_what_stands_between_turns_stays_with_the_model(how, between, context_of, make_agent, tmp_path):
+    ids, agent = context_of(turn_separator=how)
+    assert agent.dict.text.separator_ids == [agent.dict[token] for token in between]
+    lines = [agent.dict.txt2vec(line) for line in LINES]
+    separator = agent.dict.text.separator_ids
+    assert ids[1:-1] == sum(([*separator, *line] for line in lines[1:]), lines[0])
+    agent.save(str(tmp_path / "model"))
+    assert json.loads((tmp_path / "model.opt").read_text())["turn_separator"] == how
+    for text in (
+        make_agent("biencoder", model_file=tmp_path / "model").dict.text,
+        make_agent("biencoder", model_file=tmp_path / "model", turn_separator=how).dict.text,
+        Ranker.from_pretrained(tmp_path / "model").text,
+    ):
+        assert text.context_ids(LINES) == ids
+    other = "none" if how != "none" else "newline"
+    with pytest.raises(CheckpointError, match=f"--turn-separator {other} contradicts .*, which was trained with {how}"):
+        make_agent("biencoder", model_file=tmp_path / "model", turn_separator=other)
+
+
+def test_a_trained_model_may_start_another_one_with_a_newline(copy_of, make_agent, respond, task, tmp_path):
+    options = {**task, "init_model": str(copy_of("biencoder")), "dict_file": None, "reduction_type": "mean"}
+    agent = make_agent("biencoder", **options, turn_separator="newline")
+    text = agent.dict.text
+    assert text.separator_ids == [len(text) - 1]
+    assert agent.ranker.config.backbone["vocab_size"] == len(text)
+    before = agent.ranker.context_tower.model.get_input_embeddings().weight[-1].detach().clone()
+    respond(agent, *({"text": f"hello\n{word}", "labels": [word]} for word in ("owl", "cat")))
+    assert not before.equal(agent.ranker.context_tower.model.get_input_embeddings().weight[-1])
+    agent.save(str(tmp_path / "other"))
+    again = make_agent("biencoder", **{**options, "init_model": str(tmp_path / "other")})
+    assert again.dict.text.separator_ids == text.separator_ids  # its own, as the flag is not given
+
+
+@pytest.mark.parametrize("how", ["sep", "newline", "none"])
+def test_a_pretrained_encoder_gets_it_in_the_library_as_in_training(how, backbone_folder, make_agent, tmp_path):
+    lengths = {"text_truncate": 30, "label_truncate": 10}
+    folder = backbone_folder("bert")
+    dict_file = str(tmp_path / "new.dict")
+    agent = make_agent("biencoder", backbone=str(folder), dict_file=dict_file, turn_separator=how, **lengths)
+    ranker = Ranker.from_backbone(folder, "bi", text=lengths, turn_separator=how)
+    assert agent.dict.text.context_ids(["hi", "bye"]) == ranker.text.context_ids(["hi", "bye"])
+    assert agent.dict.text.fingerprint() == ranker.text.fingerprint()
+    assert ranker.model.config.backbone["vocab_size"] >= len(ranker.text)
+    assert ranker.score([["hi", "bye"]], ["hello"]).isfinite().all()
+
+
+def test_a_delimiter_and_a_separator_exclude_each_other(make_agent):
+    with pytest.raises(ConfigError, match="--delimiter and --turn-separator both say what stands between two turns"):
+        make_agent("biencoder", delimiter=" || ", turn_separator="newline")
 
 
 def test_candidates_begin_and_end_as_contexts_do(make_agent):

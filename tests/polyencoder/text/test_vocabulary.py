@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.text import read_tokenizer, special_tokens, train_tokenizer
+from polyencoder.text import (
+    TextEncoder,
+    read_tokenizer,
+    separate_turns,
+    special_tokens,
+    train_tokenizer,
+    turn_separator,
+)
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 
@@ -86,3 +94,43 @@ def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, mi
 def test_a_learnt_vocabulary_has_its_special_tokens(tokenizer):
     assert LEARNT_SPECIAL_TOKENS == BERT
     assert all(tokenizer.token_to_id(token) is not None for token in LEARNT_SPECIAL_TOKENS.values())
+
+
+# ---- between two turns
+
+
+def encoder_with(tokenizer: Tokenizer, how: str) -> TextEncoder:
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    return TextEncoder(tokenizer, TextConfig(**separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, how)))
+
+
+@pytest.mark.parametrize(("how", "between"), [("sep", [3]), ("newline", [320]), ("none", [])])
+def test_what_stands_between_two_turns(tokenizer, how, between):
+    text = encoder_with(tokenizer, how)
+    hello, bye = text.ids(["hello", "bye"])
+    assert text.context_ids(["hello", "bye"]) == [2, *hello, *between, *bye, 3]
+    assert len(text) == 321 if how == "newline" else 320
+    assert turn_separator(text.config) == how
+
+
+def test_a_newline_token_that_a_user_types_is_text(tokenizer):
+    text = encoder_with(tokenizer, "newline")
+    assert 320 not in text.context_ids("hello [NEWLINE] bye")
+
+
+def test_the_newline_of_the_papers_vocabulary_is_used(tokenizer):
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.add_tokens(["__newln__"])
+    assert separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, "newline")["separator"] == "__newln__"
+    assert tokenizer.get_vocab_size() == 321
+
+
+def test_back_to_the_separator(tokenizer):
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    for how in ("newline", "none", "sep"):
+        special = separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, how)
+        assert separate_turns(tokenizer, special, "sep") == LEARNT_SPECIAL_TOKENS
+    own = {**LEARNT_SPECIAL_TOKENS, "separator": " || "}
+    assert separate_turns(tokenizer, own, "sep") == own
+    with pytest.raises(ConfigError, match="turn_separator is 'comma'; it must be one of sep, newline, none"):
+        separate_turns(tokenizer, own, "comma")
