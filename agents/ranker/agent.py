@@ -151,7 +151,7 @@ class RankerAgent(WatchedAgent):
         if pool.labels is not None:
             losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
             rank = ranks(scores, pool.labels).tolist()
-            # how many candidates a batch gives depends on the batch: no N for R@k/N
+            # how many candidates a batch gives depends on the batch: no N for R{N}@k
             counts = pool.counts(len(rank)) if self.eval_candidates in ("inline", "fixed") else [None] * len(rank)
             metrics = ranking_metrics(rank, losses, counts, hits_at=self._hits_at)
         found = self._ordered(scores, pool, batch.said)
@@ -249,7 +249,12 @@ class RankerAgent(WatchedAgent):
     def get_task_candidates_path(self) -> str:
         if not self.opt.get("model_file"):
             raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
-        return str(super().get_task_candidates_path())
+        # seldom: training leaves a negative number here, with which ParlAI logs a line for each example
+        own, self.opt["log_every_n_secs"] = self.opt.get("log_every_n_secs"), 10.0
+        try:
+            return str(super().get_task_candidates_path())
+        finally:
+            self.opt["log_every_n_secs"] = own
 
     def load(self, path: str) -> dict[str, Any]:
         states = super().load(path)

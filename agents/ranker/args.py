@@ -149,7 +149,7 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "--hits-at",
         type=str,
         default="1,5,10",
-        help="The k of the metrics R@k/N and hits@k, separated by commas.",
+        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
     )
     group.add_argument(
         "--gather-negatives",
@@ -217,7 +217,7 @@ def add_index_args(parser: ParlaiParser) -> None:
         type=int,
         default=100,
         help="How many candidates a search gives. Metrics count a label that is not among them as not found: mrr@K and "
-        "R@K/N say so by their names, and hits@k of a larger k is a lower bound.",
+        "RN@K say so by their names, and hits@k of a larger k is a lower bound.",
     )
     group.add_argument(
         "--index-effort",

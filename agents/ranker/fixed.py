@@ -77,7 +77,6 @@ class FixedCandidates:
             else:
                 like = next(ranker().model.parameters())
                 self._vectors = [chunk.to(like) for _, chunk in index.vectors.chunks(SHARD_SIZE)]
-                index.catalogue.close()
         return self._vectors
 
     def _index(self, ranker: Ranker, folder: str) -> FolderIndex | None:

@@ -19,6 +19,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.index import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
+from polyencoder.measures import recall_name
 from polyencoder.ranker import Ranker
 
 SOURCE = "index"
@@ -149,7 +150,7 @@ def distinct(hits: Sequence[Hit]) -> list[tuple[str, float]]:
 def index_metrics(texts: Sequence[str], label: str, *, n: int, top_k: int, hits_at: Sequence[int]) -> dict[str, Metric]:
     """What the first `top_k` of `n` candidates say about a label. Of a label behind them, its rank is not known.
 
-    R@k/N, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
+    R{n}@k, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
     exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
     """
     rank = texts.index(label) + 1 if label in texts else None
@@ -159,7 +160,7 @@ def index_metrics(texts: Sequence[str], label: str, *, n: int, top_k: int, hits_
     for k in sorted({*(k for k in hits_at if k <= top_k), top_k}):
         hit = AverageMetric(int(rank is not None and rank <= k))
         if k < n:
-            metrics[f"R@{k}/{n}"] = hit
+            metrics[recall_name(k, n)] = hit
         if k not in TEACHER_HITS:
             metrics[f"hits@{k}"] = hit
     return metrics

@@ -9,6 +9,7 @@ from parlai.core.metrics import AverageMetric, Metric
 from torch import Tensor
 
 from polyencoder.errors import ConfigError
+from polyencoder.measures import recall_name
 
 # ParlAI's teachers count these from the reply's text_candidates; the agent adds the others that were asked for
 TEACHER_HITS = (1, 5, 10, 100)
@@ -30,9 +31,9 @@ def ranks(scores: Tensor, labels: Tensor) -> Tensor:
 def ranking_metrics(
     rank_of_label: Sequence[int], losses: Sequence[float], counts: Sequence[int | None], *, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]]:
-    """Metrics of each example: loss, rank, mrr, the paper's R@k/N, and hits@k for the k that ParlAI does not count.
+    """Metrics of each example: loss, rank, mrr, R{N}@k, and hits@k for the k that ParlAI does not count.
 
-    `counts` gives each example's N, None for no R@k/N.
+    `counts` gives each example's N, None for no R{N}@k.
     """
     many: list[dict[str, Metric]] = []
     for rank, loss, n in zip(rank_of_label, losses, counts, strict=True):
@@ -43,7 +44,7 @@ def ranking_metrics(
         }
         for k in hits_at:
             if n is not None and k < n:
-                metrics[f"R@{k}/{n}"] = AverageMetric(int(rank <= k))
+                metrics[recall_name(k, n)] = AverageMetric(int(rank <= k))
             if k not in TEACHER_HITS:
                 metrics[f"hits@{k}"] = AverageMetric(int(rank <= k))
         many.append(metrics)

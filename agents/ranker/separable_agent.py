@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from parlai.agents.ranker.args import add_cache_args
+from parlai.agents.ranker.fixed import FixedCandidates
 from parlai.agents.ranker.indexed import IndexedAgent
 from parlai.agents.ranker.learning.distillation import DistillingAgent
 from parlai.agents.ranker.learning.hard_negatives import HardNegativesAgent
@@ -38,6 +39,9 @@ class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
             raise ConfigError(f"--grad-cache {opt['grad_cache']}: give a number of contexts, or 0 to turn it off")
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         super().__init__(opt, shared)
+        if not shared and opt.get("interactive_mode") and self.fixed is not None:
+            with torch.no_grad():
+                self._fixed_vectors(self.fixed)  # before the first prompt, not behind it
 
     def share(self) -> dict[str, Any]:
         return {**super().share(), "vectors": self._vectors}
@@ -67,13 +71,14 @@ class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
         if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
             vectors = self._vectors.get(pool.texts, self._encode)
             return [vectors if pool.index is None else vectors[pool.index]]
-        fixed = self.fixed.vectors(
-            self._library_ranker,
-            encode=self._encode,
-            on_disk=self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer(),
-        )
+        fixed = self._fixed_vectors(self.fixed)
         own = pool.texts[len(self.fixed.texts) :]
         return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
+
+    def _fixed_vectors(self, fixed: FixedCandidates) -> list[Tensor]:
+        self.model.eval()
+        on_disk = self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer()
+        return fixed.vectors(self._library_ranker, encode=self._encode, on_disk=on_disk)
 
     def _encode(self, texts: Sequence[str]) -> Tensor:
         batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)

@@ -46,7 +46,10 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         help="Skip and count examples without candidates, or whose label is not among them, instead of an error.",
     )
     group.add_argument(
-        "--hits-at", type=str, default="1,5,10", help="The k of the metrics R@k/N and hits@k, separated by commas."
+        "--hits-at",
+        type=str,
+        default="1,5,10",
+        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
     )
     group.add_argument(
         "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from polyencoder.measures import current_name, main_measures
 from polyencoder.models import CrossEncoder
 from polyencoder.protocol import TextRanker
 
@@ -31,8 +31,6 @@ _FLAGS = (
 _PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
-_RECALL = re.compile(r"R@(\d+)/(\d+)")
-
 
 @dataclass(frozen=True)
 class Run:
@@ -41,7 +39,7 @@ class Run:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The options that shaped it, `learningrate` -> 5e-05."""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of each part of the data, `valid` or `test`: R@1/20 -> 0.83."""
+    """Of each part of the data, `valid` or `test`: R20@1 -> 0.83."""
 
     @property
     def task(self) -> str | None:
@@ -60,8 +58,8 @@ def read_run(model_file: str | os.PathLike[str]) -> Run:
         report = _last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
         if part == "valid" and not report:
             report = _best(stats, metric=opt.get("validation_metric"))
-        if isinstance(report, dict) and (chosen := _chosen(report)):
-            metrics[part] = chosen
+        if isinstance(report, dict) and (chosen := main_measures(report)):
+            metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
     return Run(flags, metrics)
 
 
@@ -174,19 +172,8 @@ def _last_report(path: str) -> dict[str, Any] | None:
 def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     """The validation that gave the model which was kept."""
     reports = stats.get("valid_reports") or []
-    return next((one for one in reports if one.get(metric) == stats.get("best_valid")), None)
-
-
-def _chosen(report: Mapping[str, Any]) -> dict[str, float]:
-    """What of a report is shown: recall, MRR, loss and the number of examples."""
-    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
-    sizes = {int(match[2]) for name in numbers if (match := _RECALL.fullmatch(name))}
-    wanted = sorted((int(match[1]), name) for name in numbers if (match := _RECALL.fullmatch(name)))
-    # over several N each R@k/N is that of a part of the examples: then hits@k, which is that of all
-    names = [name for _, name in wanted] if len(sizes) == 1 else ["hits@1", "hits@5", "hits@10"]
-    shown = {name: numbers[name] for name in names if name in numbers}
-    renamed = {"mrr": "MRR", "loss": "loss", "exs": "examples"}
-    return shown | {new: numbers[old] for old, new in renamed.items() if old in numbers}
+    best = stats.get("best_valid")
+    return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)
 
 
 def _without_folder(value: Any) -> Any:

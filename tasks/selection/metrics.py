@@ -15,7 +15,7 @@ __all__ = ["RankingMetrics"]
 
 
 class RankingMetrics(TeacherMetrics):
-    """`exs`, `accuracy` and `hits@k`, equal to ParlAI's; the agent's own metrics (`rank`, `mrr`, `R@1/20`, ...)."""
+    """`exs`, `accuracy` and `hits@k`, equal to ParlAI's; the agent's own metrics (`rank`, `mrr`, `R20@1`, ...)."""
 
     def evaluate_response(self, observation: Message, labels: list[str]) -> None:
         self.add("exs", SumMetric(1))

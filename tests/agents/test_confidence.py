@@ -55,14 +55,14 @@ def test_evaluation(calibrated, evaluate, candidates_file, labels, tmp_path, ind
         options = {"index": str(tmp_path / "index")}
     plain = evaluate(path, **options)
     careful = evaluate(path, min_probability="0.5", **options)
-    same = ["R@1/8", "exs", *(["mrr@8"] if indexed else ["mrr", "loss", "rank"])]
+    same = ["R8@1", "exs", *(["mrr@8"] if indexed else ["mrr", "loss", "rank"])]
     assert {name: careful[name] for name in same} == {name: plain[name] for name in same}
     assert 0 < careful["answered"] <= 1
-    assert careful["right_of_answered"] >= plain["R@1/8"]
+    assert careful["right_of_answered"] >= plain["R8@1"]
     assert careful["accuracy"] == pytest.approx(careful["answered"] * careful["right_of_answered"])
     silent = evaluate(path, min_probability="1.0", **options)
     assert (silent["answered"], silent["accuracy"]) == (0, 0)
-    assert silent["R@1/8"] == plain["R@1/8"]
+    assert silent["R8@1"] == plain["R8@1"]
 
 
 def test_interactive(calibrated, candidates_file, monkeypatch, capsys):

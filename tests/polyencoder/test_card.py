@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.card import Run, model_card, read_run
 
-REPORT = {"R@1/20": 0.8367, "R@10/20": 0.99, "R@5/20": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
+REPORT = {"R20@1": 0.8367, "R20@10": 0.99, "R20@5": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
 OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/home/someone/models/minilm"}
 OVERRIDE |= {"model_file": "/home/someone/model", "datapath": "/home/someone/data", "init_model": None}
 
@@ -48,7 +48,7 @@ def test_the_last_report_that_was_written_counts(model_file):
     write(model_file, ".valid", f'valid:\n{{"mrr": 0.1}}\n\nvalid:\n{json.dumps(REPORT)}\n\n')
     write(model_file, ".trainstats", {"final_valid_report": {"mrr": 0.2}, "final_test_report": {"mrr": 0.3}})
     assert read_run(model_file).metrics == {
-        "valid": {"R@1/20": 0.8367, "R@5/20": 0.95, "R@10/20": 0.99, "MRR": 0.9, "loss": 0.5, "examples": 7801},
+        "valid": {"R20@1": 0.8367, "R20@5": 0.95, "R20@10": 0.99, "MRR": 0.9, "loss": 0.5, "examples": 7801},
         "test": {"MRR": 0.3},
     }
 
@@ -61,8 +61,17 @@ def test_the_best_validation_where_no_final_one_was_made(model_file):
     assert read_run(model_file).metrics == {"valid": {"MRR": 0.6}}
 
 
+def test_reports_of_earlier_versions_are_read(model_file):
+    write(model_file, ".opt", {"validation_metric": "R@1/20"})
+    reports = [{"R@1/20": 0.2, "mrr": 0.4}, {"R20@1": 0.5, "mrr": 0.6}]
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.2})
+    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.2, "MRR": 0.4}}
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5})
+    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.5, "MRR": 0.6}}
+
+
 def test_recall_over_several_numbers_of_candidates_is_that_of_all_examples(model_file):
-    write(model_file, ".test", json.dumps({"R@1/20": 1.0, "R@1/19": 0.0, "hits@1": 0.9, "hits@5": 1, "lr": 0}))
+    write(model_file, ".test", json.dumps({"R20@1": 1.0, "R19@1": 0.0, "hits@1": 0.9, "hits@5": 1, "lr": 0}))
     assert read_run(model_file).metrics == {"test": {"hits@1": 0.9, "hits@5": 1}}
 
 
@@ -77,7 +86,7 @@ def test_nothing_is_known(model_file, content):
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_the_card(make_ranker, architecture):
     ranker = make_ranker(architecture)
-    run = Run({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R@1/20": 0.8367, "examples": 7801}})
+    run = Run({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
     card = model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
     kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}[architecture]
     n_parameters = sum(p.numel() for p in ranker.model.parameters())
@@ -89,7 +98,7 @@ def test_the_card(make_ranker, architecture):
         "| ONNX graphs | float32 and int8 |",
         "| `--learningrate` | `5e-05` |",
         "| `--task` | `my\\|task` |",
-        "|  | R@1/20 | examples |",
+        "|  | R20@1 | examples |",
         "| valid | 0.8367 | 7,801 |",
     ):
         assert line in card.splitlines()

@@ -224,7 +224,7 @@ def test_a_real_encoder_ranks_sensibly(minilm, context, best):
 
 
 def test_a_real_encoder_on_real_dialogues(minilm, data_path):
-    """Zero-shot R@1/20 for the last utterances of ConvAI2's first examples: by chance 0.05, on the whole set 0.42."""
+    """Zero-shot R20@1 for the last utterances of ConvAI2's first examples: by chance 0.05, on the whole set 0.42."""
     hits, examples = 0, 0
     with open(data_path / "ConvAI2" / "valid_self_original.txt", encoding="utf-8") as lines:
         for line in lines:

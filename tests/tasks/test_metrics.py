@@ -17,7 +17,7 @@ REPLIES = [
     {"text": "no .", "text_candidates": []},
     {"text": "no ."},
     {},
-    {"text": "no .", "metrics": {"rank": AverageMetric(3), "R@1/20": AverageMetric(0), "mrr": None}},
+    {"text": "no .", "metrics": {"rank": AverageMetric(3), "R20@1": AverageMetric(0), "mrr": None}},
 ]
 
 

@@ -183,7 +183,7 @@ def test_real(make_teacher, real_path, datatype, count):
     if datatype == "train":
         assert "label_candidates" not in message
     else:
-        assert len(set(message["label_candidates"])) == 10_001  # R@1/10001
+        assert len(set(message["label_candidates"])) == 10_001  # R10001@1
         others = set(message["label_candidates"]) - {label}
         again = teacher.act()
         assert len(others ^ (set(again["label_candidates"]) - set(again["eval_labels"]))) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from shlex import quote
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -11,13 +12,14 @@ from parlai.agents.ranker.learning.progress import Goal, Progress, ProgressLine,
 from parlai.agents.ranker.learning.record import write_record
 from parlai.agents.ranker.learning.resume import ResumableAgent
 from parlai.core.message import Message
-from parlai.core.metrics import Metric
+from parlai.core.metrics import Metric, dict_report
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import ConfigError
+from polyencoder.measures import current_name, main_measures, summary
 
 # what the line and the curve call the numbers that ParlAI's reports have
 IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}
@@ -29,6 +31,7 @@ class WatchedAgent(ResumableAgent):
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self.curve = Curve()
+        self._measures: dict[str, float] = {}  # of the best validation
         self._before = Progress()
         self._examples = 0
         self._epoch: int | None = None
@@ -47,12 +50,14 @@ class WatchedAgent(ResumableAgent):
     def training_state(self) -> dict[str, Any]:
         done = self._progress()
         own = {"curve": self.curve.points, "examples": done.examples, "seconds": done.seconds}
+        own["measures"] = self._measures
         return {**super().training_state(), **own}
 
     def load(self, path: str) -> dict[str, Any]:
         states = super().load(path)
         if self._restored and "curve" in self._restored:
             self.curve = Curve(self._restored["curve"])
+            self._measures = self._restored.get("measures") or {}  # not in earlier files
             self._before = Progress(examples=self._restored["examples"], seconds=self._restored["seconds"])
         return states
 
@@ -81,17 +86,46 @@ class WatchedAgent(ResumableAgent):
         return report
 
     def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
+        self._name_validation_metric(metrics_dict)
         super().receive_metrics(metrics_dict)
+        measures = main_measures(dict_report(metrics_dict))
+        if self._is_best:
+            self._measures = measures
+        if is_primary_worker():
+            logging.info(f"validation after {self._number_training_updates:,} updates: {summary(measures)}")
         self.curve.add("validation", self._number_training_updates, _renamed(metrics_dict, IN_VALIDATION))
         self._rate.pause()
+
+    def _name_validation_metric(self, report: dict[str, Any]) -> None:
+        """Give ParlAI's loop the metric that it looks for, also under the name that it once had (`R@1/20`)."""
+        name = self.opt.get("validation_metric") or "accuracy"
+        if name in report:
+            return
+        if (now := current_name(name)) not in report:
+            there = ", ".join(sorted(report))
+            raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}")
+        report[name] = report[now]
 
     def shutdown(self) -> None:
         super().shutdown()
         if self._line:
             self._line.close()
+        self._say_what_was_made()
         if self._is_watched and self.curve and self.opt.get("model_file"):
             self._draw()
             self._is_watched = False
+
+    def _say_what_was_made(self) -> None:
+        """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""
+        made, given = self._restored, self.opt.get("override") or {}
+        is_last = not self._is_in_loop and given.get("load_from_checkpoint") is False
+        if not (made and is_last and is_primary_worker()):
+            return
+        self._restored = None  # each of the worlds that were evaluated ends its agents
+        path, measures = self.opt["model_file"], summary(made.get("measures") or {})
+        logging.success(f"{path}: the model after {self._resumed_at or 0:,} updates{measures and f', {measures}'}")
+        logging.info(f"talk to it: parlai interactive -mf {quote(path)}")
+        logging.info(f"use it without ParlAI: polyencoder export {quote(path)} FOLDER")
 
     # ---- how it is shown
 

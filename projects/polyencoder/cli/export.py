@@ -11,6 +11,7 @@ from polyencoder.card import read_run
 from polyencoder.checkpoint import WeightDtype
 from polyencoder.errors import ConfigError
 from polyencoder.export import README, export_folder
+from polyencoder.measures import recall_name
 from polyencoder.ranker import Ranker
 from polyencoder.reading.examples import Example, read_examples
 
@@ -62,4 +63,4 @@ def export(
 def _recall(examples: list[Example]) -> str:
     """R@1 with the number of candidates, when that is the same for all."""
     counts = {len(candidates) for _, _, candidates in examples}
-    return f"R@1/{counts.pop()}" if len(counts) == 1 else "R@1"
+    return recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"

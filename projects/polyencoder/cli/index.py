@@ -90,24 +90,28 @@ def update(
     device: Device = None,
     backend: BackendName = "torch",
 ) -> None:
-    """Change an index: remove, update, add, compact and build its FAISS index, in this order."""
+    """Change an index: remove, update, add, compact and build its FAISS index, in this order.
+
+    All of it is done, or after an error nothing. Searches go on meanwhile and find the index as it was.
+    """
     bad = BadExamples(skip=skip_bad)
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     removed, updated, added = (expand(files) if files else [] for files in (remove, update, add))
     opened = open_index(index, load(model, device=device, backend=backend))
-    if remove_id or removed:
-        opened.remove(chain(remove_id or [], _ids(removed)))
-    if updated:
-        opened.update(candidates_from(updated, bad=bad))
-    if added:
-        opened.add(candidates_from(added, bad=bad))
-    if compact or faiss:
-        if not isinstance(opened, FolderIndex):
-            raise ConfigError(f"{index}: --compact and --faiss are for index folders; this engine does that by itself")
-        if compact:
-            opened.compact()
-        if kind:
-            opened.build_faiss(kind, **parameters)
+    if (compact or faiss) and not isinstance(opened, FolderIndex):
+        raise ConfigError(f"{index}: --compact and --faiss are for index folders; this engine does that by itself")
+    with opened.changing():
+        if remove_id or removed:
+            opened.remove(chain(remove_id or [], _ids(removed)))
+        if updated:
+            opened.update(candidates_from(updated, bad=bad))
+        if added:
+            opened.add(candidates_from(added, bad=bad))
+        if isinstance(opened, FolderIndex):
+            if compact:
+                opened.compact()
+            if kind:
+                opened.build_faiss(kind, **parameters)
     _report(index, opened, bad=bad)
 
 

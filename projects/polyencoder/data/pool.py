@@ -50,7 +50,7 @@ class CandidatePool:
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
 
     def counts(self, batch_size: int) -> Sequence[int]:
-        """How many candidates each example has: the N of R@k/N."""
+        """How many candidates each example has: the N of R{N}@k."""
         if self.given is not None:
             return self.given
         return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()

@@ -26,7 +26,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.extras import require
 from polyencoder.index.base import Found, check_exactness
 from polyencoder.index.exact import check_search, scan
-from polyencoder.index.faiss_file import FaissFile, read_faiss
+from polyencoder.index.faiss_file import FAISS, FaissFile, read_faiss
 from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring.context import ContextEncoding
@@ -67,10 +67,14 @@ class FaissSearch:
         self._index = index
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], vectors: Vectors) -> FaissSearch:
-        """The index in a folder, for the vectors of that folder; errors as in `read_faiss`."""
-        meta, index = read_faiss(folder, vectors)
+    def open(cls, folder: str | os.PathLike[str], vectors: Vectors, *, name: str = FAISS) -> FaissSearch:
+        """The index of this name in a folder, for the vectors of that folder; errors as in `read_faiss`."""
+        meta, index = read_faiss(folder, vectors, name=name)
         return cls(meta, index, vectors)
+
+    def over(self, vectors: Vectors) -> FaissSearch:
+        """The same index, not read again, for vectors that begin with those that it was made of."""
+        return FaissSearch(self.meta, self._index, vectors)
 
     @torch.no_grad()
     def search(

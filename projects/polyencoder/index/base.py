@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, get_args
 
 from polyencoder.checks import checked_count
@@ -84,6 +85,16 @@ class Index(ABC):
         Raises:
             ConfigError: this index has no use for one of them.
             InputError: one of them is too small.
+        """
+
+    @abstractmethod
+    def changing(self) -> AbstractContextManager[None]:
+        """What is added, removed and updated in the block becomes one change, when it ends: whole, or after an error
+        nothing of it. Blocks may be nested; a search inside one does not see what it changes.
+
+        >>> with index.changing():
+        ...     index.remove(["r5"])
+        ...     index.add(records)
         """
 
     @abstractmethod

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -34,17 +36,18 @@ CREATE TABLE dead(row INTEGER PRIMARY KEY);
 _INDEXES = "CREATE INDEX entries_by_row ON entries(row);"
 
 _CACHE_KB = 64 << 10
-_BUSY_SECONDS = 30
 
 
 class Catalogue:
-    """The texts and entries of an index. Changes happen inside `changing`, all of a block or nothing of it."""
+    """The texts and entries of an index: read from a file that never changes, or written to one that nobody reads."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        self._inode = path.stat().st_ino
         self._lock = threading.Lock()  # a server's threads share the connection
+        weakref.finalize(self, connection.close)
+        self.changes = 0
+        """How many entries were put in or taken out since it was opened."""
         self.rows = 0
         """The number of different texts, dead ones too."""
         self._next_number = 0
@@ -59,11 +62,26 @@ class Catalogue:
         return cls(path, connection)
 
     @classmethod
-    def open(cls, folder: Path) -> Catalogue:
-        """The catalogue of an index folder. Reads no texts."""
-        path = folder / CATALOGUE
+    def open(cls, path: Path) -> Catalogue:
+        """A catalogue to read: without locks, journals or anything else that would touch another's files."""
+        return cls._opened(path, "mode=ro&immutable=1")
+
+    @classmethod
+    def draft(cls, path: Path) -> Catalogue:
+        """A catalogue to change, in a file that nobody else knows of yet."""
+        return cls._opened(path, "mode=rw")
+
+    @classmethod
+    def copied(cls, source: Path, target: Path) -> Catalogue:
+        """A copy of a catalogue, to change."""
+        shutil.copyfile(source, target)
+        return cls.draft(target)
+
+    @classmethod
+    def _opened(cls, path: Path, how: str) -> Catalogue:
         try:
-            return cls(path, _connect(path, mode="rw"))
+            _roll_back(path)
+            return cls(path, _connect(path, how))
         except sqlite3.Error as error:
             raise CheckpointError(f"{path}: missing or damaged ({error}); build the index again") from None
 
@@ -117,22 +135,16 @@ class Catalogue:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """What is changed in the block is kept when it ends well, and forgotten otherwise. One process at a time."""
+        """What is changed in the block is kept when it ends well, and forgotten otherwise. Blocks may be nested."""
+        self._connection.execute("SAVEPOINT block")
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise InputError(f"{self.path}: cannot be changed now ({error}); is another process at it?") from None
-        try:
-            if not self.path.exists() or self.path.stat().st_ino != self._inode:
-                raise InputError(f"{self.path}: another process has compacted the index; open it again to change it")
-            self._count_anew()  # another process may have changed it since
             yield
-            self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK TO block")
             self._count_anew()
             raise
+        finally:
+            self._connection.execute("RELEASE block")
 
     def put(self, candidate: Candidate) -> None:
         """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
@@ -167,6 +179,7 @@ class Catalogue:
             ask("DELETE FROM dead WHERE row = ?", (row,))
         ask("INSERT INTO entries VALUES (?, ?, ?, ?)", (self._next_number, id_, row, metadata))
         self._next_number += 1
+        self.changes += 1
         self._entries = None
 
     def remove(self, id_: str) -> None:
@@ -176,6 +189,7 @@ class Catalogue:
             raise InputError(f"{self.path.parent}: no candidate has the id {id_!r}")
         ask("DELETE FROM entries WHERE id = ?", (id_,))
         ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))
+        self.changes += 1
         self._entries = None
 
     def fill(self, candidates: Iterable[Candidate]) -> None:
@@ -259,16 +273,22 @@ def _condition(filter: Filter | None) -> tuple[str, list[Any]]:
     return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
 
 
-def _connect(path: Path, *, mode: str = "rwc") -> sqlite3.Connection:
+def _connect(path: Path, how: str = "mode=rwc") -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
+        f"{path.absolute().as_uri()}?{how}",
         uri=True,
         isolation_level=None,  # transactions begin and end where `changing` says
         check_same_thread=False,
-        timeout=_BUSY_SECONDS,
     )
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
     return connection
+
+
+def _roll_back(path: Path) -> None:
+    """Undo what a killed change has left half done in a catalogue that was still changed in its place."""
+    if Path(f"{path}-journal").exists():
+        with closing(_connect(path, "mode=rw")) as connection:
+            connection.execute("SELECT COUNT(*) FROM sqlite_master")  # reading is enough
 
 
 def shortened(text: str) -> str:

@@ -3,6 +3,8 @@
     faiss-KIND.index     FAISS's own format; the ids in it are rows
     faiss.json           what it is, how many rows it covers and how it was built
 
+`faiss` is the name of an index; one that is made later has another (faiss-7), and files of its own.
+
 Rows that are added to the folder later are not in it: a search scans those until it is built anew.
 """
 
@@ -21,13 +23,14 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
 from polyencoder.extras import require
 from polyencoder.files import fingerprint, replacing, write_text
-from polyencoder.index.faiss_kinds import Parameters, choose, recipe
+from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
 from polyencoder.index.vectors import Vectors
 
-__all__ = ["FaissFile", "build_faiss", "has_faiss", "read_faiss"]
+__all__ = ["FAISS", "FaissFile", "build_faiss", "faiss_files", "has_faiss", "read_faiss"]
 
 _FORMAT_VERSION = 1
-_META = "faiss.json"
+FAISS = "faiss"
+"""The name of a FAISS index, unless it is given one."""
 _CHUNK = 1 << 15  # rows that are added at a time
 
 
@@ -53,19 +56,15 @@ class FaissFile:
     format_version: int = _FORMAT_VERSION
 
     @property
-    def file_name(self) -> str:
-        return f"faiss-{self.kind}.index"
-
-    @property
     def has_exact_lists(self) -> bool:
         """Whether a search of all its lists gives truly the nearest rows of each query."""
         return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
 
 
 def build_faiss(
-    folder: str | os.PathLike[str], vectors: Vectors, *, kind: str = "auto", **overrides: int | str
+    folder: str | os.PathLike[str], vectors: Vectors, *, kind: str = "auto", name: str = FAISS, **overrides: int | str
 ) -> FaissFile:
-    """Build a FAISS index of all `vectors`, by inner product, and write it into `folder`; an older one is replaced.
+    """Build a FAISS index of all `vectors`, by inner product, and write it into `folder`; one of this name is replaced.
 
     It is trained on a random sample, the same each time, and filled in chunks: memory is that of the index itself.
 
@@ -74,6 +73,7 @@ def build_faiss(
         vectors: what it covers.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
             compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
+        name: what the names of its files begin with.
         overrides: of what the number of rows suggests.
             hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (how many it looks at).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
@@ -105,23 +105,24 @@ def build_faiss(
             max_norm = max(max_norm, chunk.norm(dim=1).max().item())
             index.add(chunk.numpy())
         meta = FaissFile(kind, rows, vectors.dim, max_norm, parameters, _digest(vectors, rows))
-        with replacing(Path(folder) / meta.file_name) as temporary:
+        file = Path(folder) / _file(name, meta.kind)
+        with replacing(file) as temporary:
             faiss.write_index(index, str(temporary))
     except RuntimeError as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    write_text(Path(folder) / _META, json.dumps(dataclasses.asdict(meta), indent=2) + "\n")
-    for other in Path(folder).glob("faiss-*.index"):
-        if other.name != meta.file_name:
+    write_text(_description(folder, name), json.dumps(dataclasses.asdict(meta), indent=2) + "\n")
+    for other in Path(folder).glob(f"{name}-*.index"):
+        if other != file:
             other.unlink()
     return meta
 
 
-def has_faiss(folder: str | os.PathLike[str]) -> bool:
-    """Whether there is a FAISS index in this folder."""
-    return (Path(folder) / _META).is_file()
+def has_faiss(folder: str | os.PathLike[str], name: str = FAISS) -> bool:
+    """Whether there is a FAISS index of this name in this folder."""
+    return _description(folder, name).is_file()
 
 
-def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissFile, Any]:
+def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = FAISS) -> tuple[FaissFile, Any]:
     """What faiss.json says, and the memory-mapped FAISS index.
 
     Raises:
@@ -129,7 +130,7 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissF
         CheckpointError: a file is missing, damaged, from a newer version, or made of other vectors.
     """
     faiss = require("faiss", extra="faiss")
-    path = Path(folder) / _META
+    path = _description(folder, name)
     again = "build it again with build_faiss"
     try:
         meta = FaissFile(**json.loads(path.read_text(encoding="utf-8")))
@@ -142,7 +143,7 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissF
             f"{path} has format version {meta.format_version}, this program reads up to {_FORMAT_VERSION}: "
             "install a newer parlai-polyencoder"
         )
-    file = path.parent / meta.file_name
+    file = path.parent / _file(name, meta.kind)
     try:
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
@@ -151,6 +152,19 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors) -> tuple[FaissF
     if not same or meta.sample != _digest(vectors, meta.rows):
         raise CheckpointError(f"{file} was made of other vectors than those in its folder: {again}")
     return meta, index
+
+
+def faiss_files(name: str) -> list[str]:
+    """What the files of a FAISS index of this name are called, whatever its kind."""
+    return [f"{name}.json", *(_file(name, kind) for kind in KINDS)]
+
+
+def _description(folder: str | os.PathLike[str], name: str) -> Path:
+    return Path(folder) / f"{name}.json"
+
+
+def _file(name: str, kind: str) -> str:
+    return f"{name}-{kind}.index"
 
 
 def _sample(rows: int, count: int) -> Tensor:

@@ -1,56 +1,48 @@
-"""`FolderIndex`: an index in a folder, opened in milliseconds, searched, and changed in place.
+"""`FolderIndex`: an index in a folder, opened in milliseconds, searched, and changed while others search it.
 
-A change appends: new texts get new rows and a new file of vectors; what is removed leaves a dead row. The catalogue's
-transaction comes last, so a kill leaves the old index, with at most a file behind the last row that nobody looks at.
+A change appends: new texts get new rows and a new file of vectors; what is removed leaves a dead row. See `state` and
+`change` for how readers and a writer keep out of each other's way.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from polyencoder.encoding import encode_candidates
-from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.index.approximate import FaissSearch
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, checked_top_k
-from polyencoder.index.catalogue import CATALOGUE, Catalogue
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.change import OF_AN_INDEX, Change, explained, lock
 from polyencoder.index.exact import scan
-from polyencoder.index.faiss_file import build_faiss, has_faiss
-from polyencoder.index.meta import META, Fingerprints, IndexMeta, separable
-from polyencoder.index.vectors import Vectors, quantize, remove_vectors, write_vectors
+from polyencoder.index.meta import META, Fingerprints, IndexMeta
+from polyencoder.index.state import State, newest
+from polyencoder.index.vectors import Vectors
 from polyencoder.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 
-T = TypeVar("T")
-
-_OF_AN_INDEX = re.compile(
-    r"meta\.json|unfinished\.json|catalogue\.sqlite.*|vectors-\d+(\.scales)?\.npy|faiss\.json|faiss-.*\.index|\..*\.part"
-)
-
 
 class FolderIndex(Index):
-    """An index that `build_index` made. One process at a time may change it, while any number search."""
+    """An index that `build_index` made. One process at a time may change it, while any number search.
 
-    def __init__(self, folder: Path, meta: IndexMeta, ranker: TextRanker | None, *, attention: str = "basic") -> None:
+    A search sees all of a change or nothing of it, and every one that had ended when the search began.
+    """
+
+    def __init__(
+        self, folder: Path, fingerprints: Fingerprints, ranker: TextRanker | None, *, attention: str = "basic"
+    ) -> None:
         self.folder = folder
-        self.meta = meta
         self.attention = attention
+        self._fingerprints = fingerprints
         self._ranker = ranker
-        self.catalogue = Catalogue.open(folder)
-        self.vectors = self._map()
-        self._faiss: FaissSearch | None = None
+        self._state = newest(folder, fingerprints)
         self._lists: dict[str, Any] = {}
+        self._mutex = threading.RLock()
+        self._change: Change | None = None
 
     @classmethod
     def open(
@@ -71,15 +63,34 @@ class FolderIndex(Index):
         """
         folder = Path(path)
         _mend(folder)
-        meta = IndexMeta.read(folder)
         if isinstance(ranker, Fingerprints):
-            meta.check_model(ranker, folder=folder)
-            return cls(folder, meta, None, attention=attention)
-        meta.check_model(Fingerprints.of(ranker), folder=folder)
-        return cls(folder, meta, ranker, attention=ranker.model.config.poly_attention)
+            return cls(folder, ranker, None, attention=attention)
+        return cls(folder, Fingerprints.of(ranker), ranker, attention=ranker.model.config.poly_attention)
+
+    @property
+    def state(self) -> State:
+        """The newest. CheckpointError if one was put into its place that another model made, or that is damaged."""
+        self._state = newest(self.folder, self._fingerprints, before=self._state)
+        return self._state
+
+    @property
+    def meta(self) -> IndexMeta:
+        """The description of the newest state."""
+        return self.state.meta
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The texts and entries of the newest state."""
+        return self.state.catalogue
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors of the newest state."""
+        return self.state.vectors
 
     def count(self, filter: Filter | None = None) -> int:
-        return self.catalogue.count(filter) if filter else len(self.catalogue)
+        catalogue = self.catalogue
+        return catalogue.count(filter) if filter else len(catalogue)
 
     # Searching
 
@@ -87,13 +98,24 @@ class FolderIndex(Index):
         self, contexts: ContextEncoding, *, top_k: int, filter: Filter | None = None, exactness: Found | None = None
     ) -> list[list[Hit]]:
         """As in `Index.search`: with the FAISS index if the folder has one, else by scoring everything."""
-        top_k = checked_top_k(top_k, available=len(self))
         check_exactness(exactness)
-        allowed = self.allowed_rows(filter)
-        if exactness == "exact" or not has_faiss(self.folder):
-            scores, rows = scan(contexts, self.vectors, top_k=top_k, allowed=allowed, attention=self.attention)
-            return self.hits(scores, rows, top_k=top_k, found=["exact"] * len(rows), filter=filter)
-        scores, rows, found = self._approximate().search(
+        while True:
+            state = self.state
+            try:
+                return self._search(state, contexts, top_k=top_k, filter=filter, exactness=exactness)
+            except CheckpointError:  # its FAISS index may be gone, opened as it is when first needed
+                if state is self.state:
+                    raise
+
+    def _search(
+        self, state: State, contexts: ContextEncoding, *, top_k: int, filter: Filter | None, exactness: Found | None
+    ) -> list[list[Hit]]:
+        top_k = checked_top_k(top_k, available=len(state.catalogue))
+        allowed = state.allowed_rows(filter)
+        if exactness == "exact" or state.meta.faiss is None:
+            scores, rows = scan(contexts, state.vectors, top_k=top_k, allowed=allowed, attention=self.attention)
+            return state.hits(scores, rows, top_k=top_k, found=["exact"] * len(rows), filter=filter)
+        scores, rows, found = state.faiss.search(
             contexts,
             top_k=top_k,
             allowed=allowed,
@@ -101,7 +123,7 @@ class FolderIndex(Index):
             exactness=exactness or "approximate",
             **self._lists,
         )
-        return self.hits(scores, rows, top_k=top_k, found=found, filter=filter)
+        return state.hits(scores, rows, top_k=top_k, found=found, filter=filter)
 
     def tune(
         self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
@@ -109,137 +131,86 @@ class FolderIndex(Index):
         """As in `Index.tune`; ConfigError where there is no FAISS index."""
         settings: dict[str, Any] = {"list_length": list_length, "effort": effort, "tolerance": tolerance}
         given = {name: value for name, value in settings.items() if value is not None}
-        if given and not has_faiss(self.folder):
+        if given and self.meta.faiss is None:
             raise ConfigError(
                 f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
                 "build one by `polyencoder update --faiss auto`"
             )
         if given:
-            self._approximate().check(**given)
+            self.state.faiss.check(**given)
         self._lists = given
-
-    def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
-        """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
-        with _explained(self.folder):
-            build_faiss(self.folder, self.vectors, kind=kind, **overrides)
-        self._faiss = None
-
-    def _approximate(self) -> FaissSearch:
-        if self._faiss is None:
-            self._faiss = FaissSearch.open(self.folder, self.vectors)
-        return self._faiss
-
-    def allowed_rows(self, filter: Filter | None = None) -> Tensor | None:
-        """bool [rows], True where a living entry passes the filter; None if that is everywhere."""
-        allowed = torch.ones(len(self.vectors), dtype=torch.bool)
-        if filter:
-            matching = self.catalogue.rows_matching(filter)
-            allowed[:] = False
-            allowed[matching[matching < len(allowed)]] = True  # another process may have added rows since
-            return allowed
-        dead = self.catalogue.dead_rows()
-        allowed[dead[dead < len(allowed)]] = False
-        return allowed if len(dead) else None
-
-    def hits(
-        self, scores: Tensor, rows: Tensor, *, top_k: int, found: Sequence[Found], filter: Filter | None = None
-    ) -> list[list[Hit]]:
-        """What stands in the rows [batch, k] with these scores, found [batch] so.
-
-        Entries that share a row come one after the other.
-        """
-        wanted = set(rows.flatten().tolist())
-        texts = self.catalogue.text_of(wanted)
-        entries = self.catalogue.entries_of(wanted, filter=filter)
-        return [
-            [
-                Hit(id_, texts[row], score, metadata, how)
-                for row, score in zip(row_list, score_list, strict=True)
-                for id_, metadata in entries[row]
-            ][:top_k]
-            for row_list, score_list, how in zip(rows.tolist(), scores.tolist(), found, strict=True)
-        ]
 
     # Changing
 
-    def add(self, records: Iterable[Candidate]) -> None:
-        """Put in new candidates; those that are there already with this text and metadata are left as they are.
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """As in `Index.changing`; another process's change is waited for, half a minute at most."""
+        with self._mutex:
+            if self._change is not None:
+                yield
+                return
+            with explained(self.folder):
+                held = lock(self.folder)
+            try:
+                with explained(self.folder):
+                    self._change = Change(self.state, self._ranker)
+                try:
+                    yield
+                    with explained(self.folder):
+                        self._change.publish()
+                except BaseException as error:
+                    self._change.discard(vectors=isinstance(error, Exception))  # not when it was interrupted
+                    raise
+            finally:
+                self._change = None
+                held.release()
 
-        Every `shard_size` records are one step: killed and started again with the same records, it goes on. Raises
-        InputError for a record that cannot be used; the steps before it stay.
-        """
-        self._change(records, self.catalogue.put)
+    def add(self, records: Iterable[Candidate]) -> None:
+        """As in `Index.add`. Killed and started again with the same records, it goes on from the last whole file."""
+        with self._entries() as catalogue:
+            for record in records:
+                catalogue.put(record)
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Take candidates out. Their texts and vectors stay on disk until `compact`."""
-        self._change(ids, self.catalogue.remove)
+        """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
+        with self._entries() as catalogue:
+            for id_ in ids:
+                catalogue.remove(id_)
 
     def update(self, records: Iterable[Candidate]) -> None:
-        """Give candidates that are there another text or other metadata; each needs its id."""
-
-        def replace_entry(record: Candidate) -> None:
-            if record.id is None:
-                raise InputError(f"{record.where or 'a record'}: has no id; an update says by its id what is updated")
-            self.catalogue.remove(record.id)
-            self.catalogue.put(record)
-
-        self._change(records, replace_entry)
+        with self._entries() as catalogue:
+            for record in records:
+                if record.id is None:
+                    raise InputError(
+                        f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
+                    )
+                catalogue.remove(record.id)
+                catalogue.put(record)
 
     def compact(self) -> None:
-        """Write the index anew without its dead rows, beside it, and take its place. Nothing is encoded again.
+        """Give the space of dead rows back, and make full files of small ones. Nothing is encoded again.
 
-        Small files of vectors become full ones. An approximate index of the old rows goes with them.
+        An approximate index of the old rows goes with them.
         """
-        new = _beside(self.folder, "compacted")
-        shutil.rmtree(new, ignore_errors=True)
-        with _explained(self.folder), self.catalogue.changing():  # nobody adds what the new index would lack
-            try:
-                self._write_living(new)
-            except BaseException:
-                shutil.rmtree(new, ignore_errors=True)
-                raise
-            _exchange(self.folder)
-        self.catalogue.close()
-        self.catalogue = Catalogue.open(self.folder)
-        self.vectors, self._faiss = self._map(), None
+        with self._making() as change:
+            change.compact()
 
-    def _write_living(self, new: Path) -> None:
-        new.mkdir()
-        self.vectors = self._map()
-        self.catalogue.copy_living(new / CATALOGUE)
-        living = torch.ones(len(self.vectors), dtype=torch.bool)
-        living[self.catalogue.dead_rows()] = False
-        for i, rows in enumerate(living.nonzero().squeeze(1).split(self.meta.shard_size)):
-            write_vectors(new, i * self.meta.shard_size, *self.vectors.stored(rows))
-        self.meta.write(new)
+    def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
+        """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
+        with self._making() as change:
+            change.build_faiss(kind, **overrides)
 
-    def _change(self, items: Iterable[T], change: Callable[[T], None]) -> None:
-        """Apply the change to each item, `shard_size` of them in a transaction, and encode the texts that are new."""
-        for step in _steps(items, self.meta.shard_size):
-            with _explained(self.folder), self.catalogue.changing():
-                if self.meta.candidates is not None:  # no longer what it was built from
-                    self.meta = replace(self.meta, candidates=None)
-                    self.meta.write(self.folder)
-                before = self.catalogue.rows
-                for item in step:
-                    change(item)
-                self._encode(before, self.catalogue.rows)
-            self.vectors, self._faiss = self._map(), None
+    @contextmanager
+    def _making(self) -> Iterator[Change]:
+        with self.changing(), explained(self.folder):
+            assert self._change is not None
+            yield self._change
 
-    def _encode(self, start: int, stop: int) -> None:
-        remove_vectors(self.folder, from_row=start)  # of a change that was killed
-        if start == stop:
-            return
-        if self._ranker is None:
-            raise InputError(
-                f"{self.folder}: was opened without its model, which new texts need; open it with a Ranker"
-            )
-        texts = self.catalogue.texts(start, stop)
-        vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-        write_vectors(self.folder, start, *quantize(vectors, self.meta.dtype))
-
-    def _map(self) -> Vectors:
-        return Vectors.open(self.folder, dim=self.meta.dim, dtype=self.meta.dtype, rows=self.catalogue.rows)
+    @contextmanager
+    def _entries(self) -> Iterator[Catalogue]:
+        """The next state's, of which all is changed or, after an error, nothing."""
+        with self._making() as change, change.catalogue.changing():
+            yield change.catalogue
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:
@@ -248,7 +219,7 @@ def remove_index(folder: str | os.PathLike[str]) -> None:
     if not path.exists():
         return
     names = [] if path.is_file() else sorted(entry.name for entry in path.iterdir())
-    strange = [name for name in names if not _OF_AN_INDEX.fullmatch(name)]
+    strange = [name for name in names if not OF_AN_INDEX.fullmatch(name)]
     if path.is_file() or strange:
         what = f"has {strange[0]} in it" if strange else "is a file"
         raise InputError(f"{path}: {what}, which belongs to no index; give another folder for the index")
@@ -256,39 +227,10 @@ def remove_index(folder: str | os.PathLike[str]) -> None:
     shutil.rmtree(path)
 
 
-def _steps(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while step := list(islice(iterator, size)):
-        yield step
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Make errors of the disk ours, a full one above all. The index is then as it was before the step."""
-    try:
-        yield
-    except (OSError, sqlite3.OperationalError) as error:
-        raise InputError(
-            f"{folder}: cannot be changed ({first_line(error)}); mend that and run the same command again"
-        ) from error
-
-
-def _beside(folder: Path, what: str) -> Path:
-    folder = folder.absolute()
-    return folder.parent / f".{folder.name}.{what}"
-
-
-def _exchange(folder: Path) -> None:
-    """Put the compacted index, which is whole, in the place of the old one."""
-    new, old = _beside(folder, "compacted"), _beside(folder, "replaced")
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _mend(folder: Path) -> None:
-    """Finish an exchange that was killed between its two renames."""
-    if not folder.exists() and (_beside(folder, "compacted") / META).is_file():
-        _exchange(folder)
+    """Finish what an earlier version, which compacted into a folder beside, was killed in between its two renames."""
+    absolute = folder.absolute()
+    new, old = (absolute.parent / f".{absolute.name}.{what}" for what in ("compacted", "replaced"))
+    if not folder.exists() and (new / META).is_file():
+        new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)

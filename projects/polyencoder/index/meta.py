@@ -1,4 +1,4 @@
-"""`meta.json`: what the vectors of an index are, and which model made them.
+"""`meta.json`: what the vectors of an index are, which model made them, and which files are the index's newest state.
 
 The same text is `unfinished.json` while an index is built: renaming it is what finishes the index.
 """
@@ -14,12 +14,15 @@ from typing import NamedTuple
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.files import write_text
+from polyencoder.index.catalogue import CATALOGUE
+from polyencoder.index.faiss_file import FAISS, has_faiss
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.models import CrossEncoder, SeparableRanker
 from polyencoder.protocol import TextRanker
 
 META, UNFINISHED = "meta.json", "unfinished.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_WITHOUT_STATES = 1  # the format before: a change wrote into the files that were there
 
 
 class Fingerprints(NamedTuple):
@@ -47,9 +50,17 @@ class IndexMeta:
     shard_size: int
     """The most rows of a file of vectors."""
     rows: int
-    """Different texts when the index was built; the catalogue knows how many there are by now."""
+    """Different texts, removed ones too."""
     candidates: str | None
     """A digest of the candidates it was built from; None once it was changed."""
+    generation: int = 0
+    """Counts the files that changes have made: none has the name of an older one."""
+    catalogue: str = CATALOGUE
+    """The file of its texts and entries."""
+    vectors: tuple[str, ...] | None = None
+    """The files of vectors, in the order of their rows; None for those that the build has written."""
+    faiss: str | None = None
+    """What the names of the FAISS index's files begin with; None if there is no such index."""
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path, name: str = META) -> None:
@@ -61,27 +72,48 @@ class IndexMeta:
     @classmethod
     def read(cls, folder: Path, name: str = META) -> IndexMeta:
         """Raises CheckpointError if there is none, or it is damaged or of another version."""
-        path = folder / name
+        return cls.parsed(cls.text(folder, name), folder / name)
+
+    @staticmethod
+    def text(folder: Path, name: str = META) -> bytes:
+        """What the file says, as bytes. Raises CheckpointError if there is none."""
         try:
-            values = json.loads(path.read_bytes())
+            return (folder / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise CheckpointError(_missing(folder)) from None
+
+    @classmethod
+    def parsed(cls, text: bytes, path: Path) -> IndexMeta:
+        """The description in the text of the file at `path`. Raises CheckpointError as `read` does."""
+        try:
+            values = json.loads(text)
         except ValueError as error:
             raise CheckpointError(f"{path}: damaged, not valid JSON ({error}); build the index again") from None
         if not isinstance(values, dict) or "format_version" not in values:
             raise CheckpointError(f"{path}: not the description of an index (no `format_version` in it)")
-        if values["format_version"] != FORMAT_VERSION:
+        if (version := values.pop("format_version")) not in (FORMAT_VERSION, _WITHOUT_STATES):
             raise CheckpointError(
-                f"{path}: format version {values['format_version']!r}, but this version of polyencoder reads "
+                f"{path}: format version {version!r}, but this version of polyencoder reads {_WITHOUT_STATES} and "
                 f"{FORMAT_VERSION}; install the version that wrote it, or build the index again"
             )
+        if version == _WITHOUT_STATES and has_faiss(path.parent):
+            values["faiss"] = FAISS
         try:
             fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
+            if values.get("vectors") is not None:
+                values["vectors"] = tuple(values["vectors"])
             meta = cls(fingerprints=fingerprints, **values)
             check_dtype(meta.dtype)
-        except (KeyError, TypeError, ConfigError) as error:
+            if strange := [name for name in meta.files if not is_file_name(name)]:
+                raise ValueError(f"{strange[0]!r} is no name of a file")
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise CheckpointError(f"{path}: damaged, a key is missing, unknown or wrong ({error})") from None
         return meta
+
+    @property
+    def files(self) -> list[str]:
+        """What it names."""
+        return [self.catalogue, *(self.vectors or ()), *([self.faiss] if self.faiss else [])]
 
     def check_model(self, fingerprints: Fingerprints, *, folder: Path) -> None:
         """Raise CheckpointError unless the index was made by the model with these fingerprints."""
@@ -94,6 +126,11 @@ class IndexMeta:
             f"{other} (fingerprint {fingerprints.model}): load that model, or make an index of this one by "
             "`polyencoder index --model MODEL --candidates FILE --out FOLDER`"
         )
+
+
+def is_file_name(name: object) -> bool:
+    """Whether it names something in the folder itself: a description may come from anywhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
 def separable(ranker: TextRanker) -> SeparableRanker:

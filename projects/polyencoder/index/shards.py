@@ -19,7 +19,7 @@ import torch
 from polyencoder.checkpoint import load_folder, save_folder
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import quantize, vector_files, write_vectors
 from polyencoder.models import SeparableRanker
@@ -58,7 +58,7 @@ def encode_here(
     folder: Path, model: SeparableRanker, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
     """Encode the shards that begin at these rows, one after the other."""
-    with closing(Catalogue.open(folder)) as catalogue:
+    with closing(Catalogue.open(folder / CATALOGUE)) as catalogue:
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
             vectors = encode_candidates(model, text, texts, remember=False, progress=advance)

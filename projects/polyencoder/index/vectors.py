@@ -2,14 +2,15 @@
 
 `vectors-000000065536.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as uint16 with the
 bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale, which is in
-`vectors-000000065536.scales.npy`, [n].
+`vectors-000000065536.scales.npy`, [n]. Files that were written after the build have a digest of their texts in their
+name, `vectors-000000065536-9f86d081884c7d65.npy`: what other texts become is never in a file of the same name.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,22 +19,31 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.files import replacing
+from polyencoder.files import fingerprint, replacing
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-_NAME = re.compile(r"vectors-(\d{12})\.npy")
+_NAME = re.compile(r"vectors-(\d{12})(-[0-9a-f]{16})?\.npy")
 
 
 class Vectors:
     """Rows of vectors, read only. Opening reads the files' headers alone; the system loads what is touched."""
 
     def __init__(
-        self, folder: Path, files: list[Tensor], scales: list[Tensor], *, dim: int, dtype: VectorDtype
+        self,
+        folder: Path,
+        names: tuple[str, ...],
+        files: list[Tensor],
+        scales: list[Tensor],
+        *,
+        dim: int,
+        dtype: VectorDtype,
     ) -> None:
         self.folder = folder
+        self.names = names
+        """Of its files, in the order of their rows."""
         self.dim = dim
         self.dtype = _TORCH[dtype]
         """In which the vectors are stored."""
@@ -42,22 +52,33 @@ class Vectors:
         self._starts = torch.tensor([0, *(len(file) for file in files)]).cumsum(0)  # of each file, and the end
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, dim: int, dtype: VectorDtype, rows: int | None = None) -> Vectors:
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        dim: int,
+        dtype: VectorDtype,
+        rows: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Vectors:
         """Map the files of an index folder.
 
         Args:
             rows: how many rows there are; files behind them, left by an addition that was killed, are passed over.
                 None for all files.
+            names: of the files; None for those without a digest in their names.
 
         Raises:
             CheckpointError: if a file is missing, cut short, or of another shape or dtype.
         """
         folder = Path(folder)
         check_dtype(dtype)
+        found: list[str] = []
         files: list[Tensor] = []
         scales: list[Tensor] = []
         row = 0
-        for start, path in sorted(vector_files(folder).items()):
+        named = vector_files(folder) if names is None else {first_row(name): folder / name for name in names}
+        for start, path in sorted(named.items()):
             if row == rows:
                 break
             if start != row:
@@ -65,15 +86,23 @@ class Vectors:
             file = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim))
             files.append(file.view(_TORCH[dtype]))
             if dtype == "int8":
-                scales.append(_map(_scales_file(path), np.dtype(np.float32), shape=(len(file),)))
+                scales.append(_map(scales_file(path), np.dtype(np.float32), shape=(len(file),)))
+            found.append(path.name)
             row += len(file)
         if rows is not None and row != rows:
             raise CheckpointError(f"{folder}: its files hold {row} vectors, but it has {rows} texts: it is damaged")
-        return cls(folder, files, scales, dim=dim, dtype=dtype)
+        return cls(folder, tuple(found), files, scales, dim=dim, dtype=dtype)
 
     def __len__(self) -> int:
         """The number of rows."""
         return int(self._starts[-1])
+
+    def file_of(self, start: int, rows: int) -> str | None:
+        """The name of the file that holds these rows and no others; None if there is none."""
+        for name, first, file in zip(self.names, self._starts.tolist(), self._files, strict=False):
+            if (first, len(file)) == (start, rows):
+                return name
+        return None
 
     def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
         """All rows in order, as (first row, [n <= size, dim] in the stored dtype): views of the files, never copies.
@@ -133,15 +162,28 @@ def check_dtype(dtype: str) -> None:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))} (flag --dtype)")
 
 
-def vectors_file(folder: Path, first_row: int) -> Path:
-    """Where the vectors from this row on are."""
-    return folder / f"vectors-{first_row:012d}.npy"
+def vectors_file(folder: Path, row: int, *, texts: Sequence[str] | None = None) -> Path:
+    """Where the vectors from this row on are; of these texts, if they were written after the build."""
+    digest = "" if texts is None else f"-{fingerprint(texts)[:16]}"
+    return folder / f"vectors-{row:012d}{digest}.npy"
+
+
+def scales_file(path: Path) -> Path:
+    """Where the scales are that belong to a file of int8 vectors."""
+    return path.with_suffix(".scales.npy")
+
+
+def first_row(name: str) -> int:
+    """The first row of a file of vectors, which its name says. Raises CheckpointError for another name."""
+    if (match := _NAME.fullmatch(name)) is None:
+        raise CheckpointError(f"{name}: is no name of a file of vectors: the index is damaged")
+    return int(match[1])
 
 
 def vector_files(folder: Path) -> dict[int, Path]:
-    """The files of vectors in a folder, by their first row."""
+    """The files of vectors that a build has written, by their first row."""
     names = ((_NAME.fullmatch(entry.name), entry) for entry in os.scandir(folder))
-    return {int(match[1]): Path(entry.path) for match, entry in names if match}
+    return {int(match[1]): Path(entry.path) for match, entry in names if match and not match[2]}
 
 
 def quantize(vectors: Tensor, dtype: VectorDtype) -> tuple[Tensor, Tensor | None]:
@@ -169,25 +211,16 @@ def quantize(vectors: Tensor, dtype: VectorDtype) -> tuple[Tensor, Tensor | None
     return stored.to(_TORCH[dtype]), scales
 
 
-def write_vectors(folder: Path, first_row: int, stored: Tensor, scales: Tensor | None = None) -> None:
-    """Write the rows from `first_row` on, as `quantize` gives them. A file of vectors that is there is whole."""
-    path = vectors_file(folder, first_row)
+def write_vectors(
+    folder: Path, row: int, stored: Tensor, scales: Tensor | None = None, *, texts: Sequence[str] | None = None
+) -> Path:
+    """Write the rows from `row` on, as `quantize` gives them, and say where. A file that is there is whole."""
+    path = vectors_file(folder, row, texts=texts)
     if scales is not None:
-        _save(_scales_file(path), scales.numpy())
+        _save(scales_file(path), scales.numpy())
     bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
     _save(path, bits)
-
-
-def remove_vectors(folder: Path, *, from_row: int) -> None:
-    """Remove the files that begin at this row or later."""
-    for start, path in vector_files(folder).items():
-        if start >= from_row:
-            path.unlink()
-            _scales_file(path).unlink(missing_ok=True)
-
-
-def _scales_file(path: Path) -> Path:
-    return path.with_suffix(".scales.npy")
+    return path
 
 
 def _save(path: Path, array: np.ndarray[Any, Any]) -> None:

@@ -57,7 +57,7 @@ def test_examples_with_different_numbers_of_candidates(model, trained, make_agen
         assert reply["text_candidates"] == alone["text_candidates"]
         assert values(reply)["rank"] == values(alone)["rank"] <= n
         assert values(reply)["loss"] == pytest.approx(values(alone)["loss"], rel=1e-4, abs=1e-6)
-        assert f"R@1/{n}" in values(reply)
+        assert f"R{n}@1" in values(reply)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -37,7 +37,7 @@ def test_inline_candidates_stay_with_their_example(candidates):
     for row, (texts, label) in enumerate(zip(candidates, labels, strict=True)):
         assert offered(pool, row) == list(dict.fromkeys(texts)) == list(pool.candidates(row))
         assert pool.candidates(row)[pool.labels[row]] == label
-        assert counts[row] == len(texts)  # the N of R@k/N: as many as the task says that it gives
+        assert counts[row] == len(texts)  # the N of R{N}@k: as many as the task says that it gives
     scores = pool.masked(torch.zeros(pool.index.shape))
     assert [int(torch.isfinite(row).sum()) for row in scores] == [len(set(texts)) for texts in candidates]
 
@@ -228,10 +228,10 @@ def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_pa
 def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
     """Those of the batch were for the validations of the training, unless one asks for them again."""
     short = {"eval_candidates": "batch", "num_epochs": 1.1, "validation_every_n_epochs": 1.0}
-    assert "R@1/8" not in train("biencoder", tmp_path / "model", **short)
-    assert "R@1/8" in evaluate(tmp_path / "model")
+    assert "R8@1" not in train("biencoder", tmp_path / "model", **short)
+    assert "R8@1" in evaluate(tmp_path / "model")
     report = evaluate(tmp_path / "model", eval_candidates="batch")
-    assert "R@1/8" not in report
+    assert "R8@1" not in report
     assert "rank" in report
 
 

@@ -14,7 +14,7 @@ from polyencoder import Ranker
 from polyencoder.errors import InputError
 
 SEPARABLE = ["biencoder", "polyencoder"]
-RANKING = ["accuracy", "hits@5", "R@1/8", "rank", "mrr"]
+RANKING = ["accuracy", "hits@5", "R8@1", "rank", "mrr"]
 
 
 def same(one: dict[str, float], other: dict[str, float]) -> bool:
@@ -236,7 +236,7 @@ def test_a_label_beside_the_fixed_candidates_is_its_own_examples_alone(make_agen
     seen = [set(reply["text_candidates"]) for reply in replies]
     fixed_ones = {"first", "second"}
     assert seen == [fixed_ones | {"third"}, fixed_ones | {"fourth"}, fixed_ones, fixed_ones | {"third"}]
-    assert [("R@1/3" in reply["metrics"], "R@1/2" in reply["metrics"]) for reply in replies] == [
+    assert [("R3@1" in reply["metrics"], "R2@1" in reply["metrics"]) for reply in replies] == [
         (True, False),
         (True, False),
         (False, True),
@@ -268,12 +268,12 @@ def test_training_with_the_label_added(train, evaluate, tmp_path):
     options = {"candidates": "fixed", "eval_candidates": "fixed", "fixed_candidates_path": str(path)}
     options |= {"add_label_to_fixed_cands": True, "num_epochs": 2.1, "validation_every_n_epochs": 1.0}
     report = train("biencoder", tmp_path / "model", **options)
-    assert report["R@1/3"] > 0.9
+    assert report["R3@1"] > 0.9
     assert same_ranks(evaluate(tmp_path / "model", batchsize=1), evaluate(tmp_path / "model", batchsize=8))
 
 
 def same_ranks(one: dict[str, float], other: dict[str, float]) -> bool:
-    return all(one[name] == other[name] for name in ("accuracy", "rank", "mrr", "R@1/3"))
+    return all(one[name] == other[name] for name in ("accuracy", "rank", "mrr", "R3@1"))
 
 
 def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, candidates_file, tmp_path, encoded):

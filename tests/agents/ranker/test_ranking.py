@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.utils.misc import nice_report
 
 from polyencoder.errors import ConfigError
 
@@ -46,10 +47,10 @@ def test_metrics_of_an_example():
         "loss": 0.25,
         "rank": 3,
         "mrr": pytest.approx(1 / 3),
-        "R@1/20": 0,
-        "R@2/20": 0,
-        "R@3/20": 1,
-        "R@10/20": 1,
+        "R20@1": 0,
+        "R20@2": 0,
+        "R20@3": 1,
+        "R20@10": 1,
         "hits@2": 0,
         "hits@3": 1,  # 1 and 10 are counted by ParlAI's teacher
     }
@@ -57,7 +58,7 @@ def test_metrics_of_an_example():
 
 def test_recall_among_as_many_candidates_as_k_is_left_out():
     (metrics,) = ranking_metrics([1], [0.0], [2], hits_at=[1, 2, 5])
-    assert [name for name in metrics if name.startswith("R@")] == ["R@1/2"]
+    assert [name for name in metrics if name.startswith("R")] == ["R2@1"]
 
 
 @pytest.mark.parametrize(("value", "numbers"), [("1,5,10", [1, 5, 10]), ("7", [7]), ("3, 2,3", [2, 3])])
@@ -82,9 +83,9 @@ def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond,
         assert values == {
             "rank": rank,
             "mrr": pytest.approx(1 / rank),
-            "R@1/8": rank <= 1,
-            "R@2/8": rank <= 2,
-            "R@3/8": rank <= 3,
+            "R8@1": rank <= 1,
+            "R8@2": rank <= 2,
+            "R8@3": rank <= 3,
             "hits@2": rank <= 2,
             "hits@3": rank <= 3,
         }
@@ -94,8 +95,8 @@ def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond,
 def test_eval_model_reports_hits_at_any_k(model, trained, evaluate, task_of):
     report = evaluate(trained(model)[0], hits_at="2,3", **task_of(model))
     assert report["accuracy"] <= report["hits@2"] <= report["hits@3"] <= report["hits@5"] == pytest.approx(1, abs=0.3)
-    assert report["R@2/8"] == report["hits@2"]
-    assert report["R@3/8"] == report["hits@3"]
+    assert report["R8@2"] == report["hits@2"]
+    assert report["R8@3"] == report["hits@3"]
     assert 1 <= report["rank"] <= 8
     assert 1 / report["rank"] <= report["mrr"] + 1e-9  # Jensen's inequality
 
@@ -105,3 +106,13 @@ def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
     turns = [{"text": text, "eval_labels": [f"{text} too"]} for text in ("hello", "bye", "well")]
     replies = respond(make_agent("biencoder", eval_candidates="batch", hits_at="1,2"), *turns)
     assert all(set(reply["metrics"]) == {"loss", "rank", "mrr", "hits@2"} for reply in replies)
+
+
+def test_parlai_shows_each_metric_as_a_column():
+    """It takes what stands before a slash for a task, of which there are two here."""
+    own = ranking_metrics([1], [0.5], [20], hits_at=[1, 5])[0]
+    report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in own.items()} | own
+    shown = nice_report(report)
+    heading, *rows = shown.splitlines()
+    assert heading.split() == ["R20@1", "R20@5", "loss", "mrr", "rank"]
+    assert sorted(row.split()[0] for row in rows) == ["a", "all", "b"]

@@ -43,7 +43,7 @@ def model_file(ranker, tmp_path) -> Path:
     torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
     Path(f"{path}.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
     Path(f"{path}.opt").write_text(json.dumps({"model": "polyencoder", "task": "selection:convai2", "batchsize": 16}))
-    Path(f"{path}.valid").write_text('valid:\n{"R@1/20": 0.8367, "mrr": 0.9}\n')
+    Path(f"{path}.valid").write_text('valid:\n{"R20@1": 0.8367, "mrr": 0.9}\n')
     return path
 
 
@@ -88,7 +88,7 @@ def test_graphs(run, model_file, examples, tmp_path, sentences):
     shown = run(model_file, tmp_path / "out", "--int8", "--check", examples)
     assert set(os.listdir(tmp_path / "out")) == {*NAMES, *graphs}
     last = shown.splitlines()[-1]
-    assert last.startswith("R@1/5 on 2 examples: ")
+    assert last.startswith("R5@1 on 2 examples: ")
     before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
     assert last.endswith(f"({after - before:+.2f} points)")
     for backend, tolerance in (("onnx", 1e-4), ("onnx-int8", 0.5)):

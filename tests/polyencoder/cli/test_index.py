@@ -116,7 +116,7 @@ def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
     index = FolderIndex.open(tmp_path / "index", ranker)
     assert index.meta.dtype == dtype
     assert len(vector_files(tmp_path / "index")) == 3
-    assert (tmp_path / "index" / "faiss-flat.index").is_file()
+    assert (tmp_path / "index" / f"{index.meta.faiss}-flat.index").is_file()
     assert index.meta.model_name == str(tmp_path / "model")
 
 
@@ -138,8 +138,8 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
         call("update", "--index", folder, "--faiss", faiss)
     else:
         call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
-    assert json.loads((folder / "faiss.json").read_text())["parameters"].items() >= expected.items()
-    index = library.read_index(str(folder / f"faiss-{kind}.index"))
+    assert json.loads((folder / "faiss-1.json").read_text())["parameters"].items() >= expected.items()
+    index = library.read_index(str(folder / f"faiss-1-{kind}.index"))
     built = {
         "flat": lambda: {"storage": {library.ScalarQuantizer.QT_fp16: "float16"}[index.sq.qtype]},
         "hnsw": lambda: {"m": index.hnsw.nb_neighbors(1), "ef_construction": index.hnsw.efConstruction},
@@ -293,6 +293,21 @@ def many(make_ranker, make_backbone_config, tmp_path):
     return write
 
 
+@pytest.mark.parametrize("where", ["folder", "milvus:{}/index.db"])
+def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
+    if where.startswith("milvus"):
+        pytest.importorskip("milvus_lite")
+    place = where.format(tmp_path) if ":" in where else tmp_path / where
+    (tmp_path / "first.jsonl").write_text("".join(f'{{"id": "r{i}", "text": "text {i}"}}\n' for i in range(7)))
+    (tmp_path / "more.jsonl").write_text('{"id": "r7", "text": "new"}\n{"id": "r1", "text": "of another text"}\n')
+    call("index", "--candidates", tmp_path / "first.jsonl", "--out", place)
+    change = ["--index", place, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
+    fail(InputError, "more.jsonl, line 2: the id 'r1' is that of", "update", "--model", model, *change)
+    there = json.loads(call("search", "--index", place, "--context", "hi", "--top-k", 7, "--json"))["hits"]
+    assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
+    assert call("update", *change, "--remove-id", "r1") == f"{place}: 7 candidates\n"
+
+
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of, tmp_path):
     command = ["index", "--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
     command += ["--shard-size", 1000]
@@ -325,7 +340,9 @@ def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
     def call(*arguments: object) -> None:
         CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
-    call("index", *model, "--candidates", many("a.txt", 0), "--out", folder)
+    (tmp_path / "gone.jsonl").write_text('{"id": "gone", "text": "of whose row --compact has to make an end"}\n')
+    call("index", *model, "--candidates", f"{tmp_path / 'gone.jsonl'},{many('a.txt', 0)}", "--out", folder)
+    call("update", *model, "--index", folder, "--remove-id", "gone")
     before = {path.name for path in folder.iterdir()}
     change = ["update", *model, "--index", folder, "--add", many("b.txt", 1000)]
     with with_disk_of(400_000):

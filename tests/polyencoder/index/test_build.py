@@ -66,7 +66,7 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
     meta = IndexMeta.read(folder)
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
     vectors = Vectors.open(folder, dim=meta.dim, dtype=meta.dtype, rows=meta.rows)
-    texts = Catalogue.open(folder).texts(0, N_TEXTS)
+    texts = Catalogue.open(folder / "catalogue.sqlite").texts(0, N_TEXTS)
     one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts])
     stored, scales = quantize(one_by_one, dtype)
     expected = stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
@@ -95,7 +95,7 @@ def test_equal_texts_are_encoded_once(monkeypatch, make_index):
     monkeypatch.setattr(shards_module, "encode_candidates", encode)
     folder = make_index()
     assert len(encoded) == len(set(encoded)) == N_TEXTS
-    assert len(Catalogue.open(folder)) == N_TEXTS + 6
+    assert len(Catalogue.open(folder / "catalogue.sqlite")) == N_TEXTS + 6
 
 
 class Killed(BaseException):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sqlite3
 
 import pytest
@@ -29,7 +30,7 @@ def make_catalogue(tmp_path):
         new = Catalogue.create(tmp_path / CATALOGUE)
         new.fill(candidates)
         new.close()
-        return Catalogue.open(tmp_path)
+        return Catalogue.draft(tmp_path / CATALOGUE)
 
     return make
 
@@ -178,20 +179,53 @@ def test_a_filter_that_makes_no_sense(catalogue, filter):
         catalogue.rows_matching(filter)
 
 
-def test_two_processes_that_change_it_in_turns(catalogue, tmp_path):
-    other = Catalogue.open(tmp_path)
+def test_blocks_in_blocks(catalogue):
+    def fail() -> None:
+        with catalogue.changing():
+            catalogue.remove("x")
+            catalogue.remove("zz")
+
     with catalogue.changing():
-        catalogue.put(Candidate("x", "first"))
-    with other.changing():
-        other.put(Candidate("y", "second"))
-    assert catalogue.texts(4, 6) == ["first", "second"]
+        catalogue.put(Candidate("x", "new text"))
+        with pytest.raises(InputError, match="no candidate has the id 'zz'"):
+            fail()
+        catalogue.put(Candidate("y", "newer text"))
+    assert catalogue.texts(4, 9) == ["new text", "newer text"]
+    assert len(catalogue) == 7
 
 
-def test_two_processes_that_change_it_at_once(monkeypatch, catalogue, tmp_path):
-    monkeypatch.setattr("polyencoder.index.catalogue._BUSY_SECONDS", 0.01)
-    other = Catalogue.open(tmp_path)
-    with catalogue.changing(), pytest.raises(InputError, match="is another process at it"), other.changing():
-        pass
+def test_a_copy_is_changed_alone(catalogue, tmp_path):
+    copy = Catalogue.copied(catalogue.path, tmp_path / "copy.sqlite")
+    with copy.changing():
+        copy.remove("a")
+        copy.put(Candidate("x", "new text"))
+    assert (catalogue.rows, len(catalogue)) == (4, 5)
+    assert (copy.rows, len(copy), copy.changes) == (5, 5, 2)
+
+
+def test_reading_leaves_the_files_of_others_alone(catalogue, tmp_path):
+    """A journal that is not of this state, which SQLite takes for its own by its name."""
+    reader = Catalogue.open(catalogue.path)
+    (tmp_path / f"{CATALOGUE}-journal").write_bytes(b"another's")
+    assert reader.texts(0, 1) == ["hello"]
+    assert len(reader) == 5
+    assert (tmp_path / f"{CATALOGUE}-journal").read_bytes() == b"another's"
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.put(Candidate("x", "new text"))
+
+
+def test_a_change_in_its_place_that_was_killed(catalogue, tmp_path):
+    """As versions without states made it: the journal takes it back."""
+    with sqlite3.connect(catalogue.path) as connection:
+        connection.execute("PRAGMA cache_spill = 1")
+        connection.execute("PRAGMA cache_size = 1")
+        for i in range(100):
+            connection.execute("INSERT INTO texts VALUES (?, ?, ?)", (10 + i, str(i), "half " * 1000))
+        for path in tmp_path.glob(f"{CATALOGUE}*"):
+            shutil.copy(path, tmp_path / f"killed-{path.name}")
+        connection.rollback()
+    connection.close()
+    assert Catalogue.open(tmp_path / f"killed-{CATALOGUE}").rows == 4
 
 
 def test_a_copy_of_the_living(catalogue, tmp_path):
@@ -201,7 +235,7 @@ def test_a_copy_of_the_living(catalogue, tmp_path):
     folder = tmp_path / "new"
     folder.mkdir()
     catalogue.copy_living(folder / CATALOGUE)
-    copy = Catalogue.open(folder)
+    copy = Catalogue.open(folder / CATALOGUE)
     assert copy.texts(0, 9) == ["hello", "no id", "bye"]
     assert copy.dead_rows().tolist() == []
     for new, old in enumerate([0, 2, 3]):
@@ -211,10 +245,10 @@ def test_a_copy_of_the_living(catalogue, tmp_path):
 
 def test_damaged_or_missing(tmp_path):
     with pytest.raises(CheckpointError, match="catalogue.sqlite: missing or damaged"):
-        Catalogue.open(tmp_path)
+        Catalogue.open(tmp_path / CATALOGUE)
     (tmp_path / CATALOGUE).write_bytes(b"no database" * 100)
     with pytest.raises(CheckpointError, match="catalogue.sqlite: missing or damaged"):
-        Catalogue.open(tmp_path)
+        Catalogue.open(tmp_path / CATALOGUE)
 
 
 def test_opening_reads_no_texts(tmp_path):
@@ -223,4 +257,4 @@ def test_opening_reads_no_texts(tmp_path):
     with sqlite3.connect(tmp_path / CATALOGUE) as connection:
         connection.execute("INSERT INTO texts VALUES (9999999, x'00', 'last')")
     connection.close()
-    assert Catalogue.open(tmp_path).rows == 10_000_000
+    assert Catalogue.open(tmp_path / CATALOGUE).rows == 10_000_000

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import count
-from pathlib import Path
 
 import pytest
 import torch
 
-import polyencoder.index.folder as folder_module
+import polyencoder.index.change as change_module
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
@@ -21,18 +20,18 @@ class TestChanging:
         index.add(new)
         assert_finds(index, ranker, [*candidates, *new])
         assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, *new])
-        assert {p.name for p in folder.glob("vectors-*")} == {f"vectors-{n:012d}.npy" for n in (0, 3, 6, 8)}
+        assert [p.name[:20] for p in sorted(folder.glob("vectors-*"))] == [f"vectors-{n:012d}" for n in (0, 3, 6, 8)]
 
-    def test_adding_in_steps(self, index, ranker, candidates, assert_finds):
-        new = [Candidate(f"new {i}", f"new text {i}") for i in range(8)]  # steps of 3
+    def test_adding_in_files(self, index, ranker, candidates, assert_finds):
+        new = [Candidate(f"new {i}", f"new text {i}") for i in range(8)]  # three to a file
         index.add(iter(new))
         assert_finds(index, ranker, [*candidates, *new])
 
     def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
         encoded = []
-        original = folder_module.encode_candidates
+        original = change_module.encode_candidates
         monkeypatch.setattr(
-            folder_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
+            change_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
         )
         index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
         index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])
@@ -70,29 +69,119 @@ class TestChanging:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            original = getattr(folder_module, where)
-            patch.setattr(folder_module, where, die)
+            original = getattr(change_module, where)
+            patch.setattr(change_module, where, die)
             with pytest.raises(KeyboardInterrupt):
                 index.add([Candidate("x", "new"), Candidate("y", "newer")])
         for opened in (index, FolderIndex.open(folder, ranker)):
             assert_finds(opened, ranker, candidates)
         index.add([Candidate("z", "something else")])  # takes the row that was begun
         assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, Candidate("z", "something else")])
+        assert len(list(folder.glob("vectors-*"))) == 4  # nothing is left of it
+
+    def test_killed_and_begun_again(self, monkeypatch, index, folder, ranker, candidates, assert_finds):
+        """Whole files of vectors that a killed change has written are not written again."""
+        new = [Candidate(f"new {i}", f"new text {i}") for i in range(9)]
+        encoded, original = [], change_module.encode_candidates
+
+        def encode(model, text, texts, **settings):
+            if len(encoded) == 6:
+                raise KeyboardInterrupt
+            encoded.extend(texts)
+            return original(model, text, texts, **settings)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(change_module, "encode_candidates", encode)
+            with pytest.raises(KeyboardInterrupt):
+                index.add(new)
+            encoded.append("so that it goes on")
+            index.add(new)
+        assert encoded == [*(c.text for c in new[:6]), "so that it goes on", *(c.text for c in new[6:])]
+        assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, *new])
 
     def test_a_change_says_that_it_is_no_longer_what_was_built(self, index, folder, ranker, candidates):
         index.remove(["0"])
         with pytest.raises(InputError, match="was changed since it was built"):
             build_index(folder, candidates, ranker, shard_size=3)
 
-    def test_others_may_search_meanwhile(self, index, folder, ranker, contexts):
+    def test_others_search_meanwhile(self, index, folder, ranker, candidates, assert_finds):
+        """One that has been open all the while finds what there is, and may change it too."""
         other = FolderIndex.open(folder, ranker)
-        index.add([Candidate("new", "new")])
+        index.add([new := Candidate("new", "new")])
+        assert_finds(other, ranker, [*candidates, new])
         index.remove(["0", "twin 0"])
-        assert "0" not in {hit.id for hit in other.search(contexts, top_k=8)[0]}
         index.compact()
-        assert len(other.search(contexts, top_k=8)[0]) == 8  # as it was when it was opened, save what is gone
-        with pytest.raises(InputError, match="another process has compacted the index; open it again"):
-            other.remove(["1"])
+        living = [c for c in candidates if c.id not in ("0", "twin 0")]
+        assert_finds(other, ranker, [*living, new])
+        other.remove(["1"])
+        assert_finds(index, ranker, [*(c for c in living if c.id != "1"), new])
+
+    def test_one_process_at_a_time(self, monkeypatch, index, folder, ranker):
+        monkeypatch.setattr(change_module, "_BUSY_SECONDS", 0.01)
+        other = FolderIndex.open(folder, ranker)
+        with index.changing():
+            with pytest.raises(InputError, match="cannot be changed now; is another process at it"):
+                other.remove(["0"])
+            index.remove(["0"])
+        other.remove(["1"])
+        assert {"0", "1"}.isdisjoint(hit.id for hit in index.search(ranker.encode_contexts(["hi"]), top_k=8)[0])
+
+    def test_what_changes_nothing_writes_nothing(self, index, folder, candidates):
+        before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+        index.add(candidates)
+        index.remove([])
+        index.compact()
+        assert {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != ".lock"} == before
+
+
+class TestOneChange:
+    def test_is_seen_when_it_ends(self, index, ranker, candidates, assert_finds):
+        new = Candidate("3", "another text under an id that was free again")
+        with index.changing():
+            index.remove(["3", "4"])
+            index.add([new])
+            index.compact()
+            assert_finds(index, ranker, candidates)
+        assert_finds(index, ranker, [*(c for c in candidates if c.id not in "34"), new])
+
+    def test_is_nothing_after_an_error(self, index, folder, ranker, candidates, assert_finds):
+        before = {path.name for path in folder.iterdir()}
+
+        def change() -> None:
+            with index.changing():
+                index.remove(["3"])
+                index.compact()
+                index.update([Candidate("5", "another text")])
+                index.add([Candidate("x", "new"), Candidate("0", "is there")])
+
+        with pytest.raises(InputError, match="the id '0' is that of"):
+            change()
+        for opened in (index, FolderIndex.open(folder, ranker)):
+            assert_finds(opened, ranker, candidates)
+        assert {path.name for path in folder.iterdir()} <= before | {".lock"}
+
+    def test_an_error_that_is_caught_takes_its_step_alone(self, index, ranker, candidates, assert_finds):
+        with index.changing():
+            index.remove(["3"])
+            with pytest.raises(InputError, match="no candidate has the id 'nobody'"):
+                index.remove(["4", "nobody"])
+            index.add([new := Candidate("new", "new")])
+        assert_finds(index, ranker, [*(c for c in candidates if c.id != "3"), new])
+
+    def test_with_faiss(self, index, folder, ranker, contexts):
+        pytest.importorskip("faiss")
+        index.build_faiss("flat")
+        with index.changing():
+            index.remove(["0"])
+            index.compact()
+            index.build_faiss("hnsw")
+        assert index.state.faiss.meta.kind == "hnsw"
+        assert len(list(folder.glob("faiss*"))) == 2
+        with index.changing():
+            index.compact()  # nothing to do
+            index.remove(["twin 0"])
+        assert index.state.faiss.meta.kind == "hnsw"
+        assert len(index.search(contexts, top_k=8)[0]) == 8
 
 
 class TestCompacting:
@@ -129,24 +218,12 @@ class TestCompacting:
         index.add([first])
         assert_finds(index, ranker, [first])
 
-    @pytest.mark.parametrize("rename", [1, 2])
-    def test_killed_in_between(self, monkeypatch, index, ranker, candidates, folder, rename, assert_finds):
-        index.remove(["0"])
-        original, calls = Path.rename, iter(range(1, 9))
-
-        def die(self, target):
-            if next(calls) == rename:
-                raise KeyboardInterrupt
-            return original(self, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", die)
-            with pytest.raises(KeyboardInterrupt):
-                index.compact()
-        again = FolderIndex.open(folder, ranker)
-        assert_finds(again, ranker, [c for c in candidates if c.id != "0"])
-        again.compact()
-        assert_finds(again, ranker, [c for c in candidates if c.id != "0"])
+    def test_killed_by_an_earlier_version(self, index, ranker, candidates, folder, assert_finds):
+        """It wrote into a folder beside and renamed twice."""
+        folder.rename(folder.parent / ".index.compacted")
+        (folder.parent / ".index.replaced").mkdir()
+        assert_finds(FolderIndex.open(folder, ranker), ranker, candidates)
+        assert [path.name for path in folder.parent.iterdir()] == ["index"]
 
     def test_without_any_dead_the_vectors_stay(self, index, folder):
         before = {path.name: path.read_bytes() for path in folder.glob("vectors*")}

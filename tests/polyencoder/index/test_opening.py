@@ -50,8 +50,8 @@ def test_damaged_meta(folder, ranker, text):
 
 
 def test_a_newer_version(folder, ranker, edit_json):
-    edit_json(folder / META, format_version=2)
-    with pytest.raises(CheckpointError, match="format version 2, but this version of polyencoder reads 1"):
+    edit_json(folder / META, format_version=3)
+    with pytest.raises(CheckpointError, match="format version 3, but this version of polyencoder reads 1 and 2"):
         FolderIndex.open(folder, ranker)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.vectors import Vectors, quantize, remove_vectors, vectors_file, write_vectors
+from polyencoder.index.vectors import Vectors, quantize, vectors_file, write_vectors
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
 DIM = 5
@@ -124,9 +124,20 @@ def test_a_row_that_is_not_there(vectors, row):
 
 def test_files_behind_the_last_row_are_passed_over(vectors, tmp_path, dtype):
     assert len(Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=5)) == 5
-    remove_vectors(tmp_path, from_row=5)
-    assert len(Vectors.open(tmp_path, dim=DIM, dtype=dtype)) == 5
-    assert len(list(tmp_path.iterdir())) == (4 if dtype == "int8" else 2)
+
+
+def test_files_that_are_named(vectors, tmp_path, dtype):
+    """What other texts have become is in a file of another name, which is of no account unless it is named."""
+    rows = quantize(random_rows(2, seed=1), dtype)
+    names = [write_vectors(tmp_path, 4, *rows, texts=texts).name for texts in (["a", "b"], ["a", "c"])]
+    assert len(set(names)) == 2
+    assert Vectors.open(tmp_path, dim=DIM, dtype=dtype).names == vectors.names
+    named = Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=6, names=[vectors.names[0], names[1]])
+    assert named.names == (vectors.names[0], names[1])
+    assert named.take(torch.arange(4)).equal(vectors.take(torch.arange(4)))
+    assert (named.file_of(4, 2), named.file_of(4, 1), named.file_of(0, 4)) == (names[1], None, vectors.names[0])
+    with pytest.raises(CheckpointError, match="is no name of a file of vectors"):
+        Vectors.open(tmp_path, dim=DIM, dtype=dtype, names=["../vectors.npy"])
 
 
 @pytest.mark.parametrize("keep", [0, 60, -1])

@@ -12,7 +12,8 @@ no more than the codes could name; *certified* if the collection is "flat" and n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,7 @@ class MilvusIndex(Index):
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
         self._list_length: int | None = None
+        self._changes: _Changes | None = None
 
     @classmethod
     def create(
@@ -206,29 +208,52 @@ class MilvusIndex(Index):
 
     # Changing
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """As in `Index.changing`, as far as Milvus, which has no transactions, lets it be.
+
+        What is changed in the block is in memory and compared with what is there; the server hears of it when the
+        block ends well. A connection that is lost then may leave a part of it.
+        """
+        if self._changes is not None:
+            yield
+            return
+        self._changes = _Changes({}, set())
+        try:
+            yield
+            entries = self._changes.entries
+            self._write([entry for entry in entries.values() if entry], there=self._changes.there)
+            if gone := [key for key, entry in entries.items() if entry is None and key in self._changes.there]:
+                self.collection.delete(gone)
+                self.collection.flush()
+        finally:
+            self._changes = None
+
     def add(self, records: Iterable[Candidate]) -> None:
         """Put in new candidates; those that are there already with this text and metadata are left as they are.
 
         Metadata fields that are null are left out: to a filter they are the same. Some thousand records are one step,
         in which equal texts are encoded once. Raises InputError for a record that cannot be used; the steps before it
-        stay.
+        stay, unless all are in a block of `changing`.
         """
         for step in batches(records, _RECORDS_AT_ONCE):
-            new: dict[str, _Entry] = {}
-            wheres: dict[str, str] = {}
-            for record in step:
-                entry = _Entry.of(record)
-                _check_same(new.setdefault(key_of(entry.id), entry), entry, where=record.where)
-                wheres.setdefault(entry.id, record.where)
-            for key, there in self._entries(new, strong=True).items():
-                _check_same(there, new.pop(key), where=wheres[there.id])
-            self._write(new.values())
+            with self._step() as changes:
+                new = [(_Entry.of(record), record.where) for record in step]
+                there = self._there(entry.id for entry, _ in new)
+                for entry, where in new:
+                    if (other := there.setdefault(entry.id, entry)) is entry:
+                        changes.entries[key_of(entry.id)] = entry
+                    _check_same(other, entry, where=where)
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Take candidates out. InputError for an id that is not there; the steps before it are done."""
+        """Take candidates out. InputError for an id that is not there; the steps before it are done, as in `add`."""
         for step in batches(ids, _RECORDS_AT_ONCE):
-            self.collection.delete(self._there(step, []))
-            self.collection.flush()
+            with self._step() as changes:
+                there = self._there(step)
+                for id_ in step:
+                    if there.pop(id_, None) is None:
+                        raise self._missing(id_)
+                    changes.entries[key_of(id_)] = None
 
     def update(self, records: Iterable[Candidate]) -> None:
         """Give candidates that are there another text or other metadata; each needs its id.
@@ -236,41 +261,66 @@ class MilvusIndex(Index):
         A text that stays is not encoded again.
         """
         for step in batches(records, _RECORDS_AT_ONCE):
-            for record in step:
-                if record.id is None:
+            with self._step() as changes:
+                for record in step:
+                    if record.id is None:
+                        raise InputError(
+                            f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
+                        )
+                changed = [_Entry.of(record) for record in step]
+                there = self._there(entry.id for entry in changed)
+                for entry in changed:
+                    if entry.id not in there:
+                        raise self._missing(entry.id)
+                    changes.entries[key_of(entry.id)] = entry
+
+    @contextmanager
+    def _step(self) -> Iterator[_Changes]:
+        with self.changing():
+            assert self._changes is not None
+            yield self._changes
+
+    def _there(self, ids: Iterable[str]) -> dict[str, _Entry]:
+        """The candidates of these ids, as they will be when the block of `changing` ends, by their ids."""
+        assert self._changes is not None
+        entries = self._changes.entries
+        keys = {key_of(id_) for id_ in ids}
+        found = self._entries(keys - entries.keys(), strong=True)
+        self._changes.there.update(found)
+        found |= {key: entry for key in keys & entries.keys() if (entry := entries[key]) is not None}
+        return {entry.id: entry for entry in found.values()}
+
+    def _missing(self, id_: str) -> InputError:
+        return InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
+
+    def _write(self, entries: Sequence[_Entry], *, there: Collection[str]) -> None:
+        """Write rows, of which those with the keys `there` replace others, and encode each text that is new once."""
+        for some in batches(entries, _RECORDS_AT_ONCE):
+            old = self.collection.rows({key_of(entry.id) for entry in some}.intersection(there), ["text", "vector"])
+            vectors = {row["text"]: row["vector"] for row in old.values()}
+            if texts := list(dict.fromkeys(entry.text for entry in some if entry.text not in vectors)):
+                if self._ranker is None:
                     raise InputError(
-                        f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
+                        f"{self.collection.where}: was opened without its model, which new texts need; open it with a "
+                        "Ranker"
                     )
-            changed = {entry.id: entry for entry in map(_Entry.of, step)}
-            there = self._there(changed, ["text", "vector"])
-            self._write(changed.values(), known={row["text"]: row["vector"] for row in there.values()})
+                encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
+                vectors |= zip(texts, quantize(encoded, "float32")[0].numpy(), strict=True)
+            self.collection.write(
+                {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
+                for entry in some
+                for vector in [np.asarray(vectors[entry.text], dtype=np.float32)]
+            )
+            self.collection.flush()
 
-    def _there(self, ids: Iterable[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The rows of these ids, by their keys; InputError if one is not there."""
-        keys = {key_of(id_): id_ for id_ in ids}
-        rows = self.collection.rows(keys, fields, strong=True)
-        for key, id_ in keys.items():
-            if key not in rows:
-                raise InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
-        return rows
 
-    def _write(self, entries: Iterable[_Entry], *, known: dict[str, Any] | None = None) -> None:
-        """Write rows, and encode the texts without a known vector, each once."""
-        entries, vectors = list(entries), dict(known or {})
-        if not entries:
-            return
-        if texts := list(dict.fromkeys(entry.text for entry in entries if entry.text not in vectors)):
-            if self._ranker is None:
-                where = self.collection.where
-                raise InputError(f"{where}: was opened without its model, which new texts need; open it with a Ranker")
-            encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-            vectors |= zip(texts, quantize(encoded, "float32")[0].numpy(), strict=True)
-        self.collection.write(
-            {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
-            for entry in entries
-            for vector in [np.asarray(vectors[entry.text], dtype=np.float32)]
-        )
-        self.collection.flush()
+class _Changes(NamedTuple):
+    """What is to become of candidates, by their keys."""
+
+    entries: dict[str, _Entry | None]
+    """What they will be; None if they are taken out."""
+    there: set[str]
+    """Those of them that the collection has now."""
 
 
 class _Entry(NamedTuple):

@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import pty
+import re
 import struct
 import sys
 import termios
@@ -191,3 +192,29 @@ def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatc
     assert log.getvalue().count("no curve is drawn: the package `matplotlib` is not installed") == 1
     assert not (tmp_path / "model.png").exists()
     assert [start["updates"] for start in json.loads((tmp_path / "model.run.json").read_text())["starts"]] == [0, 4]
+
+
+def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkeypatch):
+    """Under the metric's earlier name, too."""
+    monkeypatch.setattr(logging.logger.streamHandler, "stream", log := io.StringIO())
+    chosen = {"validation_metric": "R@1/3", "eval_candidates": "inline", "num_negatives": 2}
+    TrainModel.main(**options | chosen, num_epochs=2.1)
+    lines = [line.partition("| ")[2] for line in log.getvalue().splitlines()]
+    found = [line for line in lines if line.startswith("validation after ")]
+    assert [line.partition(":")[0] for line in found] == ["validation after 4 updates", "validation after 8 updates"]
+    assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in found)
+    assert any(line.startswith("new best R@1/3: ") for line in lines)
+    model = tmp_path / "model"
+    best = max(found, key=lambda line: float(re.search(r"R3@1 ([\d.]+)", line)[1]))
+    updates, _, measures = best.removeprefix("validation after ").partition(" updates: ")
+    assert lines[-3:] == [
+        f"{model}: the model after {updates} updates, {measures}",
+        f"talk to it: parlai interactive -mf {model}",
+        f"use it without ParlAI: polyencoder export {model} FOLDER",
+    ]
+    assert json.loads((tmp_path / "model.trainstats").read_text())["best_valid"] is not None
+
+
+def test_a_metric_that_validation_does_not_give(options):
+    with pytest.raises(ConfigError, match="--validation-metric R@1/20: .*; there are accuracy, "):
+        TrainModel.main(**options, num_epochs=1.1, validation_metric="R@1/20")

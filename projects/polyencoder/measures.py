@@ -1,0 +1,46 @@
+"""What measures are called in reports, and the few of a report that sum it up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["current_name", "main_measures", "recall_name", "summary"]
+
+_RECALL = re.compile(r"R(\d+)@(\d+)")
+_EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
+_MRR = re.compile(r"mrr(@\d+)?")
+
+
+def recall_name(k: int, n: int) -> str:
+    """Recall at k among n candidates: `R20@1`, as in the literature of response selection (R_20@1).
+
+    The poly-encoder paper writes R@1/20. ParlAI takes what stands before a slash for the name of a task.
+    """
+    return f"R{n}@{k}"
+
+
+def current_name(name: str) -> str:
+    """`R@1/20`, `task/R@1/20`, as reports had it once -> `R20@1`, `task/R20@1`. Other names stay."""
+    match = _EARLIER_RECALL.fullmatch(name)
+    return f"{match[1] or ''}{recall_name(int(match[2]), int(match[3]))}" if match else name
+
+
+def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
+    """What of a report is shown: recall, MRR and loss, under the names that readers know them by.
+
+    Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
+    """
+    numbers = {current_name(name): value for name, value in report.items() if isinstance(value, int | float)}
+    recalls = sorted((int(m[2]), int(m[1]), name) for name in numbers if (m := _RECALL.fullmatch(name)))
+    several = len({n for _, n, _ in recalls}) != 1
+    names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]
+    names += [name for name in numbers if _MRR.fullmatch(name)] + ["loss"]
+    return {name.replace("mrr", "MRR"): numbers[name] for name in names if name in numbers}
+
+
+def summary(measures: Mapping[str, float]) -> str:
+    """The most important of `main_measures` in one line: `R20@1 0.664  MRR 0.783  loss 0.92`."""
+    chosen = [*list(measures)[:1], *(name for name in measures if name == "loss" or name.startswith("MRR"))]
+    return "  ".join(f"{name} {measures[name]:.3g}" for name in dict.fromkeys(chosen))
