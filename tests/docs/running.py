@@ -1,0 +1,194 @@
+"""Runs the commands of a document in a folder, and looks at what they report.
+
+A command runs in a process of its own, forked from one that has imported torch and ParlAI already: five seconds faster,
+and otherwise what a shell would start. Long ones get smaller limits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.docs.snippets import Command
+
+PRELOADED = ["pytest", "transformers", "parlai.scripts.train_model", "parlai.agents.ranker.launch", "polyencoder"]
+TIMEOUT = 180  # seconds
+SHOWN = 2000  # characters of a failed command's output, its last
+
+# Behind the command's own flags, of which the last counts.
+LIMITS = {
+    "train_model": "--max-train-steps 8 --log-every-n-steps 4 --validation-max-exs 40 --validation-every-n-epochs -1",
+    "eval_model": "--num-examples 40",
+    "display_model": "--num-examples 5",
+    "display_data": "--num-examples 5",
+}
+FROM_SCRATCH = "--embedding-size 32 --ffn-size 32 --n-layers 1 --n-heads 2"
+INSTEAD = {"--nproc-per-node": "2"}
+
+REPORTS = ".reports.json"
+TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
+
+# What no run worth showing reports: it learns nothing, or from one candidate.
+SUSPECT = {"loss": 0, "mean_loss": 0, "accuracy": 1, "train_accuracy": 1, "hits@1": 1, "gnorm": 0}
+
+
+class Failure(Exception):
+    """A command of a document that does not do what a reader expects."""
+
+
+class Runner:
+    """A user's folder, and what is done in it."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, **variables, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self.environment["PARLAI_DATAPATH"] = str(folder / "DATA")
+        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def run(self, command: Command) -> str:
+        """What it prints. Raises Failure."""
+        trained = _option(command, "-mf", "--model-file") if "train_model" in command.arguments else None
+        if trained and (self.folder / trained).exists():
+            raise Failure(f"{command}\ntrains {trained}, which is there already: it would go on with another run")
+        shown = self.prepare(_limited(command))
+        problem = _problem(
+            list(self._reports(trained)), learns=trained is not None and "tfidf" not in command.arguments
+        )
+        if problem:
+            raise Failure(f"{command}\n{problem}\n{shown[-SHOWN:]}")
+        return shown
+
+    def prepare(self, command: Command) -> str:
+        """What a command prints that makes a stand-in: without limits, and with any report. Raises Failure."""
+        (self.folder / REPORTS).unlink(missing_ok=True)
+        program = _PROGRAMS.get(command.arguments[0])
+        if program is None:
+            raise Failure(f"{command}\nno way to run {command.arguments[0]!r} here")
+        return self._execute(program, command)
+
+    def run_python(self, code: str) -> str:
+        """What it prints. Raises Failure."""
+        return self._execute(_python, Command(0, ("python", "-c", code)))
+
+    def _execute(self, program: Callable[[list[str]], object], command: Command) -> str:
+        log = self.folder / ".output"
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        job = (program, list(command.arguments), self.folder, self.environment, log)
+        process = context.Process(target=_child, args=job)
+        process.start()
+        process.join(TIMEOUT)
+        if process.exitcode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+        shown = log.read_text(encoding="utf-8", errors="replace")
+        if process.exitcode:
+            raise Failure(f"{command}\nexit code {process.exitcode}\n{shown[-SHOWN:]}")
+        if "Traceback (most recent call last)" in shown:
+            raise Failure(f"{command}\na traceback, and yet exit code 0\n{shown[-SHOWN:]}")
+        return shown
+
+    def _reports(self, trained: str | None) -> Iterator[dict[str, Any]]:
+        """The metrics of training, then those that the command gave back."""
+        stats = self.folder / f"{trained}.trainstats"
+        if trained and stats.exists():
+            found = json.loads(stats.read_text(encoding="utf-8"))
+            yield from found["train_reports"] + found["valid_reports"]
+        if (self.folder / REPORTS).exists():
+            yield from json.loads((self.folder / REPORTS).read_text(encoding="utf-8"))
+
+
+def _child(
+    program: Callable[[list[str]], object], arguments: list[str], folder: Path, environment: Any, log: Path
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    with open(log, "wb") as file, open(folder / ".typed", "w+") as typed:
+        typed.write(TYPED)
+        typed.seek(0)
+        for mine, theirs in ((0, typed), (1, file), (2, file)):
+            os.dup2(theirs.fileno(), mine)
+    sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has put /dev/null in its place
+    sys.argv = arguments
+    program(arguments)
+
+
+def _parlai(_: list[str]) -> None:
+    from parlai.core.metrics import dict_report
+    from parlai.core.script import superscript_main
+
+    given = superscript_main()  # training gives the reports of its last validation and test, evaluation its own
+    reports = [dict_report(report) for report in (given if isinstance(given, tuple) else (given,)) if report]
+    Path(REPORTS).write_text(json.dumps(reports), encoding="utf-8")
+
+
+def _polyencoder(_: list[str]) -> None:
+    from polyencoder.cli.main import main
+
+    main()
+
+
+def _python(arguments: list[str]) -> None:
+    sys.path.insert(0, "")
+    if arguments[1] == "-m":
+        sys.argv = arguments[2:]
+        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(arguments[2], "<snippet>", "exec"), {"__name__": "__main__"})
+
+
+def _subprocess(arguments: list[str]) -> None:
+    raise SystemExit(subprocess.run(arguments, check=False).returncode)
+
+
+_PROGRAMS = {
+    "parlai": _parlai,
+    "polyencoder": _polyencoder,
+    "python": _python,
+    "torchrun": _subprocess,
+    "cp": _subprocess,
+}
+
+
+def _option(command: Command, *names: str) -> str | None:
+    values = [value for name, value in zip(command.arguments, command.arguments[1:], strict=False) if name in names]
+    return values[-1] if values else None
+
+
+def _limited(command: Command) -> Command:
+    """The command with small limits."""
+    words = list(command.arguments)
+    for name, value in INSTEAD.items():
+        if name in words:
+            words[words.index(name) + 1] = value
+    for name, limits in LIMITS.items():
+        if name in words:
+            words += limits.split()
+    if "train_model" in words and not {"--backbone", "--init-model", "tfidf"} & set(words):
+        words += FROM_SCRATCH.split()
+    return replace(command, arguments=tuple(words))
+
+
+def _problem(reports: list[dict[str, Any]], *, learns: bool) -> str | None:
+    """What is wrong with the metrics of a command, which may have none unless it `learns`."""
+    if learns and not any("mean_loss" in report for report in reports):
+        return "reports no loss of training"
+    for report in reports:
+        for name, value in report.items():
+            if SUSPECT.get(name.rpartition("/")[2]) == value:  # tasks go before the name
+                return f"reports {name} {value}: {report}"
+            if isinstance(value, float) and not math.isfinite(value):
+                return f"reports {name} {value}: {report}"
+    return None

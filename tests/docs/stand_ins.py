@@ -1,0 +1,214 @@
+"""What the documents name and do not make, in small: files, a data folder, encoders, models.
+
+They stand in a user's folder under the very names of the documents, so commands need not be changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from parlai.tasks.selection.sample import sample_dialogues
+from tokenizers.implementations import BertWordPieceTokenizer
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from tests.task_files import make_datapath, write, write_csv
+
+# What `$DATA` is in a shell, unless the document sets it.
+VARIABLES = {"DATA": "DATA", "BACKBONE": "BACKBONE"}
+
+# Made by commands, in this order. The first model knows its answers, so that it can be calibrated.
+_TINY = (
+    "--embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 --dropout 0 --attention-dropout 0 --reduction-type mean"
+)
+_QUICKLY = "--learningrate 1e-2 --warmup-updates 5 --batchsize 16 --max-train-steps 50 --validation-every-n-epochs -1"
+MODELS = {
+    "MODEL_FILE": "parlai train_model -m polyencoder -t selection:jsonl --selection-folder easy --poly-n-codes 4 "
+    f"{_TINY} {_QUICKLY} -mf MODEL_FILE",
+    "MODEL": "polyencoder export MODEL_FILE MODEL",
+    "CROSS_MODEL": "parlai train_model -m crossencoder -t selection:jsonl --selection-folder easy --candidates inline "
+    f"{_TINY} --batchsize 4 --max-train-steps 4 -mf CROSS_MODEL",
+    "PARLAI_FILE": "parlai train_model -m transformer/polyencoder -t selection:jsonl --selection-folder easy "
+    "--variant xlm --activation gelu --embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 --candidates inline "
+    "--batchsize 4 --max-train-steps 4 --lr-scheduler none -mf PARLAI_FILE",
+}
+
+_THINGS = [
+    "cat",
+    "dog",
+    "cow",
+    "hen",
+    "pig",
+    "bee",
+    "owl",
+    "fox",
+    "key",
+    "hat",
+    "pen",
+    "cup",
+    "bag",
+    "box",
+    "map",
+    "bus",
+]
+
+
+def _easy_pairs(path: Path) -> None:
+    """JSON lines that are learnt in seconds: the answer has a word of the question."""
+    labels = [f"my {thing} is here ." for thing in _THINGS]
+    questions = ["where is the {} ?", "tell me , is the {} with you ?"]
+    pairs = [
+        (question.format(thing), label) for thing, label in zip(_THINGS, labels, strict=True) for question in questions
+    ]
+    write(path, ({"context": [question], "response": label, "candidates": labels} for question, label in pairs))
+
+
+def _easy_folder(path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        _easy_pairs(path / f"{split}.jsonl")
+
+
+def _pairs(path: Path, split: str, *, with_candidates: bool) -> None:
+    """JSON lines of contexts and responses."""
+    records = []
+    for context, label, candidates in islice(_turns(split), 60):
+        more = {"candidates": candidates} if with_candidates else {}
+        records.append({"context": context, "response": label, **more})
+    write(path, records)
+
+
+def _turns(split: str) -> Iterator[tuple[list[str], str, list[str]]]:
+    """(context, label, candidates) of the sample task."""
+    for dialogue in sample_dialogues(split):
+        context = [f"your persona: {fact}" for fact in dialogue.persona]
+        for turn in dialogue.turns:
+            context = [*context, turn.text]
+            yield context, turn.label.text, [candidate.text for candidate in turn.candidates]
+            context = [*context, turn.label.text]
+
+
+def _folder_of_pairs(path: Path, *, with_candidates: bool) -> None:
+    for split in ("train", "valid", "test"):
+        _pairs(path / f"{split}.jsonl", split, with_candidates=with_candidates)
+
+
+def _dialogues(path: Path) -> None:
+    """ParlAI's JSON lines."""
+    records = []
+    for dialogue in islice(sample_dialogues("train"), 40):
+        said = [{"id": who, "text": text} for turn in dialogue.turns for who, text in _speakers(turn)]
+        records.append({"dialog": [said]})
+    write(path, records)
+
+
+def _speakers(turn: Any) -> list[tuple[str, str]]:
+    return [("user", turn.text), ("us", turn.label.text)]
+
+
+def _replies(path: Path) -> None:
+    texts = sorted({label for _, label, _ in islice(_turns("train"), 120)})
+    if path.suffix == ".txt":
+        write(path, "".join(f"{text}\n" for text in texts))
+    else:
+        write(path, [{"id": f"r{n}", "text": text, "lang": "en"} for n, text in enumerate(texts)])
+
+
+def _more_replies(path: Path) -> None:
+    write(path, [{"id": f"more{n}", "text": f"my {animal} is asleep ."} for n, animal in enumerate(["owl", "hen"])])
+
+
+def _table(path: Path) -> None:
+    rows = [[context[-1], label, "|".join(candidates)] for context, label, candidates in islice(_turns("valid"), 30)]
+    write_csv(path, ["question", "answer", "options"], rows)
+
+
+def _threads(path: Path) -> None:
+    records = ({"context": context[-1], "response": label} for context, label, _ in islice(_turns("test"), 100))
+    write(path, records)
+
+
+def _dump(path: Path) -> None:
+    """What WikiExtractor writes."""
+    articles = []
+    for number, (context, label, _) in enumerate(islice(_turns("train"), 60)):
+        text = " ".join(sentence.capitalize() for sentence in (*context, label))
+        articles.append(f'<doc id="{number}" url="" title="{label}">\n{label}\n\n{text}\n</doc>\n')
+    write(path / "AA/wiki_00", "".join(articles))
+
+
+def _daily_dialogues(path: Path) -> None:
+    splits = {"train": "train", "validation": "valid", "test": "test"}
+    write(
+        path,
+        (
+            {"split": name, "turns": [text for turn in dialogue.turns for _, text in _speakers(turn)]}
+            for name, split in splits.items()
+            for dialogue in islice(sample_dialogues(split), 30)
+        ),
+    )
+
+
+def _encoder(path: Path) -> None:
+    """A BERT of two layers with a vocabulary of word pieces, random weights."""
+    path.mkdir(parents=True)
+    pieces = BertWordPieceTokenizer()
+    texts = [text for context, label, _ in islice(_turns("train"), 400) for text in (context[-1], label)]
+    pieces.train_from_iterator(texts, vocab_size=400, show_progress=False)
+    pieces.save_model(str(path))
+    BertTokenizerFast(vocab=str(path / "vocab.txt")).save_pretrained(path)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=pieces.get_vocab_size(), **sizes)).save_pretrained(path)
+
+
+def _sentence_encoder(path: Path) -> None:
+    """The same with the files by which sentence-transformers knows its own."""
+    _encoder(path)
+    kinds = {"0": ("", "Transformer"), "1": ("1_Pooling", "Pooling"), "2": ("2_Normalize", "Normalize")}
+    modules = [
+        {"idx": int(n), "name": n, "path": folder, "type": f"sentence_transformers.models.{kind}"}
+        for n, (folder, kind) in kinds.items()
+    ]
+    (path / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (path / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (path / "1_Pooling/config.json").write_text(json.dumps(pooling), encoding="utf-8")
+
+
+# Name in the documents -> what makes it.
+FILES: dict[str, Callable[[Path], object]] = {
+    "BACKBONE": _encoder,
+    "DATA": make_datapath,
+    "EXTRACTED": _dump,
+    "sentence-transformers/all-MiniLM-L6-v2": _sentence_encoder,
+    "my": partial(_folder_of_pairs, with_candidates=True),
+    "my_pairs": partial(_folder_of_pairs, with_candidates=False),
+    "my.jsonl": _dialogues,
+    "pairs.csv": _table,
+    "replies.txt": _replies,
+    "replies.jsonl": _replies,
+    "more.jsonl": _more_replies,
+    "easy": _easy_folder,  # what MODELS learn
+    "valid.jsonl": _easy_pairs,
+    "examples.jsonl": _easy_pairs,
+    "reddit/test-00000-of-00001.json.gz": _threads,
+    "../shared/data/dailydialog/dialogues.jsonl.gz": _daily_dialogues,
+}
+
+
+def make_files(folder: Path) -> None:
+    """Everything but the models."""
+    for name, make in FILES.items():
+        make(Path(os.path.normpath(folder / name)))
+
+
+def models_in(text: str) -> list[str]:
+    """The commands that make the models which a text names, and those that they are made of."""
+    named = {name for name in MODELS if re.search(rf"\b{name}\b", text)}
+    named |= {other for name in named for other in MODELS if re.search(rf"\b{other}\b", MODELS[name])}
+    return [command for name, command in MODELS.items() if name in named]
