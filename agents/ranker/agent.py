@@ -26,6 +26,7 @@ from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
+from polyencoder.scoring import best
 from polyencoder.text import TokenBatch
 
 
@@ -179,9 +180,9 @@ class RankerAgent(WatchedAgent):
         """Each example's best candidates with their scores, best first: as many as an answer may need."""
         spare = max(map(len, said)) if self._blocks_repeats() else 0
         wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
-        best, columns = scores.topk(min(wanted, scores.size(1)))
+        values, columns = best(scores, wanted)
         found = []
-        for i, (row_scores, row) in enumerate(zip(best.tolist(), columns.tolist(), strict=True)):
+        for i, (row_scores, row) in enumerate(zip(values.tolist(), columns.tolist(), strict=True)):
             names = pool.candidates(i)
             found.append([(names[j], s) for j, s in zip(row, row_scores, strict=True) if s != float("-inf")])
         return found

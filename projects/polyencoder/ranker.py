@@ -43,6 +43,7 @@ from polyencoder.models import RankerModel, build_model
 from polyencoder.online import downloaded
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
+from polyencoder.scoring import best
 from polyencoder.sentence_encoder import sentence_vectors
 from polyencoder.text import TextEncoder, TurnSeparator, separate_turns
 
@@ -187,8 +188,8 @@ class Ranker(Scorer):
             top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability)
         scores = self.score([context], candidates)[0]
-        best, order = scores.topk(len(candidates) if top_k is None else min(max(top_k, DEPTH), len(candidates)))
-        ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), best.tolist(), strict=True)]
+        highest, order = best(scores, len(candidates) if top_k is None else max(top_k, DEPTH))
+        ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
         if self.calibration is not None:
             values = self.calibration.of_ranking(
                 [one.text for one in ranked], [one.score for one in ranked], among=len(set(candidates))

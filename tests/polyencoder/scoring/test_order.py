@@ -1,0 +1,27 @@
+"""The best of equal candidates are the first ones, whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.evaluation import ranks
+from polyencoder.scoring import best
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 5), (3, 100), (2, 5000)])
+@pytest.mark.parametrize("different", [1, 3, 10**6])
+def test_the_order_is_that_of_a_stable_sort(shape, different):
+    scores = torch.randint(different, shape).float()
+    values, columns = scores.sort(dim=-1, descending=True, stable=True)
+    for k in (1, 2, 5, shape[-1] + 1):
+        found, places = best(scores, k)
+        assert torch.equal(found, values[..., :k])
+        assert torch.equal(places, columns[..., :k])
+
+
+def test_ranks_say_the_same():
+    scores = torch.randint(3, (50, 8)).float()
+    labels = torch.randint(8, (50,))
+    _, columns = best(scores, 8)
+    assert torch.equal((columns == labels.unsqueeze(1)).nonzero()[:, 1] + 1, ranks(scores, labels))
