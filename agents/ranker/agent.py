@@ -7,14 +7,13 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
-import torch.nn.functional as F
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.step import contexts_of
 from parlai.agents.ranker.learning.watch import WatchedAgent
-from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
@@ -25,6 +24,7 @@ from torch import Tensor
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
+from polyencoder.evaluation import of_pool
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch
@@ -150,11 +150,8 @@ class RankerAgent(WatchedAgent):
             scores = pool.masked(self.eval_scores(contexts_of(batch), pool))
         metrics = None
         if pool.labels is not None:
-            losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
-            rank = ranks(scores, pool.labels).tolist()
-            # how many candidates a batch gives depends on the batch: no N for R{N}@k
-            counts = pool.counts(len(rank)) if self.eval_candidates in ("inline", "fixed") else [None] * len(rank)
-            metrics = ranking_metrics(rank, losses, counts, hits_at=self._hits_at)
+            has_n = self.eval_candidates in ("inline", "fixed")
+            metrics = [parlai_metrics(one) for one in of_pool(scores, pool, has_n=has_n, hits_at=self._hits_at)]
         found = self._ordered(scores, pool, batch.said)
         if self._confidence is not None:
             counted = zip(found, pool.counts(len(found)), strict=True)

@@ -8,18 +8,18 @@ from typing import Any
 from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import add_index_args
 from parlai.agents.ranker.learning.step import contexts_of
-from parlai.agents.ranker.ranking import TEACHER_HITS
-from parlai.core.metrics import AverageMetric, Metric
+from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch, Output
 
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError
+from polyencoder.evaluation import of_search
 from polyencoder.index import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.measures import recall_name
 from polyencoder.ranker import Ranker
 
 SOURCE = "index"
@@ -112,11 +112,8 @@ class IndexedAgent(RankerAgent):
         metrics = None
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k
-            texts = [[text for text, _ in pairs] for pairs in found]
-            metrics = [
-                index_metrics(some, label.strip(), n=n, top_k=k, hits_at=self._hits_at)
-                for some, label in zip(texts, batch.labels, strict=True)
-            ]
+            rank = [place_of(label.strip(), pairs) for label, pairs in zip(batch.labels, found, strict=True)]
+            metrics = [parlai_metrics(of_search(one, n, top_k=k, hits_at=self._hits_at)) for one in rank]
         if self._confidence is not None:
             least = self._confidence.least
             likely = ([hit for hit in some if (hit.probability or 0) >= least] for some in hits)
@@ -147,20 +144,6 @@ def distinct(hits: Sequence[Hit]) -> list[tuple[str, float]]:
     return list(pairs.items())
 
 
-def index_metrics(texts: Sequence[str], label: str, *, n: int, top_k: int, hits_at: Sequence[int]) -> dict[str, Metric]:
-    """What the first `top_k` of `n` candidates say about a label. Of a label behind them, its rank is not known.
-
-    R{n}@k, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
-    exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
-    """
-    rank = texts.index(label) + 1 if label in texts else None
-    metrics: dict[str, Metric] = {f"mrr@{top_k}": AverageMetric(1 / rank if rank else 0.0)}
-    if rank:
-        metrics["found_rank"] = AverageMetric(rank)
-    for k in sorted({*(k for k in hits_at if k <= top_k), top_k}):
-        hit = AverageMetric(int(rank is not None and rank <= k))
-        if k < n:
-            metrics[recall_name(k, n)] = hit
-        if k not in TEACHER_HITS:
-            metrics[f"hits@{k}"] = hit
-    return metrics
+def place_of(label: str, pairs: Sequence[tuple[str, float]]) -> int | None:
+    """The rank of a label among the texts that were found, from 1; None if it is not among them."""
+    return next((rank for rank, (text, _) in enumerate(pairs, start=1) if text == label), None)

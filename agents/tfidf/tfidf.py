@@ -14,13 +14,12 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
-import torch.nn.functional as F
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
-from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.agents.tfidf.responses import training_responses
@@ -35,6 +34,7 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.evaluation import of_pool
 
 
 class NoDictionary:
@@ -211,11 +211,8 @@ class TfidfAgent(Agent):
         return pool.masked(scores)
 
     def _metrics(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Metric]]:
-        assert pool.labels is not None
-        rank = ranks(scores, pool.labels).tolist()
-        losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
-        counts = pool.counts(len(rank)) if self.source in ("inline", "fixed") else [None] * len(rank)
-        return ranking_metrics(rank, losses, counts, hits_at=self.hits_at)
+        has_n = self.source in ("inline", "fixed")
+        return [parlai_metrics(one) for one in of_pool(scores, pool, has_n=has_n, hits_at=self.hits_at)]
 
     def _ordered(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Any]]:
         """Each example's candidates, best first; equal ones in the order in which they came."""

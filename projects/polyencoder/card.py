@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from polyencoder.measures import current_name, main_measures
+from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.models import CrossEncoder
 from polyencoder.protocol import TextRanker
 

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.indexed import distinct, index_metrics
+from parlai.agents.ranker.indexed import distinct, place_of
+from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.open import open_index
@@ -112,15 +114,15 @@ def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
 
 
 def test_metrics_of_one_example():
-    def values(*arguments, **others) -> dict[str, float]:
-        return {name: metric.value() for name, metric in index_metrics(*arguments, **others).items()}
+    def values(rank: int | None) -> dict[str, float]:
+        metrics = parlai_metrics(of_search(rank, 1000, top_k=20, hits_at=[1, 2, 50]))
+        return {name: metric.value() for name, metric in metrics.items()}
 
-    settings = {"n": 1000, "top_k": 20, "hits_at": [1, 2, 50]}
-    texts = [f"text {i}" for i in range(20)]
-    assert values(texts, "text 1", **settings) == {
+    pairs = [(f"text {i}", 0.0) for i in range(20)]
+    assert values(place_of("text 1", pairs)) == {
         "mrr@20": 0.5, "found_rank": 2, "R1000@1": 0, "R1000@2": 1, "hits@2": 1, "R1000@20": 1, "hits@20": 1
     }  # fmt: skip
-    assert values(texts, "another", **settings) == {
+    assert values(place_of("another", pairs)) == {
         "mrr@20": 0, "R1000@1": 0, "R1000@2": 0, "hits@2": 0, "R1000@20": 0, "hits@20": 0
     }  # fmt: skip
 

@@ -7,7 +7,6 @@ from abc import abstractmethod
 import torch
 import torch.nn.functional as F
 from parlai.agents.ranker.learning.joint import JointAgent, Step, joint_step
-from parlai.agents.ranker.ranking import ranks
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
 from parlai.core.metrics import AverageMetric, SumMetric
 from parlai.core.torch_agent import Batch, Output
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.errors import InputError
+from polyencoder.evaluation import ranks
 from polyencoder.text import TokenBatch
 
 SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch

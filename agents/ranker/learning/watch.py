@@ -19,7 +19,7 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import ConfigError
-from polyencoder.measures import current_name, main_measures, summary
+from polyencoder.evaluation.names import current_name, main_measures, summary
 
 # what the line and the curve call the numbers that ParlAI's reports have
 IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}

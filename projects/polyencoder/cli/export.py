@@ -10,8 +10,8 @@ import typer
 from polyencoder.card import read_run
 from polyencoder.checkpoint import WeightDtype
 from polyencoder.errors import ConfigError
+from polyencoder.evaluation.names import recall_name
 from polyencoder.export import README, export_folder
-from polyencoder.measures import recall_name
 from polyencoder.ranker import Ranker
 from polyencoder.reading.examples import Example, read_examples
 

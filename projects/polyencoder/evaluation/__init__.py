@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from polyencoder.evaluation.examples import RecallChange, evaluate, example_scores, recall_at_1, recall_change
-from polyencoder.evaluation.metrics import Tally, metric_name, ranks
+from polyencoder.evaluation.metrics import Tally, of_example, of_pool, of_search, ranks
 
 __all__ = [
     "RecallChange",
     "Tally",
     "evaluate",
     "example_scores",
-    "metric_name",
+    "of_example",
+    "of_pool",
+    "of_search",
     "ranks",
     "recall_at_1",
     "recall_change",

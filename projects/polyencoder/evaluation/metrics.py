@@ -6,9 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Tally", "metric_name", "of_example", "ranks"]
+from polyencoder.data.pool import CandidatePool
+from polyencoder.evaluation.names import recall_name
+
+__all__ = ["HITS_AT", "Tally", "of_example", "of_pool", "of_search", "ranks"]
 
 HITS_AT = (1, 5, 10)
 
@@ -26,19 +30,46 @@ def ranks(scores: Tensor, labels: Tensor) -> Tensor:
     return better.sum(1) + 1
 
 
-def metric_name(k: int, n: int) -> str:
-    """What R@k among n candidates is called: the paper's R@k/n."""
-    return f"R@{k}/{n}"
-
-
 def of_example(rank: int, loss: float, n: int | None, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
-    """The metrics of one example whose label has this rank among n candidates: `loss`, `rank`, `mrr`, R@k/n, `hits@k`.
+    """The metrics of one example whose label has this rank among n candidates: `loss`, `rank`, `mrr`, R{n}@k, `hits@k`.
 
-    R@k/n is left out for k >= n, where it says nothing, and without n.
+    R{n}@k is left out for k >= n, where it says nothing, and without n.
     """
-    recall = {metric_name(k, n): float(rank <= k) for k in hits_at if n is not None and k < n}
-    hits = {f"hits@{k}": float(rank <= k) for k in hits_at}
-    return {"loss": loss, "rank": float(rank), "mrr": 1 / rank, **recall, **hits}
+    return {"loss": loss, "rank": float(rank), "mrr": 1 / rank, **_hits(rank, n, hits_at)}
+
+
+def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
+    """The metrics of one example of whose n candidates a search gave the first `top_k`; no rank if the label is behind.
+
+    R{n}@k, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
+    exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
+    """
+    found = {} if rank is None else {"found_rank": float(rank)}
+    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **found, **_hits(rank, n, _up_to(top_k, hits_at))}
+
+
+def of_pool(
+    scores: Tensor, pool: CandidatePool, *, has_n: bool = True, hits_at: Sequence[int] = HITS_AT
+) -> list[dict[str, float]]:
+    """The metrics of each example of a batch, from its masked scores [batch, n].
+
+    `has_n` is False where the number of candidates is that of a batch, which says nothing of the task: no R{n}@k.
+    """
+    assert pool.labels is not None
+    losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
+    counts = pool.counts(len(losses)) if has_n else [None] * len(losses)
+    found = zip(ranks(scores, pool.labels).tolist(), losses, counts, strict=True)
+    return [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
+
+
+def _up_to(top_k: int, hits_at: Sequence[int]) -> list[int]:
+    return sorted({*(k for k in hits_at if k <= top_k), top_k})
+
+
+def _hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:
+    hit = {k: float(rank is not None and rank <= k) for k in hits_at}
+    recall = {recall_name(k, n): value for k, value in hit.items() if n is not None and k < n}
+    return recall | {f"hits@{k}": value for k, value in hit.items()}
 
 
 class Tally:

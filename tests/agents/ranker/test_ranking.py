@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.ranking import parse_hits_at, ranking_metrics, ranks
+from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
 from parlai.utils.misc import nice_report
 
 from polyencoder.errors import ConfigError
+from polyencoder.evaluation import of_example, ranks
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 # few different values, so that ties are the rule
@@ -41,7 +42,7 @@ def test_ranks_are_those_of_a_stable_sort(case):
 
 
 def test_metrics_of_an_example():
-    (metrics,) = ranking_metrics([3], [0.25], [20], hits_at=[1, 2, 3, 10])
+    metrics = parlai_metrics(of_example(3, 0.25, 20, hits_at=[1, 2, 3, 10]))
     values = {name: metric.value() for name, metric in metrics.items()}
     assert values == {
         "loss": 0.25,
@@ -57,7 +58,7 @@ def test_metrics_of_an_example():
 
 
 def test_recall_among_as_many_candidates_as_k_is_left_out():
-    (metrics,) = ranking_metrics([1], [0.0], [2], hits_at=[1, 2, 5])
+    metrics = parlai_metrics(of_example(1, 0.0, 2, hits_at=[1, 2, 5]))
     assert [name for name in metrics if name.startswith("R")] == ["R2@1"]
 
 
@@ -110,7 +111,7 @@ def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
 
 def test_parlai_shows_each_metric_as_a_column():
     """It takes what stands before a slash for a task, of which there are two here."""
-    own = ranking_metrics([1], [0.5], [20], hits_at=[1, 5])[0]
+    own = parlai_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
     report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in own.items()} | own
     shown = nice_report(report)
     heading, *rows = shown.splitlines()

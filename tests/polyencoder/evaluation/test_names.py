@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.measures import current_name, main_measures, recall_name, summary
+from polyencoder.evaluation.names import current_name, main_measures, recall_name, summary
 
 
 @pytest.mark.parametrize(
