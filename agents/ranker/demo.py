@@ -7,8 +7,9 @@ that it wrote.
 from __future__ import annotations
 
 import argparse
+import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from polyencoder import Ranker
 
 SAMPLE = "selection:sample"
 
-# From scratch, for the sample task: learnt in about two minutes on two cores.
+# From scratch, for the sample task: learnt in about a minute on two cores. Five epochs, with a validation after each:
+# in more of them the validation's recall stays where it is, and its loss rises.
 FROM_SCRATCH: dict[str, Any] = {
     "embedding_size": 128,
     "ffn_size": 256,
@@ -38,8 +40,9 @@ FROM_SCRATCH: dict[str, Any] = {
     "learningrate": 2e-3,
     "lr_scheduler": "linear",
     "warmup_updates": 50,
-    "max_train_steps": 700,
-    "validation_every_n_epochs": 4,
+    "max_train_steps": 320,
+    "validation_every_n_epochs": 1,
+    "validation_patience": 2,
     "log_every_n_secs": 10,
 }
 
@@ -61,18 +64,18 @@ FINE_TUNING: dict[str, Any] = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", default=SAMPLE, help="ParlAI task to train on")
     parser.add_argument("--datapath", help="ParlAI's data folder, for tasks with files")
     parser.add_argument("--backbone", help="pre-trained encoder, folder or hub id; default: from scratch")
     parser.add_argument("--folder", default="runs/demo", help="where the model goes, instead of the last demo's")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*"):
-        old.unlink()
+    for old in folder.glob("model*"):  # chatting leaves an index, which is a folder
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     model_file = str(folder / "model")
     where = {"datapath": args.datapath} if args.datapath else {}
     settings = FINE_TUNING | {"backbone": args.backbone} if args.backbone else FROM_SCRATCH
