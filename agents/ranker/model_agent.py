@@ -36,6 +36,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.models import RankerModel, build_model, freeze
 from polyencoder.precision import why_bf16_gains_nothing
+from polyencoder.safe_load import plain_numbers
 from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.text import TokenBatch
 from polyencoder.training.distributed import gather_objects
@@ -175,7 +176,10 @@ class RankerModelAgent(TorchRankerAgent):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), CONFIG_KEY: self.ranker.config.to_json()}
+        states = super().state_dict()
+        weights = {"model": states.pop("model")}
+        # some of ParlAI's schedules compute with numpy, whose numbers a checkpoint cannot hold safely
+        return {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
 
     def init_optim(
         self,
@@ -189,6 +193,9 @@ class RankerModelAgent(TorchRankerAgent):
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
         optimizer = self.optimizer.optimizer if self.fp16 else self.optimizer
-        self.scheduler = build_schedule(self.opt, optimizer, states or {}, hard_reset=hard_reset)
+        states = states or {}
+        self.scheduler = build_schedule(self.opt, optimizer, states, hard_reset=hard_reset)
         if self.scheduler:
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()
+        elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0
+            self._number_training_updates = states.get("number_training_updates", 0)

@@ -25,6 +25,7 @@ from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import fingerprint, replacing
 from polyencoder.finite import check_finite
 from polyencoder.models import RankerModel, build_model
+from polyencoder.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -111,7 +112,7 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
     """All states (`model`, `optimizer`, ...) that training saved in a file, mapped into memory where that can be."""
     name = os.fspath(path)
     try:  # files from before torch 1.6 are no zip archives, and cannot be mapped
-        states = torch.load(name, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(name))
+        states = load_states(name, mmap=zipfile.is_zipfile(name))
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such model file") from None
     except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:

@@ -7,8 +7,26 @@ from typing import Any
 from parlai.core.opt import Opt
 from torch import nn
 
+from polyencoder.errors import ConfigError
+
 FUSED = ("adam", "adamw", "sgd")  # optimizers that torch has as one pass over all numbers of a parameter
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
+
+
+# What `--optimizer` offers, as everything in torch.optim, and no ranker can learn with
+_UNUSABLE = {
+    "lbfgs": "it computes the loss several times for each update, which ParlAI's training loop does not",
+    "muon": "it takes matrices alone, and a ranker has biases and layer norms too",
+    "optimizer": "it is what the others are made of, and none itself",
+    "sparseadam": "it takes sparse gradients alone, and a ranker's are dense",
+}
+
+
+def check_optimizer(opt: Opt) -> None:
+    """Raise ConfigError for an optimizer that cannot train a ranker."""
+    name = opt["optimizer"]
+    if name in _UNUSABLE:
+        raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
 
 
 def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
+from parlai.agents.ranker.learning.optimizer import check_optimizer
 from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.exceptions import StopTrainException
 from parlai.core.metrics import Metric
@@ -44,6 +45,8 @@ class ResumableAgent(LearningAgent):
         self._is_over = False
         # ParlAI's training loop alone sets it; the options of some published models have it as well
         self._is_in_loop = not shared and bool(opt.get("load_from_checkpoint")) and self._trains(opt)
+        if not shared and self._trains(opt):
+            check_optimizer(opt)
         if self._is_in_loop:
             _prepare(opt)
         seed = opt.get("seed")

@@ -31,15 +31,6 @@ class WarmupThenPlateau(ParlAILRScheduler):
     def train_step(self, scheduler_steps: int) -> None:
         pass
 
-    def load_state(self, states: dict[str, Any]) -> None:
-        """Go on where a checkpoint was saved."""
-        super().load_state(states)
-        if self._is_lr_warming_up():  # making the warm-up scheduler has moved the rate one step on
-            for group, rate in zip(
-                self.scheduler.optimizer.param_groups, self.warmup_scheduler.get_last_lr(), strict=True
-            ):
-                group["lr"] = rate
-
     def valid_step(self, metrics_dict: dict[str, Any]) -> None:
         if "loss" in metrics_dict and not self._is_lr_warming_up():
             self.scheduler.step(float(metrics_dict["loss"]))
@@ -48,11 +39,25 @@ class WarmupThenPlateau(ParlAILRScheduler):
 def build_schedule(
     opt: Opt, optimizer: Optimizer, states: dict[str, Any], *, hard_reset: bool
 ) -> ParlAILRScheduler | None:
-    """The schedule that `--lr-scheduler` names, in the state that a checkpoint left it in."""
+    """The schedule that `--lr-scheduler` names, in the state that a checkpoint left it in.
+
+    So is the optimizer's rate: to make a schedule sets it to that of a first update, and to load its state does not set
+    it back.
+    """
+    fresh = hard_reset or states.get("lr_scheduler_type", opt.get("lr_scheduler")) != opt.get("lr_scheduler")
+    rates = [group["lr"] for group in optimizer.param_groups]
+    schedule = _schedule(opt, optimizer, states, fresh=fresh)
+    if schedule and not fresh and states.get("number_training_updates"):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+    return schedule
+
+
+def _schedule(opt: Opt, optimizer: Optimizer, states: dict[str, Any], *, fresh: bool) -> ParlAILRScheduler | None:
     if opt.get("lr_scheduler") != "reduceonplateau" or opt.get("lr_scheduler_decay") == 1.0:
         if opt.get("lr_scheduler") == "fixed":  # decays at every so many validations, which cannot be our default 0
             opt = Opt({**opt, "lr_scheduler_patience": max(1, opt["lr_scheduler_patience"])})
-        return ParlAILRScheduler.lr_scheduler_factory(opt, optimizer, states, hard_reset)
+        return ParlAILRScheduler.lr_scheduler_factory(opt, optimizer, states, fresh)
     schedule = WarmupThenPlateau(
         optimizer,
         patience=opt["lr_scheduler_patience"],
@@ -60,7 +65,6 @@ def build_schedule(
         warmup_updates=opt["warmup_updates"],
         warmup_rate=opt["warmup_rate"],
     )
-    fresh = hard_reset or states.get("lr_scheduler_type", opt["lr_scheduler"]) != opt["lr_scheduler"]
     schedule._init_warmup_scheduler(optimizer, states, fresh)
     if not fresh:
         schedule.load_state(states)

@@ -11,15 +11,14 @@ import argparse
 import collections
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
 from polyencoder.errors import CheckpointError, first_line
+from polyencoder.safe_load import Allowed, allowing
 
 __all__ = ["Record", "option", "plain", "read_checkpoint", "tensors"]
 
@@ -63,7 +62,7 @@ _RECORDS = {
 }
 
 # torch knows a class by its name, so a stand-in needs only that
-_ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+_ALLOWED: list[Allowed] = [
     argparse.Namespace,
     collections.defaultdict,
     *(dict, list, int, float, bool, str),
@@ -79,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     name = os.fspath(path)
     try:
-        with _allowing(_ALLOWED):
+        with allowing(_ALLOWED):
             states = torch.load(name, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such checkpoint") from None
@@ -93,18 +92,6 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(states, dict):
         raise CheckpointError(f"{name}: holds {type(states).__name__}; a checkpoint is a dictionary of states")
     return states
-
-
-@contextmanager
-def _allowing(classes: list[Callable[..., Any] | tuple[Callable[..., Any], str]]) -> Iterator[None]:
-    """torch's `safe_globals`, which its version 2.4 has not."""
-    before = get_safe_globals()
-    add_safe_globals(classes)
-    try:
-        yield
-    finally:
-        clear_safe_globals()
-        add_safe_globals(before)
 
 
 def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:

@@ -70,23 +70,27 @@ def test_patience_waits(optimizer):
 
 
 @pytest.mark.parametrize("stopped", [2, 4, 7])
-def test_a_stopped_schedule_goes_on(stopped, optimizer):
+@pytest.mark.parametrize("name", ["reduceonplateau", "fixed", "invsqrt", "linear", "cosine"])
+def test_a_stopped_schedule_goes_on(name, stopped, optimizer):
+    """From the rate at which it was stopped: what comes next depends on nothing else."""
+    options = {**OPTIONS, "lr_scheduler": name}
+
     def fresh():
         return torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))], lr=1.0)
 
-    through = build_schedule(OPTIONS, optimizer, {}, hard_reset=True)
+    through = build_schedule(options, optimizer, {}, hard_reset=True)
     first, second = fresh(), fresh()
-    schedule = build_schedule(OPTIONS, first, {}, hard_reset=True)
+    schedule = build_schedule(options, first, {}, hard_reset=True)
     expected = rates(through, optimizer, range(1, 10))
     seen = rates(schedule, first, range(1, stopped + 1))
     states = {
         "number_training_updates": stopped,
         "lr_scheduler": schedule.get_state_dict(),
-        "lr_scheduler_type": "reduceonplateau",
+        "lr_scheduler_type": name,
         "warmup_scheduler": schedule.get_warmup_state_dict(),
     }
     second.load_state_dict(first.state_dict())
-    again = build_schedule(OPTIONS, second, states, hard_reset=False)
+    again = build_schedule(options, second, states, hard_reset=False)
     assert again.get_initial_number_training_updates() == stopped
     assert second.param_groups[0]["lr"] == pytest.approx(first.param_groups[0]["lr"])
     assert seen + rates(again, second, range(stopped + 1, 10)) == pytest.approx(expected)

@@ -1,0 +1,90 @@
+"""Every optimizer and every schedule that `--help` offers trains, saves, goes on and is loaded, or is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parlai.core.params import ParlaiParser
+from parlai.scripts.train_model import TrainLoop, TrainModel
+
+from polyencoder.checkpoint import read_model_file
+from polyencoder.errors import ConfigError
+from polyencoder.ranker import Ranker
+
+UNUSABLE = {"lbfgs", "muon", "optimizer", "sparseadam"}  # those of them that this version of torch has
+SHORT = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 2}
+SHORT |= {"lr_scheduler_patience": 1, "short_final_eval": True, "validation_max_exs": 8}
+
+
+def offered(flag: str) -> list[str]:
+    """The choices of a flag, as the parser of `train_model -m biencoder` has them."""
+    parser = ParlaiParser(add_model_args=True)
+    parser.parse_args(["--model", "biencoder"])
+    (action,) = [action for action in parser._actions if action.dest == flag]
+    return sorted(action.choices)
+
+
+CHOICES = [{"lr_scheduler": name} for name in offered("lr_scheduler")]
+CHOICES += [{"optimizer": name} for name in offered("optimizer") if name not in UNUSABLE]
+CHOICES += [
+    {"optimizer": "sgd", "momentum": 0.9},
+    {"optimizer": "rmsprop", "momentum": 0.9},
+    {"lr_scheduler": "invsqrt", "invsqrt_lr_decay_gamma": 3, "warmup_updates": -1},
+]
+
+
+def numbers_of_numpy(states: Any) -> list[Any]:
+    if isinstance(states, dict):
+        return [found for value in states.values() for found in numbers_of_numpy(value)]
+    if isinstance(states, list | tuple):
+        return [found for value in states for found in numbers_of_numpy(value)]
+    return [states] if isinstance(states, np.generic | np.ndarray) else []
+
+
+def test_there_are_choices():
+    assert {"adam", "adamw", "sgd", "adamax"} <= set(offered("optimizer"))
+    assert {"linear", "cosine", "invsqrt", "reduceonplateau"} <= set(offered("lr_scheduler"))
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(str, choice.values())))
+def test_it_trains_saves_goes_on_and_is_loaded(choice, train, task, dictionary, labels, tmp_path):
+    path = tmp_path / "model"
+    options = {**SHORT, "dict_file": dictionary, **choice}
+    train("biencoder", path, max_train_steps=4, **options)
+    _, states = read_model_file(f"{path}.checkpoint")
+    assert states["number_training_updates"] == 3
+    assert not numbers_of_numpy({**states, "model": {}})
+    assert all(tensor.isfinite().all() for tensor in states["model"].values())
+
+    given = {**task, **options, "loglevel": "error", "model_file": str(path), "max_train_steps": 7}
+    loop = TrainLoop(TrainModel.setup_args().parse_kwargs(**given))
+    again = loop.agent
+    assert again._number_training_updates == 3
+    assert_same(again.optimizer.state_dict()["state"], states["optimizer"]["state"])
+    assert states["optimizer"]["state"] or choice == {"optimizer": "sgd"}
+    rate = again.optimizer.param_groups[0]["lr"]
+    assert rate == pytest.approx(states["optimizer"]["param_groups"][0]["lr"])
+    loop.train()
+    assert read_model_file(f"{path}.checkpoint")[1]["number_training_updates"] > 3
+    assert Ranker.from_pretrained(path).rank("where is the cat ?", labels, top_k=1)[0].text in labels
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(other, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(other, dict):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            assert_same(one[key], value)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("name", sorted(UNUSABLE & set(offered("optimizer"))))
+def test_one_that_cannot_train_a_ranker_is_an_error_at_the_start(name, make_agent):
+    with pytest.raises(ConfigError, match=rf"--optimizer {name} cannot train a ranker: .*\. Use adamw"):
+        make_agent("biencoder", optimizer=name)
+    make_agent("biencoder", optimizer=name, datatype="valid")

@@ -1,0 +1,76 @@
+"""Numbers of numpy's in checkpoints, read without numpy's own unpickling."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pickle import UnpicklingError
+
+import numpy as np
+import pytest
+import torch
+from torch.serialization import get_safe_globals
+
+from polyencoder.safe_load import load_states, plain_numbers
+
+NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
+
+
+def saved(value, path):
+    torch.save({"value": [value], "weight": torch.ones(3)}, path)
+    return path
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: type(number).__name__)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_number_is_pythons(number, mmap, tmp_path):
+    before = set(get_safe_globals())
+    states = load_states(saved(number, tmp_path / "file"), mmap=mmap)
+    assert states["value"] == [number.item()]
+    assert type(states["value"][0]) is type(number.item())
+    assert torch.equal(states["weight"], torch.ones(3))
+    assert set(get_safe_globals()) == before, "nothing more may be read anywhere else"
+
+
+@pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_whichever_numpy_wrote_it_on_whichever_machine(module, order, tmp_path):
+    written = saved(np.float64(1.5), tmp_path / "file")
+    with zipfile.ZipFile(written) as old, zipfile.ZipFile(tmp_path / "other", "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("data.pkl"):
+                data = re.sub(rb"numpy\._?core\.multiarray", module, data)
+                data = data.replace(b"X\x01\x00\x00\x00<", b"X\x01\x00\x00\x00" + order.encode())
+            new.writestr(name, data)
+    expected = np.frombuffer(np.float64(1.5).tobytes(), f"{order}f8")[0]
+    assert load_states(tmp_path / "other", mmap=False)["value"] == [expected]
+
+
+@pytest.mark.parametrize("value", [np.str_("text"), np.array([1.0]), np.datetime64("2020-01-01"), np.dtype("O")])
+def test_nothing_else_of_numpys_is_read(value, tmp_path):
+    with pytest.raises(UnpicklingError):
+        load_states(saved(value, tmp_path / "file"), mmap=False)
+
+
+class _Runs:
+    def __reduce__(self):
+        return os.mkdir, ("must-not-be-made",)
+
+
+def test_code_never_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"number": np.float64(1), "code": _Runs()}, tmp_path / "file")
+    with pytest.raises(UnpicklingError):
+        load_states(tmp_path / "file", mmap=False)
+    assert not (tmp_path / "must-not-be-made").exists()
+
+
+def test_plain_numbers():
+    weight = torch.ones(2)
+    states = {"rate": np.float64(0.5), "steps": [np.int64(3), (np.float32(2), "text")], "weight": weight}
+    plain = plain_numbers(states)
+    assert plain == {"rate": 0.5, "steps": [3, (2.0, "text")], "weight": weight}
+    assert [type(plain["rate"]), type(plain["steps"][0]), type(plain["steps"][1][0])] == [float, int, float]
+    assert plain["weight"] is weight
