@@ -100,7 +100,9 @@ def test_folder(save, make, tmp_path):
     folder = str(tmp_path / "mine")
     assert make("train", selection_folder=folder).num_examples() == 2
     assert make("valid", selection_folder=folder).num_examples() == 1
-    with pytest.raises(InputError, match=f"{folder}: has no test.jsonl, test.csv, ...; --selection-folder needs one"):
+    with pytest.raises(
+        InputError, match=f"--selection-folder {folder}: has no test.jsonl, test.csv, ...; it needs one for each part"
+    ):
         make("test", selection_folder=folder)
 
 
@@ -201,9 +203,11 @@ def test_hugging_face_dataset(hub_folder, make, messages, texts):
 
 
 def test_hugging_face_errors(hub_folder, make):
-    with pytest.raises(ConfigError, match="--selection-hf squad: give NAME:SPLIT, such as squad:train"):
+    with pytest.raises(
+        ConfigError, match="dataset squad: give NAME:SPLIT, such as squad:train .flags --hf, --selection-hf"
+    ):
         make(selection_hf="squad")
-    with pytest.raises(InputError, match=f"--selection-hf {hub_folder}:dev: cannot be read"):
+    with pytest.raises(InputError, match=f"dataset {hub_folder}:dev: cannot be read"):
         make(selection_hf=f"{hub_folder}:dev")
     with pytest.raises(InputError, match=f"{hub_folder}:train, row 1: has no 'question'; it has 'context', 'response'"):
         make(selection_hf=f"{hub_folder}:train", selection_context="question")

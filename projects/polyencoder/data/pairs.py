@@ -1,0 +1,148 @@
+"""One's own data: a context and the right response to it in each record of a file or of a Hugging Face dataset.
+
+A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
+missing, and the columns have other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from polyencoder.checks import unencodable
+from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.extras import require
+from polyencoder.reading import DataFile, OnBad, raise_it, records
+
+__all__ = ["HUB", "Columns", "Pair", "hub_size", "read_pairs", "split_files"]
+
+HUB = "hf:"
+"""What the name of a "file" begins with that is a dataset of the hub: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns are called."""
+
+    context: str = "context"
+    response: str = "response"
+    candidates: str = "candidates"
+    flag: str = "--"
+    """What the flags begin with that name them, for messages."""
+
+
+class Pair(NamedTuple):
+    """A context, its turns as lines of one text, oldest first; the response; its candidates, if the data has any."""
+
+    context: str
+    response: str
+    candidates: list[str] | None
+    record: dict[str, Any]
+    """All that the file has of it."""
+    where: str
+    """Its file and line."""
+
+
+def read_pairs(
+    source: str | Path | DataFile, *, columns: Columns | None = None, bad: OnBad = raise_it
+) -> Iterator[Pair]:
+    """The pairs of a file or dataset, one at a time.
+
+    Args:
+        source: a path, an open file, or a name that begins with `HUB`.
+        columns: their names.
+        bad: gets the error of a record that cannot be used.
+
+    Raises:
+        InputError: it cannot be read; and what `bad` raises.
+        ConfigError: a package that it needs is not installed.
+    """
+    columns = columns or Columns()
+    hub = isinstance(source, str) and source.startswith(HUB)
+    for where, record in _hub_rows(str(source).removeprefix(HUB)) if hub else records(source, bad=bad):
+        try:
+            yield _pair(record, columns, where=where)
+        except InputError as error:
+            bad(error)
+
+
+def split_files(folder: str | Path, split: str) -> list[str]:
+    """The files of "train", "valid" or "test" in a folder with `train.jsonl`, `valid.csv`, ... InputError for none."""
+    found = sorted(str(path) for path in Path(folder).glob(f"{split}.*"))
+    if not found:
+        raise InputError(f"{folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for each part of the data")
+    return found
+
+
+def hub_size(name: str) -> int:
+    """How many records a dataset of the hub has (`HUB` left out)."""
+    _, split, dataset = _hub(name)
+    known = (dataset.info.splits or {}).get(split)
+    return known.num_examples if known else sum(1 for _ in dataset)
+
+
+def _pair(record: dict[str, Any], columns: Columns, *, where: str) -> Pair:
+    for name in (columns.context, columns.response):
+        if name not in record:
+            raise InputError(
+                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name its columns with "
+                f"{columns.flag}context and {columns.flag}response"
+            )
+    try:
+        context, response = _context(record[columns.context]), _text(record[columns.response])
+        candidates = _options(record.get(columns.candidates))
+        if problem := next(filter(None, map(unencodable, (context, response, *candidates))), None):
+            raise TypeError(problem)
+    except TypeError as error:
+        raise InputError(f"{where}: {error}") from None
+    if candidates and response not in candidates:
+        raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
+    return Pair(context, response, candidates or None, record, where)
+
+
+def _context(value: Any) -> str:
+    if isinstance(value, str):
+        lines: Sequence[str] = [value]
+    elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
+        lines = value
+    else:
+        raise TypeError(f"the context is neither a text nor a list of texts, but {type(value).__name__}")
+    if not "".join(lines).strip():
+        raise TypeError("the context is empty")
+    return "\n".join(line.strip() for line in lines if line.strip())
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"the response is {'empty' if isinstance(value, str) else type(value).__name__}, not a text")
+    return value.strip()
+
+
+def _options(value: Any) -> list[str]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):  # one cell of a CSV file
+        value = value.split("|")
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise TypeError("the candidates are not a list of texts (in CSV: joined by |)")
+    return [text.strip() for text in value]
+
+
+def _hub(name: str) -> tuple[str, str, Any]:
+    """(name, split, dataset) of `NAME:SPLIT` or `NAME@CONFIG:SPLIT`."""
+    path, _, split = name.rpartition(":")
+    if not path:
+        raise ConfigError(f"dataset {name}: give NAME:SPLIT, such as squad:train (flags --hf, --selection-hf)")
+    path, _, config = path.partition("@")
+    load_dataset = require("datasets", extra="data").load_dataset
+    try:
+        return path, split, load_dataset(path, config or None, split=split, streaming=True)
+    except Exception as error:  # whatever the network, the hub or the files do
+        raise InputError(f"dataset {name}: cannot be read ({first_line(error)})") from error
+
+
+def _hub_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, row in enumerate(_hub(name)[2], start=1):
+        yield f"{name}, row {number}", row
