@@ -114,7 +114,7 @@ def test_parlais_other_schedules_run(name, expected, make_agent, respond):
         respond(agent, {"text": "a", "labels": ["b"]}, {"text": "c", "labels": ["d"]})
         seen.append(agent.optimizer.param_groups[0]["lr"])
     assert seen == pytest.approx(expected, abs=1e-3)
-    agent.receive_metrics({"loss": 1.0})
+    agent.receive_metrics({"loss": 1.0, "accuracy": 0.5})
     assert agent.state_dict()["number_training_updates"] == len(expected)
 
 
@@ -123,7 +123,7 @@ def test_a_fixed_decay_with_the_default_patience_comes_at_each_validation(make_a
     assert agent.opt["lr_scheduler_patience"] == 0
     for rate in (0.4, 0.16):
         agent.optimizer.step()
-        agent.receive_metrics({"loss": 1.0})
+        agent.receive_metrics({"loss": 1.0, "accuracy": 0.5})
         assert agent.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
