@@ -42,6 +42,8 @@ _FLAGS = {
     "n_codes": "poly_n_codes",
     "codes_attention": "codes_attention_type",
     "poly_attention": "poly_attention_type",
+    "codes_attention_heads": "codes_attention_num_heads",
+    "poly_attention_heads": "poly_attention_num_heads",
 }
 
 # What of these a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same

@@ -258,17 +258,24 @@ def add_poly_args(parser: ParlaiParser) -> None:
         "--poly-attention-type",
         type=str,
         default="basic",
-        choices=["basic", "sqrt"],
-        help="Attention of a candidate over the context vectors: a dot product, or one divided by sqrt(dimension).",
+        choices=["basic", "sqrt", "multihead"],
+        help="Attention of a candidate over the context vectors: a dot product, one divided by sqrt(dimension), or "
+        "that of --poly-attention-num-heads with projections that learn. Searches of the last score everything.",
         recommended="basic",
+    )
+    group.add_argument(
+        "--poly-attention-num-heads", type=int, default=4, help="Heads of --poly-attention-type multihead."
     )
     group.add_argument(
         "--codes-attention-type",
         type=str,
         default="basic",
-        choices=["basic", "sqrt"],
+        choices=["basic", "sqrt", "multihead"],
         help="Attention of the learnt codes over the outputs of the transformer.",
         recommended="basic",
+    )
+    group.add_argument(
+        "--codes-attention-num-heads", type=int, default=4, help="Heads of --codes-attention-type multihead."
     )
 
 

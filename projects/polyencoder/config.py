@@ -14,7 +14,7 @@ FORMAT_VERSION = 1
 Architecture = Literal["bi", "poly", "cross"]
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
-Attention = Literal["basic", "sqrt"]
+Attention = Literal["basic", "sqrt", "multihead"]
 Truncation = Literal["turns", "tokens"]
 
 
@@ -105,6 +105,9 @@ class RankerConfig:
     n_codes: int = 64
     codes_attention: Attention = "basic"
     poly_attention: Attention = "basic"
+    codes_attention_heads: int = field(default=4, metadata=LATER)
+    poly_attention_heads: int = field(default=4, metadata=LATER)
+    """Heads of the attention `multihead`: of the codes over the outputs, of a candidate over the codes."""
     candidate_mlp: bool = field(default=False, metadata=LATER)
     """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `--share-encoders`
     puts one there."""
@@ -118,7 +121,7 @@ class RankerConfig:
         _check_choice("context_vectors", self.context_vectors, ContextVectors)
         _check_choice("codes_attention", self.codes_attention, Attention)
         _check_choice("poly_attention", self.poly_attention, Attention)
-        for name in ("n_codes", "reduction_outputs"):
+        for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if "model_type" not in self.backbone:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
+from polyencoder.importing.folder import weights_and_biases
 from polyencoder.importing.parlai_encoder import (
     ENCODER_OPTIONS,
     VARIANTS,
@@ -32,6 +33,9 @@ _TOWERS: dict[str, dict[str, str]] = {
 }
 _PERCEPTRON = "cand_encoder.mlp"
 
+# Of its multi-head attention: ParlAI's modules -> ours
+_PROJECTIONS = {"q_lin": "query", "k_lin": "key", "v_lin": "value", "out_lin": "output"}
+
 # The options that shape a model beside its encoders, with the defaults of ParlAI's modules; None where they have none
 _OPTIONS: dict[str, dict[str, Any]] = {
     "bi": {
@@ -48,6 +52,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "poly_n_codes": None,
         "poly_attention_type": None,
         "codes_attention_type": None,
+        "poly_attention_num_heads": 4,
+        "codes_attention_num_heads": 4,
     },
     "cross": {"reduction_type": "first"},
 }
@@ -62,8 +68,8 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         "a context's vector is then made of those of memories, which an agent of its own must find",
     ),
     "polyencoder_type": (("codes", "n_first"), "no other was there when this was written"),
-    "poly_attention_type": (("basic", "sqrt"), "its attention has weights of its own"),
-    "codes_attention_type": (("basic", "sqrt"), "its attention has weights of its own"),
+    "poly_attention_type": (("basic", "sqrt", "multihead"), "no other was there when this was written"),
+    "codes_attention_type": (("basic", "sqrt", "multihead"), "no other was there when this was written"),
 }
 
 
@@ -156,8 +162,16 @@ def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str
     """The tensors outside the encoders -> our names for them."""
     if architecture == "cross":
         return {"linear_layer.weight": "linear.weight", "linear_layer.bias": "linear.bias"}
-    if architecture == "poly" and opt["polyencoder_type"] == "codes":
-        return {"codes": "codes.codes"}
+    if architecture == "poly":
+        names = {"codes": "codes.codes"} if opt["polyencoder_type"] == "codes" else {}
+        attentions = {}
+        if opt["codes_attention_type"] == "multihead":
+            attentions["code_attention"] = "codes.attention"
+        if opt["poly_attention_type"] == "multihead":
+            attentions["attention"] = "attention"
+        for theirs, ours in attentions.items():
+            names |= weights_and_biases({f"{theirs}.{old}": f"{ours}.{new}" for old, new in _PROJECTIONS.items()})
+        return names
     if architecture == "bi" and opt["share_encoders"]:
         kinds = [f"{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")]
         return {f"{_PERCEPTRON}.{kind}": f"candidate_mlp.{kind}" for kind in kinds}
@@ -227,6 +241,8 @@ def _ranker_config(
             "n_codes": opt["poly_n_codes"],
             "poly_attention": opt["poly_attention_type"],
             "codes_attention": opt["codes_attention_type"],
+            "poly_attention_heads": opt["poly_attention_num_heads"],
+            "codes_attention_heads": opt["codes_attention_num_heads"],
         }
     return RankerConfig(
         architecture=architecture,

@@ -30,7 +30,7 @@ from polyencoder.index.faiss_file import FAISS, FaissFile, read_faiss
 from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32, attention_scale
+from polyencoder.scoring.exact import at_least_fp32, scale_of
 from polyencoder.scoring.search import TopK, joined, ranked, search
 
 __all__ = ["FaissSearch", "Results"]
@@ -97,7 +97,8 @@ class FaissSearch:
             contexts: the encoded contexts, any number of them.
             top_k: how many; fewer come back if fewer rows are there or allowed.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned.
-            attention: "basic" or "sqrt", as in `polyencoder.scoring.score`. The certificate holds for both. But the
+            attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead" no list says
+                anything of a score: everything is scanned. The certificate holds for the others. But the
                 weights of "sqrt" are flatter and its scores lie further below the largest logit: longer lists are
                 needed until one holds, and for the same recall.
             exactness: what every result must be at least. "approximate": whatever the lists give. "certified": lists
@@ -113,14 +114,14 @@ class FaissSearch:
             InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
         check_search(contexts, self.vectors, top_k=top_k, allowed=allowed)
-        attention_scale(attention, dim=contexts.dim)
+        scale_of(contexts, attention)
         check_exactness(exactness)
         self.check(list_length=list_length, effort=effort, tolerance=tolerance)
 
         available = len(self.vectors) if allowed is None else int(allowed.sum())
         few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
         unprovable = exactness == "certified" and not self.meta.has_exact_lists
-        if exactness == "exact" or few or unprovable or contexts.batch_size == 0:
+        if exactness == "exact" or few or unprovable or contexts.batch_size == 0 or contexts.keys is not None:
             found = scan(contexts, self.vectors, top_k=top_k, allowed=allowed, attention=attention)
             return Results(*found, ["exact"] * contexts.batch_size)
 

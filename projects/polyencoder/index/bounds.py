@@ -49,6 +49,8 @@ def score_gap(codes: int, *, attention: str = "basic", dim: int = 1) -> float:
     """
     if codes < 1:
         raise InputError(f"a context has at least one code, got {codes}")
+    if attention == "multihead":
+        raise InputError("under multi-head attention the largest logit bounds no score")
     return lambert_w((codes - 1) / math.e) / attention_scale(attention, dim=dim)
 
 

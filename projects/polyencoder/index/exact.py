@@ -12,7 +12,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32, attention_scale, score_chunk
+from polyencoder.scoring.exact import at_least_fp32, scale_of, score_chunk
 from polyencoder.scoring.search import RunningTopK, TopK, scored_again
 
 __all__ = ["check_search", "scan"]
@@ -47,7 +47,7 @@ def scan(
         vectors: the vectors of an index.
         top_k: how many; fewer come back if fewer rows are there or allowed.
         allowed: bool [rows], True for the rows that may be found. Files' pages without any such row are not read.
-        attention: "basic" or "sqrt", as in `polyencoder.scoring.score`.
+        attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`.
         device: where to score; None for the contexts' device.
         compute_dtype: of the first pass. `torch.bfloat16` takes about half the time of fp32 on processors with such
             instructions; max(4 k, 256) rows are then scored again in fp32, and their choice alone can miss one: the
@@ -61,7 +61,7 @@ def scan(
         InputError: `top_k` is below 1, or the contexts, `allowed` or the attention type do not fit.
     """
     check_search(contexts, vectors, top_k=top_k, allowed=allowed)
-    scale = attention_scale(attention, dim=contexts.dim)
+    scale = scale_of(contexts, attention)
     available = len(vectors) if allowed is None else int(allowed.sum())
     k = min(top_k, available)
     exact = contexts.to(device, dtype=at_least_fp32(contexts.vectors.dtype))

@@ -8,21 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.config import Attention, ContextVectors
+from polyencoder.models.multihead import CodesAttention
 from polyencoder.scoring import ContextEncoding
 
 
 class LearntCodes(nn.Module):
-    """m learnt codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4)."""
+    """m learnt codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
 
-    def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic") -> None:
+    The attention `multihead` is ParlAI's: the codes are queries, projected like the outputs.
+    """
+
+    def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic", heads: int = 1) -> None:
         super().__init__()
         self.scale = 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
         # Small enough that every code begins as nearly the mean of the outputs, large enough that no two are alike:
         # training starts at the bi-encoder with the reduction `mean` and sets the codes apart.
         self.codes = nn.Parameter(torch.randn(n_codes, dim) / math.sqrt(dim))
+        self.attention = CodesAttention(dim, heads) if attention == "multihead" else None
 
     def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
         """[batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
+        if self.attention is not None:
+            return ContextEncoding(self.attention(self.codes, outputs, mask), None)
         logits = self.codes @ outputs.transpose(1, 2) * self.scale  # [batch, m, length]
         weights = logits.masked_fill(~mask.unsqueeze(1), -torch.inf).softmax(dim=-1)
         return ContextEncoding(weights @ outputs, None)
@@ -64,10 +71,10 @@ class LastOutputs(nn.Module):
         return ContextEncoding(outputs.gather(1, index), kept)
 
 
-def build_codes(kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention) -> nn.Module:
+def build_codes(kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1) -> nn.Module:
     """The module that makes the context vectors of this kind."""
     if kind == "codes":
-        return LearntCodes(n_codes, dim, attention=attention)
+        return LearntCodes(n_codes, dim, attention=attention, heads=heads)
     if kind == "n_first":
         return FirstOutputs(n_codes)
     return LastOutputs(n_codes, with_first=kind == "first_n_last")

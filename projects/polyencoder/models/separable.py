@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from polyencoder.backbone import Backbone
 from polyencoder.config import RankerConfig
 from polyencoder.models.codes import build_codes
+from polyencoder.models.multihead import CandidateAttention
 from polyencoder.models.reduction import reduce
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.text.tokens import TokenBatch
@@ -87,9 +88,21 @@ class PolyEncoder(SeparableRanker):
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.codes = build_codes(config.context_vectors, config.n_codes, backbone.dim, attention=config.codes_attention)
+        self.codes = build_codes(
+            config.context_vectors,
+            config.n_codes,
+            backbone.dim,
+            attention=config.codes_attention,
+            heads=config.codes_attention_heads,
+        )
+        multihead = config.poly_attention == "multihead"
+        self.attention = CandidateAttention(backbone.dim, config.poly_attention_heads) if multihead else None
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        context = self._codes(tokens)
+        return context if self.attention is None else self.attention(context)
+
+    def _codes(self, tokens: TokenBatch) -> ContextEncoding:
         outputs = self.context_tower(tokens)
         if self.config.normalize:  # the codes attend over the outputs as they are; what they extract is scaled
             context: ContextEncoding = self.codes(outputs, tokens.mask)

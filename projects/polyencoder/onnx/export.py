@@ -162,8 +162,8 @@ def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> f
     deviations, largest = [], 0.0
     for tokens in batches:
         with torch.no_grad():
-            expected = _real(step(*_inputs(step, tokens)))
-        found = _real(graph(tokens))
+            expected = _real(step(*_inputs(step, tokens)), step.outputs)
+        found = _real(graph(tokens), graph.outputs)
         same_shape = found.shape == expected.shape
         deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)
@@ -177,9 +177,11 @@ def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> f
     return relative
 
 
-def _real(outputs: Sequence[Tensor]) -> Tensor:
-    """What means something in a step's outputs: of vectors with a mask those that are not masked."""
-    return outputs[0] if len(outputs) == 1 else outputs[0][outputs[1]]
+def _real(outputs: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+    """What means something in a step's outputs, in one row: of what has a mask that which is not masked."""
+    named = dict(zip(names, outputs, strict=True))
+    mask = named.pop("codes_mask", None)
+    return torch.cat([(tensor if mask is None else tensor[mask]).flatten() for tensor in named.values()])
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from polyencoder.onnx.files import (
     int8_name,
     read_description,
 )
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, Keys
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
@@ -65,6 +65,7 @@ class Graph:
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}
         self._on_cpu = providers == [CPU]
+        self.outputs = [one.name for one in self._session.get_outputs()]
         self.dim = self._session.get_outputs()[0].shape[-1]
 
     def __call__(self, tokens: TokenBatch) -> list[Tensor]:
@@ -121,8 +122,12 @@ class OnnxSeparable(_Exported, SeparableRanker):
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of each context: [batch, codes, dim] with their mask."""
-        vectors, *mask = [output.to(self.place.device) for output in self._context(tokens)]
-        return ContextEncoding(vectors, *mask)
+        outputs = [output.to(self.place.device) for output in self._context(tokens)]
+        named = dict(zip(self._context.outputs, outputs, strict=True))
+        keys = None
+        if "keys" in named:
+            keys = Keys(named["keys"], named["key_biases"], self.config.poly_attention_heads)
+        return ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""

@@ -18,17 +18,23 @@ class Step(nn.Module):
 
 
 class ContextStep(Step):
-    """-> vectors [batch, codes, dim]; where a short context has fewer codes than others also mask [batch, codes]."""
+    """-> vectors [batch, codes, dim]; where a short context has fewer codes than others also mask [batch, codes].
+
+    Under multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
+    """
 
     def __init__(self, model: SeparableRanker) -> None:
         super().__init__()
         self.model = model
         if not isinstance(model, BiEncoder) and model.config.context_vectors != "codes":
             self.outputs = ("vectors", "codes_mask")
+        if model.config.architecture == "poly" and model.config.poly_attention == "multihead":
+            self.outputs += ("keys", "key_biases")
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         context = self.model.encode_context(TokenBatch(ids, mask))
-        return (context.vectors,) if context.mask is None else (context.vectors, context.mask)
+        outputs = (context.vectors,) if context.mask is None else (context.vectors, context.mask)
+        return outputs if context.keys is None else (*outputs, context.keys.vectors, context.keys.biases)
 
 
 class CandidatesStep(Step):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import ATTENTION_TYPES, score
+from polyencoder.scoring.keys import Keys
 from polyencoder.scoring.order import best
 from polyencoder.scoring.search import TopK, search
 
-__all__ = ["ATTENTION_TYPES", "ContextEncoding", "TopK", "best", "score", "search"]
+__all__ = ["ATTENTION_TYPES", "ContextEncoding", "Keys", "TopK", "best", "score", "search"]

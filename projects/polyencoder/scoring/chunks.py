@@ -49,10 +49,11 @@ def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: i
     n = max(candidates.size(-2), 1)
     copied = candidates.dtype != context.vectors.dtype or candidates.device != context.vectors.device
     for_copy = context.dim if copied else 0
+    logits = context.n_codes * (1 if context.keys is None else 2)
     if candidates.dim() == 3:  # each context has candidates of its own to copy
-        for_context, for_candidate = _FLOATS_PER_LOGIT * context.n_codes + for_copy, 0
+        for_context, for_candidate = _FLOATS_PER_LOGIT * logits + for_copy, 0
     else:
-        for_context, for_candidate = _FLOATS_PER_LOGIT * context.n_codes, for_copy
+        for_context, for_candidate = _FLOATS_PER_LOGIT * logits, for_copy
 
     contexts = (budget // min(n, _CANDIDATES_WORTH_A_PRODUCT) - for_candidate) // for_context
     contexts = max(1, min(contexts, context.batch_size))

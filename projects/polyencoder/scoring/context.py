@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from polyencoder.errors import InputError
+from polyencoder.scoring.keys import Keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +22,7 @@ class ContextEncoding:
     Args:
         vectors: [batch, codes, dim], floating point, at least one code.
         mask: bool [batch, codes], True where the code is real; None says that all of them are.
+        keys: what weighs the vectors under multi-head attention; None where they weigh themselves.
 
     Raises:
         InputError: if a shape or a dtype is another one.
@@ -26,12 +30,18 @@ class ContextEncoding:
 
     vectors: Tensor
     mask: Tensor | None = None
+    keys: Keys | None = None
 
     def __post_init__(self) -> None:
         if self.vectors.dim() != 3 or self.vectors.size(1) == 0 or not self.vectors.is_floating_point():
             raise InputError(
                 "context vectors must be floating point [batch, codes, dim] with at least one code, "
                 f"got {self.vectors.dtype} {list(self.vectors.shape)}"
+            )
+        if self.keys is not None and self.keys.vectors.shape != self.vectors.shape:
+            raise InputError(
+                f"the keys of context vectors {list(self.vectors.shape)} must have their shape, "
+                f"got {list(self.keys.vectors.shape)}"
             )
         if self.mask is None:
             return
@@ -56,7 +66,8 @@ class ContextEncoding:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """The same contexts on another device or with vectors of another dtype (the mask stays boolean)."""
         mask = None if self.mask is None else self.mask.to(device=device)
-        return ContextEncoding(self.vectors.to(device=device, dtype=dtype), mask)
+        keys = None if self.keys is None else self.keys.to(device, dtype)
+        return ContextEncoding(self.vectors.to(device=device, dtype=dtype), mask, keys)
 
     def select(self, rows: int | slice | Tensor) -> ContextEncoding:
         """Some contexts of the batch, by slice or by index tensor; an int gives a batch of that one context.
@@ -69,4 +80,24 @@ class ContextEncoding:
                 raise InputError(f"context {rows} asked of a batch of {self.batch_size}")
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
-        return ContextEncoding(self.vectors[rows], None if self.mask is None else self.mask[rows])
+        mask = None if self.mask is None else self.mask[rows]
+        return ContextEncoding(self.vectors[rows], mask, None if self.keys is None else self.keys.select(rows))
+
+
+def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
+    """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""
+    codes = max(part.n_codes for part in parts)
+    masks = [part.mask for part in parts if part.mask is not None]
+    keys = [part.keys for part in parts if part.keys is not None]
+    vectors = torch.cat([pad(part.vectors, (0, 0, 0, codes - part.n_codes)) for part in parts])
+    return ContextEncoding(
+        vectors,
+        torch.cat([pad(mask, (0, codes - mask.size(1))) for mask in masks]) if masks else None,
+        Keys(
+            torch.cat([pad(one.vectors, (0, 0, 0, codes - one.vectors.size(1))) for one in keys]),
+            torch.cat([pad(one.biases, (0, codes - one.biases.size(1))) for one in keys]),
+            keys[0].heads,
+        )
+        if keys
+        else None,
+    )

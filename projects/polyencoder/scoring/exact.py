@@ -21,8 +21,9 @@ from torch import Tensor
 from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
+from polyencoder.scoring.keys import attended_by_heads
 
-ATTENTION_TYPES = ("basic", "sqrt")
+ATTENTION_TYPES = ("basic", "sqrt", "multihead")
 
 
 def score(
@@ -35,7 +36,8 @@ def score(
             without any real code scores 0 with every candidate.
         candidates: [n, dim], the same for each context, or [batch, n, dim]. The product runs in the dtype that holds
             both sides (or in autocast's), the softmax in at least fp32.
-        attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax, and only there.
+        attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax, and only there;
+            "multihead" weighs by the contexts' keys (see `scoring.keys`).
         max_elements: the most floats that temporaries may take when no gradient is wanted; None for a number that
             suits the device. With gradients all is scored in one piece.
 
@@ -45,7 +47,7 @@ def score(
     Raises:
         InputError: if shapes, dtypes or the attention type do not fit.
     """
-    scale = attention_scale(attention, dim=context.dim)
+    scale = scale_of(context, attention)
     check_candidates(context, candidates)
     context = context.to(dtype=torch.promote_types(context.vectors.dtype, candidates.dtype))
     if torch.is_grad_enabled() and (context.vectors.requires_grad or candidates.requires_grad):
@@ -73,31 +75,49 @@ def score_chunk(
     the softmax. Candidates that are stored as integers times a number each have these in `candidate_scales`, fp32 [n].
     The result is fp32, or float64 for float64 vectors.
     """
-    vectors, mask = context.vectors, context.mask
+    vectors, mask, keys = context.vectors, context.mask, context.keys
     candidates = candidates.to(vectors)
     if mask is not None:
         # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
         vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0)
-    logits_dtype = at_least_fp32(vectors.dtype)
+    logits = _products(vectors, candidates, candidate_scales)
+    if candidates.dim() == 3 and mask is not None:
+        mask = mask.unsqueeze(1)
+    if keys is None:
+        scores = _attended(logits, mask, scale=scale)
+    else:
+        biases = keys.biases.to(logits.dtype)
+        weighing = _products(keys.vectors, candidates, candidate_scales)
+        weighing = weighing + (biases.unsqueeze(1) if candidates.dim() == 3 else biases)
+        scores = attended_by_heads(logits, _masked(weighing, mask), heads=keys.heads)
+    return scores if candidates.dim() == 3 else scores.t().contiguous()
+
+
+def _products(vectors: Tensor, candidates: Tensor, candidate_scales: Tensor | None) -> Tensor:
+    """Inner products in at least fp32: [batch, n, codes] with candidates of their own, [n, batch, codes] with shared.
+
+    Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
+    """
+    dtype = at_least_fp32(vectors.dtype)
     if candidates.dim() == 3:
-        logits = (candidates @ vectors.transpose(1, 2)).to(logits_dtype)  # [batch, n, codes]
-        return _attended(logits, None if mask is None else mask.unsqueeze(1), scale=scale)
-    # Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
-    logits = (candidates @ vectors.flatten(0, 1).t()).to(logits_dtype)  # [n, batch * codes]
+        return (candidates @ vectors.transpose(1, 2)).to(dtype)
+    products = (candidates @ vectors.flatten(0, 1).t()).to(dtype)  # [n, batch * codes]
     if candidate_scales is not None:
-        logits = logits * candidate_scales.to(logits.device).unsqueeze(1)
-    return _attended(logits.unflatten(1, vectors.shape[:2]), mask, scale=scale).t().contiguous()
+        products = products * candidate_scales.to(products.device).unsqueeze(1)
+    return products.unflatten(1, vectors.shape[:2])
 
 
 def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
     """sum_i p_i l_i over the last dimension, [..., codes] -> [...]; `mask` (True = real) broadcasts to the logits."""
     if logits.size(-1) == 1:
         return logits.squeeze(-1)  # the weight of one code is 1
-    attention = logits if scale == 1 else logits * scale
-    if mask is not None:
-        # The lowest finite number, not -inf: without any real code the weights are then uniform instead of nan.
-        attention = attention.masked_fill(~mask, torch.finfo(attention.dtype).min)
+    attention = _masked(logits if scale == 1 else logits * scale, mask)
     return (torch.softmax(attention, dim=-1) * logits).sum(dim=-1)
+
+
+def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """The lowest finite number, not -inf, at what is masked: without any real code the weights are uniform, not nan."""
+    return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
 def attention_scale(attention: str, *, dim: int) -> float:
@@ -108,7 +128,22 @@ def attention_scale(attention: str, *, dim: int) -> float:
     """
     if attention not in ATTENTION_TYPES:
         raise InputError(f"attention must be one of {', '.join(ATTENTION_TYPES)}; got {attention!r}")
-    return 1.0 if attention == "basic" else 1 / math.sqrt(dim)
+    return 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
+
+
+def scale_of(context: ContextEncoding, attention: str) -> float:
+    """`attention_scale` for these contexts.
+
+    Raises:
+        InputError: if the type is unknown, or is `multihead` and the contexts have no keys, or the reverse.
+    """
+    scale = attention_scale(attention, dim=context.dim)
+    if context.batch_size and (attention == "multihead") != (context.keys is not None):
+        had = "no keys" if context.keys is None else "keys"
+        raise InputError(
+            f"attention is {attention!r}, but the contexts have {had}; those of `multihead` alone have some"
+        )
+    return scale
 
 
 def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32, attention_scale, check_candidates, score, score_chunk
+from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_chunk
 
 # A scan in low precision keeps this many times k candidates, and at least so many, to be scored again: the rounding of
 # a bf16 logit (1 part in 256) moves a candidate by a few places, seldom by more.
@@ -51,7 +51,7 @@ def search(
         context: the encoded contexts, as in `score`; they say where the search runs.
         candidates: [n, dim]; of any float dtype, on any device or memory-mapped. Never copied as a whole.
         k: how many, at most n.
-        attention: "basic" or "sqrt", as in `score`.
+        attention: "basic", "sqrt" or "multihead", as in `score`.
         compute_dtype: of the scan. `torch.bfloat16`, best with candidates stored so, takes about half the time of fp32
             on processors with such instructions. None for the dtype that holds contexts and candidates.
         max_elements: the most floats that temporaries may take; None for a number that suits the device.
@@ -59,7 +59,7 @@ def search(
     Raises:
         InputError: if k is below 1 or above n, or if shapes, dtypes or the attention type do not fit.
     """
-    scale = attention_scale(attention, dim=context.dim)
+    scale = scale_of(context, attention)
     check_candidates(context, candidates)
     n = candidates.size(0)
     if candidates.dim() != 2:

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from polyencoder.models import SeparableRanker
 from polyencoder.recompute import recomputed
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.context import stacked
 from polyencoder.text.tokens import TokenBatch, token_batches
 
 __all__ = ["encode"]
@@ -53,13 +53,7 @@ def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, budget: int | N
     if budget is None:
         return model.encode_context(tokens)
     parts, order = _in_pieces(model.encode_context, tokens, budget)
-    masks = [part.mask for part in parts if part.mask is not None]
-    if not masks:
-        return ContextEncoding(torch.cat([part.vectors for part in parts])[order])
-    codes = max(part.n_codes for part in parts)  # a short context may have fewer
-    vectors = [pad(part.vectors, (0, 0, 0, codes - part.n_codes)) for part in parts]
-    masks = [pad(mask, (0, codes - mask.size(1))) for mask in masks]
-    return ContextEncoding(torch.cat(vectors)[order], torch.cat(masks)[order])
+    return stacked(parts).select(order)
 
 
 def _in_pieces(encode: Callable[[TokenBatch], T], tokens: TokenBatch, budget: int) -> tuple[list[T], Tensor]:

@@ -38,11 +38,15 @@ WHOLE_DICTIONARY = {"dict_maxtokens": -1, "dict_lower": False}
 
 GPT2 = {"variant": "prelayernorm", "dict_tokenizer": "gpt2", "share_encoders": False, **WHOLE_DICTIONARY}
 
+MULTIHEAD = {"poly_attention_type": "multihead", "poly_attention_num_heads": 8, "polyencoder_type": "n_first"}
+
 KINDS = [
     ("biencoder", {}),
     ("biencoder", {"reduction_type": "mean", "output_scaling": 0.06, "share_word_embeddings": False}),
     ("polyencoder", {}),
     ("polyencoder", {"output_scaling": 0.06, "codes_attention_type": "sqrt", "poly_attention_type": "sqrt"}),
+    ("polyencoder", {"codes_attention_type": "multihead", "poly_attention_type": "multihead", "output_scaling": 0.06}),
+    ("polyencoder", MULTIHEAD),
     ("polyencoder", {"polyencoder_type": "n_first", "reduction_type": "mean", "n_segments": 0}),
     ("polyencoder", {"learn_positional_embeddings": False, "embeddings_scale": True, "dict_tokenizer": "re"}),
     ("polyencoder", {"person_tokens": True, "force_fp16_tokens": True, "delimiter": " | "}),

@@ -137,8 +137,10 @@ def assert_same_scores(expected, found):
 
 @SCALINGS
 @pytest.mark.parametrize("n_codes", [1, 5, 20])
-@pytest.mark.parametrize("poly_attention", ["basic", "sqrt"])
-@pytest.mark.parametrize(("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("n_first", "basic")])
+@pytest.mark.parametrize("poly_attention", ["basic", "sqrt", "multihead"])
+@pytest.mark.parametrize(
+    ("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("codes", "multihead"), ("n_first", "basic")]
+)
 def test_poly_encoder_of_every_kind(kind, codes_attention, poly_attention, n_codes, output_scaling):
     contexts = sequences(CONTEXT_LENGTHS, seed=1)
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
@@ -154,6 +156,31 @@ def test_poly_encoder_of_every_kind(kind, codes_attention, poly_attention, n_cod
         output_scaling=output_scaling,
     )
     assert_same_scores(expected, found)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_heads_and_gradients_of_multi_head_attention(heads):
+    """The gradients too are ParlAI's, of the codes and both attentions."""
+    options = {"poly_attention_type": "multihead", "poly_attention_num_heads": heads, "output_scaling": 0.5}
+    options |= {"codes_attention_type": "multihead", "codes_attention_num_heads": 8 // heads}
+    agent = theirs("poly", **options)
+    model = ours(agent, "poly")
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    expected = agent.score_candidates(SimpleNamespace(text_vec=contexts.ids, memory_vecs=None), candidates.ids)
+    found = model(contexts, candidates)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3))
+    (expected * upstream).sum().backward()
+    (found * upstream).sum().backward()
+    pairs = [(agent.model.codes, model.codes.codes)]
+    for one, another in ((agent.model.attention, model.attention), (agent.model.code_attention, model.codes.attention)):
+        names = {"q_lin": "query", "k_lin": "key", "v_lin": "value", "out_lin": "output"}
+        pairs += [(getattr(one, a).weight, getattr(another, b).weight) for a, b in names.items()]
+    size = max(one.grad.abs().max().item() for one, _ in pairs)
+    for one, another in pairs:
+        own = one.grad.abs().max().item()
+        torch.testing.assert_close(another.grad, one.grad, rtol=0, atol=1e-3 * own + 1e-6 * size)
+        assert own > 0
 
 
 @SCALINGS
@@ -337,8 +364,8 @@ def test_second_names_of_a_bi_encoder_may_be_absent():
         ("bi", "use_memories", True),
         ("bi", "variant", "another"),
         ("poly", "variant", "another"),
-        ("poly", "poly_attention_type", "multihead"),
-        ("poly", "codes_attention_type", "multihead"),
+        ("poly", "poly_attention_type", "cosine"),
+        ("poly", "codes_attention_type", "cosine"),
         ("cross", "activation", "swish"),
         ("cross", "reduction_type", "none_with_pos_embs"),
     ],

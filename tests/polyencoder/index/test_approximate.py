@@ -16,7 +16,8 @@ from polyencoder.index.exact import scan
 from polyencoder.index.faiss_file import build_faiss
 from polyencoder.index.faiss_kinds import KINDS
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
-from polyencoder.scoring import ContextEncoding
+from polyencoder.models.multihead import CandidateAttention
+from polyencoder.scoring import ContextEncoding, score
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
@@ -59,6 +60,21 @@ def check_against_scan(found, searcher, contexts, **query):
     torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
     for rows, wanted in zip(found.rows.tolist(), expected.indices.tolist(), strict=True):
         assert len(set(rows)) == len(wanted)
+
+
+@pytest.mark.parametrize("kind", sorted(SMALL))
+@pytest.mark.parametrize("exactness", ["approximate", "certified"])
+def test_under_multi_head_attention_everything_is_scanned(kind, exactness, make_search):
+    """No inner product with a code bounds a score: what is found is exact, and says so."""
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
+    with torch.no_grad():
+        contexts = CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8)))
+    found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
+    assert found.found == ["exact"] * 3
+    check_against_scan(found, searcher, contexts, top_k=5, attention="multihead")
+    whole = score(contexts, searcher.vectors.take(torch.arange(90)), attention="multihead")
+    torch.testing.assert_close(found.scores, whole.topk(5).values, rtol=1e-4, atol=1e-4)
 
 
 def adversarial(n, batch, codes, dim, *, seed, stretch, whole):

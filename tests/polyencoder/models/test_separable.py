@@ -15,9 +15,11 @@ VARIANTS = [
     *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first", "mean_except_first")],
     *[
         ("poly", {"context_vectors": kind, "codes_attention": attention, "poly_attention": attention})
-        for kind, attention in product(KINDS, ("basic", "sqrt"))
+        for kind, attention in product(KINDS, ("basic", "sqrt", "multihead"))
     ],
     ("bi", {"share_encoders": True, "output_scaling": 0.5}),
+    ("bi", {"share_encoders": True, "candidate_mlp": True, "normalize": True}),
+    ("poly", {"candidate_mlp": True, "normalize": True, "poly_attention": "multihead"}),
     ("poly", {"share_encoders": True, "output_scaling": 0.5, "n_codes": 1, "reduction": "mean"}),
     ("bi", {"normalize": True, "output_scaling": 4.0, "reduction": "mean"}),
     ("poly", {"normalize": True, "output_scaling": 4.0, "context_vectors": "n_first"}),

@@ -18,6 +18,9 @@ KINDS = {
     "poly-n_first": ("poly", {"context_vectors": "n_first"}),
     "poly-n_last": ("poly", {"context_vectors": "n_last", "normalize": True}),
     "poly-first_n_last": ("poly", {"context_vectors": "first_n_last", "poly_attention": "sqrt"}),
+    "poly-multihead": ("poly", {"poly_attention": "multihead", "codes_attention": "multihead"}),
+    "poly-multihead-n_last": ("poly", {"context_vectors": "n_last", "poly_attention": "multihead"}),
+    "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
     # more codes than a context has tokens: the graph takes the other side of min(codes, length)
     "poly-many_codes": ("poly", {"context_vectors": "first_n_last", "n_codes": 60}),
     "cross": ("cross", {}),

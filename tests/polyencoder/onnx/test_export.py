@@ -55,14 +55,20 @@ def test_graphs_give_what_torch_gives_for_any_batch(exported, make_tokens, padde
     tokens = padded(make_tokens(lengths))
     with torch.no_grad():
         context, candidates = ranker.model.encode_context(tokens), ranker.model.encode_candidates(tokens)
-    found, *mask = run(folder, "context.onnx", tokens)
-    if context.mask is None:
-        assert not mask
-        np.testing.assert_allclose(found, context.vectors, rtol=1e-4, atol=1e-4)
-    else:
+    found, *others = run(folder, "context.onnx", tokens)
+    wanted = [(context.vectors, found)]
+    if context.keys is not None:
+        *others, keys, biases = others
+        wanted += [(context.keys.vectors, keys), (context.keys.biases, biases)]
+    assert len(others) == (context.mask is not None)
+    for expected, output in wanted:
+        if context.mask is None:
+            np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+            continue
         for row in range(len(tokens)):  # the real codes; a graph may have more columns that are masked
-            expected = context.vectors[row][context.mask[row]]
-            np.testing.assert_allclose(found[row][mask[0][row]], expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                output[row][others[0][row]], expected[row][context.mask[row]], rtol=1e-4, atol=1e-4
+            )
     np.testing.assert_allclose(run(folder, "candidates.onnx", tokens)[0], candidates, rtol=1e-4, atol=1e-4)
 
 

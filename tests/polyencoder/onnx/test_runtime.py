@@ -10,7 +10,6 @@ import torch
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.onnx import load_onnx
-from polyencoder.scoring import score
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -59,7 +58,7 @@ def test_padding_changes_nothing(exported, make_tokens, padded, separable):
     results = []
     for extra in (0, 7):
         tokens = padded(sequences, extra=extra)
-        results.append(score(model.encode_context(tokens), model.encode_candidates(tokens)))
+        results.append(model.score(model.encode_context(tokens), model.encode_candidates(tokens)))
     torch.testing.assert_close(*results, **CLOSE)
 
 

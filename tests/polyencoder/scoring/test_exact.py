@@ -250,8 +250,8 @@ def test_candidates_that_do_not_fit_are_refused(candidates):
 
 
 def test_unknown_attention_is_refused():
-    with pytest.raises(InputError, match="basic, sqrt; got 'multihead'"):
-        score(ContextEncoding(torch.zeros(2, 3, 8)), torch.zeros(5, 8), attention="multihead")
+    with pytest.raises(InputError, match="basic, sqrt, multihead; got 'cosine'"):
+        score(ContextEncoding(torch.zeros(2, 3, 8)), torch.zeros(5, 8), attention="cosine")
 
 
 def test_a_budget_below_one_is_refused():

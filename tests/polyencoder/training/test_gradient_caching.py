@@ -69,6 +69,13 @@ def test_any_budget_gives_them(budget, lengths, others, make_model, make_tokens,
     assert_same(gradients(model, *batch, max_tokens=budget), gradients(model, *batch, max_tokens=None))
 
 
+@pytest.mark.parametrize("kind", ["codes", "n_first"])
+def test_under_multi_head_attention(kind, make_model, batch):
+    attention = {"poly_attention": "multihead", "codes_attention": "multihead"}
+    model = make_model("poly", context_vectors=kind, **attention).train()
+    assert_same(gradients(model, *batch, max_tokens=40), gradients(model, *batch, max_tokens=None))
+
+
 @pytest.mark.parametrize("part", ["top_layer", "all_encoder_layers"])
 def test_frozen_parts_stay_frozen(part, make_model, batch):
     model = make_model("bi").train()

@@ -1,0 +1,70 @@
+"""Multi-head attention in a poly-encoder: ParlAI's choice beside the paper's attention, which has no weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.errors import ConfigError
+from polyencoder.scoring import ContextEncoding, Keys
+
+__all__ = ["CandidateAttention", "CodesAttention"]
+
+
+class _Projections(nn.Module):
+    """The four projections of all heads, which start as identities.
+
+    What they attend to is then what attention without weights gives, head by head: a model begins near the one that it
+    would be without them. ParlAI's begin at random.
+    """
+
+    def __init__(self, dim: int, heads: int, *, flag: str) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ConfigError(f"{flag} {heads}: the encoder's dimension, {dim}, is not a multiple of it")
+        self.heads, self.size = heads, dim // heads
+        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
+        for linear in (self.query, self.key, self.value, self.output):
+            nn.init.eye_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def by_head(self, vectors: Tensor) -> Tensor:
+        """[..., dim] -> [..., heads, dim / heads]."""
+        return vectors.unflatten(-1, (self.heads, self.size))
+
+
+class CodesAttention(_Projections):
+    """Learnt codes as the queries of several heads over the outputs of a transformer."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__(dim, heads, flag="--codes-attention-num-heads")
+
+    def forward(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
+        """Codes [m, dim], outputs [batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
+        queries = self.by_head(self.query(codes)).transpose(0, 1) / math.sqrt(self.size)  # [heads, m, size]
+        keys = self.by_head(self.key(outputs)).permute(0, 2, 3, 1)  # [batch, heads, size, length]
+        values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
+        logits = (queries @ keys).masked_fill(~mask[:, None, None], -torch.inf)
+        attended: Tensor = self.output((logits.softmax(dim=-1) @ values).transpose(1, 2).flatten(2))
+        return attended
+
+
+class CandidateAttention(_Projections):
+    """A candidate attends over the codes with several heads: what of that is the context's (see `scoring.keys`)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__(dim, heads, flag="--poly-attention-num-heads")
+
+    def forward(self, codes: ContextEncoding) -> ContextEncoding:
+        """[batch, m, dim] -> values and keys, [batch, m * heads, dim]."""
+        keys = self.by_head(self.key(codes.vectors)) / math.sqrt(self.size)  # [batch, m, heads, size]
+        values = self.by_head(self.value(codes.vectors))
+        biases = torch.einsum("bmhe,he->bmh", keys, self.by_head(self.query.bias))
+        keys = torch.einsum("bmhe,hed->bmhd", keys, self.query.weight.unflatten(0, (self.heads, self.size)))
+        values = torch.einsum("bmhe,dhe->bmhd", values, self.by_head(self.output.weight))
+        values = values + self.output.bias / self.heads
+
+        mask = None if codes.mask is None else codes.mask.repeat_interleave(self.heads, dim=1)
+        return ContextEncoding(values.flatten(1, 2), mask, Keys(keys.flatten(1, 2), biases.flatten(1), self.heads))
