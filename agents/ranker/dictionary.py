@@ -24,6 +24,7 @@ from polyencoder.importing import is_parlai_model, parlai_text
 from polyencoder.importing.parlai_dictionary import names_of_word
 from polyencoder.text import TextEncoder, read_tokenizer, separate_turns, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
+from polyencoder.training.lock import TrainingLock
 
 
 class RankerDictionary(DictionaryAgent):
@@ -41,10 +42,13 @@ class RankerDictionary(DictionaryAgent):
         self.freq: dict[str, int] = {}
         self.additional_special_tokens: list[str] = []
         self._spool: Any = None
+        self._lock: TrainingLock | None = None
         if shared:
             self._use(shared["text"])
             return
         if (found := _tokenizer_that_is_there(opt)) is None:
+            if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
+                self._lock = TrainingLock.of(opt["model_file"])
             return  # to be built
         tokenizer, special = found
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):

@@ -19,11 +19,12 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_primary_worker, num_workers
 
-from polyencoder.errors import CheckpointError, TrainingError
+from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
 from polyencoder.files import replacing
 from polyencoder.finite import check_finite
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.finite import DIVERGED
+from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
@@ -47,6 +48,7 @@ class ResumableAgent(LearningAgent):
         self._is_in_loop = not shared and bool(opt.get("load_from_checkpoint")) and self._trains(opt)
         if not shared and self._trains(opt):
             check_optimizer(opt)
+        self._lock = self._locked_model(opt) if not shared else None
         if self._is_in_loop:
             _prepare(opt)
         seed = opt.get("seed")
@@ -55,6 +57,24 @@ class ResumableAgent(LearningAgent):
         super().__init__(opt, shared)
         if seed is not None:
             self.random = Random(seed)
+
+    def _locked_model(self, opt: Opt) -> TrainingLock | None:
+        """The lock of the model file that is trained: of the training loop's agent, and of the one that it ends with.
+
+        Of several processes the first has it. If it cannot, all of them raise TrainingError.
+        """
+        evaluates_at_the_end = (opt.get("override") or {}).get("load_from_checkpoint") is False and self._trains(opt)
+        if not opt.get("model_file") or not (self._is_in_loop or evaluates_at_the_end):
+            return None
+        lock, problem = None, None
+        if is_primary_worker():
+            try:
+                lock = TrainingLock.of(opt["model_file"])
+            except PolyencoderError as error:
+                problem = error
+        if problem := gather_objects(problem)[0]:
+            raise problem
+        return lock
 
     @staticmethod
     def _trains(opt: Opt) -> bool:

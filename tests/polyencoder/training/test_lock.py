@@ -1,0 +1,119 @@
+"""A lock of a process: taken once, named in the other's error, gone with its process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from polyencoder.errors import CheckpointError, TrainingError
+from polyencoder.training.lock import TrainingLock
+
+
+@pytest.fixture
+def another_process() -> Callable[[Path], int]:
+    """(model file) -> the id of a process that has its lock, until it is killed."""
+    children = []
+
+    def start(model_file: Path) -> int:
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                lock = TrainingLock.of(model_file)
+                os.write(tell, b"locked")
+                signal.pause()
+                lock.release()
+            finally:
+                os._exit(1)
+        children.append(child)
+        os.close(tell)
+        assert os.read(told, 6) == b"locked"
+        os.close(told)
+        return child
+
+    yield start
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def is_free(model_file: Path) -> bool:
+    """Whether another process could take the lock."""
+    child = os.fork()
+    if child == 0:
+        try:
+            TrainingLock.of(model_file)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
+    model = tmp_path / "new" / "model"
+    lock = TrainingLock.of(model)
+    assert TrainingLock.of(model) is lock
+    assert TrainingLock.of(tmp_path / "new" / ".." / "new" / "model") is lock
+    assert not is_free(model)
+    again = TrainingLock.of(model)
+    del lock
+    gc.collect()
+    assert not is_free(model)
+    del again
+    gc.collect()
+    assert is_free(model)
+
+
+def test_it_can_be_given_back(tmp_path):
+    lock = TrainingLock.of(tmp_path / "model")
+    lock.release()
+    assert not list(tmp_path.iterdir())
+    assert TrainingLock.of(tmp_path / "model") is not lock
+
+
+def test_the_error_names_the_other_process(another_process, tmp_path):
+    child = another_process(tmp_path / "model")
+    message = rf"{tmp_path}/model is being trained by process {child}, since .*--model-file of its own"
+    for _ in range(2):  # asking does not take it off
+        with pytest.raises(TrainingError, match=message):
+            TrainingLock.of(tmp_path / "model")
+    TrainingLock.of(tmp_path / "other")
+
+
+def test_the_error_names_the_other_host(another_process, tmp_path, monkeypatch):
+    child, name = another_process(tmp_path / "model"), socket.gethostname()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    with pytest.raises(TrainingError, match=f"process {child} on {name}, since"):
+        TrainingLock.of(tmp_path / "model")
+
+
+def test_a_kill_takes_it_off(another_process, tmp_path):
+    child = another_process(tmp_path / "model")
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert (tmp_path / "model.lock").exists()
+    TrainingLock.of(tmp_path / "model")
+
+
+def test_a_process_that_was_forked_has_none(tmp_path):
+    """And its end takes nothing off."""
+    lock = TrainingLock.of(tmp_path / "model")
+    child = os.fork()
+    if child == 0:
+        lock.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not is_free(tmp_path / "model")
+    assert (tmp_path / "model.lock").exists()
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="nothing can be written there .*--model-file"):
+        TrainingLock.of(tmp_path / "file" / "model")
