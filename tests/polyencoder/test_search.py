@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
@@ -173,3 +174,23 @@ def test_processes_share_the_work_of_folders(ranker, sentences, tmp_path):
 def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):
     with pytest.raises(ConfigError, match="dtype, faiss, workers and shard_size are settings of index folders"):
         ranker.index(sentences, f"milvus:{tmp_path}/file.db", faiss="hnsw")
+
+
+@pytest.mark.parametrize("where", ["folder", "milvus:{}/nan.db"])
+def test_vectors_that_are_not_finite(tmp_path, make_ranker, sentences, where):
+    """Of one token, so that a few texts have such vectors: they are named, when they are indexed and searched with."""
+    if where.startswith("milvus"):
+        pytest.importorskip("milvus_lite")
+    ranker = make_ranker("bi")
+    where = where.format(tmp_path) if ":" in where else str(tmp_path / where)
+    index = ranker.index(sentences, where)
+    (token,) = ranker.text.tokenizer.encode("q", add_special_tokens=False).ids[-1:]
+    for tower in (ranker.model.context_tower, ranker.model.candidate_tower):
+        tower.model.get_input_embeddings().weight.data[token] = torch.nan
+    with pytest.raises(InputError, match="the vectors of context 1 are not finite"):
+        index.search(ranker.encode_contexts([["hello"], ["a q"]]), top_k=3)
+    with pytest.raises(InputError, match="vectors of the candidate 'a q' that are not finite"):
+        index.add([Candidate("fine", "fine"), Candidate("x", "a q")])
+    assert len(index) == len(sentences)
+    with pytest.raises(InputError, match="vectors of the candidate 'a q' that are not finite"):
+        ranker.index(["fine", "a q"], f"{where}#b" if ":" in where else tmp_path / "b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -95,12 +95,17 @@ def _filter(pairs: list[str]) -> Filter | None:
         options = wanted.setdefault(key, [])
         options.append(value)
         try:
-            meant = json.loads(value)
+            meant = json.loads(value, parse_constant=_no_number)
         except ValueError:
             continue
         if not isinstance(meant, (list, dict)):
             options.append(meant)
     return wanted or None
+
+
+def _no_number(name: str) -> NoReturn:
+    """Of NaN and Infinity, which Python reads as numbers and JSON does not know."""
+    raise ValueError(name)
 
 
 def _as_json(question: Question, hits: list[Hit]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, get_args
 
-from polyencoder.checks import checked_count
-from polyencoder.errors import ConfigError
+from polyencoder.checks import checked_count, unencodable
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring import ContextEncoding
 
 Found = Literal["exact", "certified", "approximate"]
@@ -47,6 +48,43 @@ class Hit(NamedTuple):
 def checked_top_k(top_k: int, *, available: int) -> int:
     """How many candidates a search gives: `top_k`, or all if there are fewer. InputError if it is no count."""
     return min(checked_count("top_k", top_k), available)
+
+
+def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
+    """The values that each field of the metadata may have.
+
+    Raises:
+        InputError: it is no such filter, or wants what no metadata can be: JSON has neither nan nor infinity.
+    """
+    if not isinstance(filter, (Mapping, type(None))):
+        raise InputError(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
+    wanted: dict[str, list[Any]] = {}
+    for key, options in (filter or {}).items():
+        wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
+        for option in wanted[key]:
+            if (
+                not isinstance(key, str)
+                or not isinstance(option, (str, int, float, type(None)))
+                or (isinstance(option, float) and not math.isfinite(option))
+                or any(unencodable(text) for text in (key, option) if isinstance(text, str))
+            ):
+                raise InputError(
+                    f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
+                    "number, true, false, null or a list of those"
+                )
+    return wanted
+
+
+def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
+    """Raise InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
+    if contexts.dim != dim:
+        raise InputError(f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {dim}")
+    finite = contexts.vectors.isfinite().all(dim=2)
+    if contexts.mask is not None:
+        finite |= ~contexts.mask
+    if not finite.all():
+        place = int(finite.all(dim=1).logical_not().nonzero()[0])
+        raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
 
 
 def check_exactness(exactness: Found | None) -> None:
@@ -108,6 +146,10 @@ class Index(ABC):
     @abstractmethod
     def update(self, records: Iterable[Candidate]) -> None:
         """Give candidates another text or other metadata. InputError for an id that is not there."""
+
+    @abstractmethod
+    def has_field(self, key: str) -> bool:
+        """Whether the metadata of any candidate has this field."""
 
     @abstractmethod
     def count(self, filter: Filter | None = None) -> int:

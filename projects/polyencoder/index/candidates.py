@@ -8,6 +8,7 @@ from typing import Any
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
+from polyencoder.index.catalogue import canonical
 from polyencoder.reading import OnBad, expand, raise_it, records
 
 MAX_CHARACTERS = 20_000
@@ -28,7 +29,8 @@ def candidates_from(
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
-            of more than `max_characters`, or with an id that is neither text nor a whole number. It names the line.
+            of more than `max_characters`, with an id that is neither text nor a whole number, or with nan or infinity
+            in its metadata. It names the line.
     """
     for path in expand(paths):
         for where, record in records(path, bad=bad):
@@ -58,4 +60,8 @@ def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Ca
         id_ = str(id_)
     if id_ is not None and (not isinstance(id_, str) or not id_):
         raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")
+    try:
+        canonical(record)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
     return Candidate(id_, text, record or None, where)

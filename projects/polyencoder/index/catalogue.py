@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.base import Candidate, Filter
+from polyencoder.index.base import Candidate, Filter, checked_filter
 
 CATALOGUE = "catalogue.sqlite"
 
@@ -121,6 +121,10 @@ class Catalogue:
         condition, values = _condition(filter)
         ((count,),) = self._ask(f"SELECT COUNT(*) FROM entries WHERE {condition}", *values)
         return int(count)
+
+    def has_field(self, key: str) -> bool:
+        """Whether the metadata of any entry has this field."""
+        return bool(self._ask("SELECT 1 FROM entries WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", _path(key)))
 
     def rows_matching(self, filter: Filter) -> Tensor:
         """The rows with an entry that has these metadata: int64, ascending."""
@@ -234,10 +238,29 @@ class Catalogue:
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:
-    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text."""
+    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text.
+
+    Raises ValueError for what is no dict with texts as keys, and for nan and infinity, which JSON does not have.
+    """
     if not metadata:
         return None
-    return json.dumps(metadata, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+    if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
+        raise ValueError(f"its metadata is {metadata!r:.60}; it must be a dict with texts as keys")
+    try:
+        return _json(metadata)
+    except ValueError:
+        for key, value in metadata.items():
+            try:
+                _json(value)
+            except ValueError:
+                raise ValueError(
+                    f"its {key!r} is {value!r:.60}; nan and infinity cannot be kept, leave it out"
+                ) from None
+        raise
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
 
 
 def checked(candidate: Candidate) -> tuple[str, str, str | None]:
@@ -256,21 +279,35 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
 
 
 def _condition(filter: Filter | None) -> tuple[str, list[Any]]:
-    """A filter in SQL, with the values of its question marks."""
+    """A filter in SQL, with the values of its question marks, of which SQLite allows only so many."""
     conditions: list[str] = []
     values: list[Any] = []
-    for key, wanted in (filter or {}).items():
-        options: Sequence[Any] = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
-        for option in options:
-            if '"' in key or not isinstance(option, (str, int, float, type(None))):
-                raise InputError(
-                    f"cannot filter by {key!r}: {option!r}; a filter has names without quotation marks and, for each, "
-                    "a text, a number, true, false, null or a list of those"
-                )
-            values += [f'$."{key}"', option]
-        # IS, not =: a field that is missing or null equals None.
-        conditions.append(" OR ".join("json_extract(metadata, ?) IS ?" for _ in options) or "FALSE")
+    for key, options in checked_filter(filter).items():
+        path, some = _path(key), ["FALSE"]
+        if any(option is None for option in options):
+            some.append("json_extract(metadata, ?) IS NULL")  # a field that is missing equals None
+            values.append(path)
+        long = [option for option in options if _is_long(option)]
+        if short := [option for option in options if option is not None and not _is_long(option)]:
+            some.append("json_extract(metadata, ?) IN (SELECT value FROM json_each(?))")
+            values += [path, json.dumps(short)]
+        if long:  # as numbers they would be rounded: of two paths SQLite gives the values as they stand in the text
+            some.append("json_extract(metadata, ?, ?) IN (SELECT value FROM json_each(?))")
+            values += [path, path, json.dumps([f"[{option},{option}]" for option in long])]
+        conditions.append(" OR ".join(some))
     return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
+
+
+def _is_long(value: Any) -> bool:
+    """Whether it is a whole number that SQLite does not hold."""
+    return isinstance(value, int) and value.bit_length() > 63
+
+
+def _path(key: str) -> str:
+    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite cannot be told."""
+    if '"' in key:
+        raise InputError(f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name")
+    return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
 
 
 def _connect(path: Path, how: str = "mode=rwc") -> sqlite3.Connection:

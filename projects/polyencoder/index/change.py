@@ -143,7 +143,7 @@ class Change:
                 f"{self.folder}: was opened without its model, which new texts need; open it with a Ranker"
             )
         vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-        write_vectors(self.folder, first, *quantize(vectors, self._meta.dtype), texts=texts)
+        write_vectors(self.folder, first, *quantize(vectors, self._meta.dtype, texts=texts), texts=texts)
 
     def _new_catalogue(self) -> Path:
         name = self._new_name("catalogue-{}.sqlite")

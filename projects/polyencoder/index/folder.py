@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, checked_top_k
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_contexts, check_exactness, checked_top_k
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.change import OF_AN_INDEX, Change, explained, lock
 from polyencoder.index.exact import scan
@@ -92,6 +92,9 @@ class FolderIndex(Index):
         catalogue = self.catalogue
         return catalogue.count(filter) if filter else len(catalogue)
 
+    def has_field(self, key: str) -> bool:
+        return self.catalogue.has_field(key)
+
     # Searching
 
     def search(
@@ -99,6 +102,7 @@ class FolderIndex(Index):
     ) -> list[list[Hit]]:
         """As in `Index.search`: with the FAISS index if the folder has one, else by scoring everything."""
         check_exactness(exactness)
+        check_contexts(contexts, dim=self.vectors.dim)
         while True:
             state = self.state
             try:

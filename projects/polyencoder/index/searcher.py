@@ -10,7 +10,7 @@ import torch
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import InputError
-from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, checked_top_k
+from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, checked_filter, checked_top_k
 from polyencoder.index.rerank import check_reranker, rerank
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
@@ -44,6 +44,9 @@ class Searcher:
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
         check_exactness(exactness)
+        for key, options in checked_filter(filter).items():
+            if None not in options and not index.has_field(key):
+                raise InputError(f"cannot filter by {key!r}: no candidate of the index has it among its metadata")
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index

@@ -62,7 +62,7 @@ def encode_here(
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
             vectors = encode_candidates(model, text, texts, remember=False, progress=advance)
-            write_vectors(folder, first, *quantize(vectors, plan.dtype))
+            write_vectors(folder, first, *quantize(vectors, plan.dtype, texts=texts))
 
 
 def encode_in_processes(

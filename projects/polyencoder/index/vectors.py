@@ -186,13 +186,15 @@ def vector_files(folder: Path) -> dict[int, Path]:
     return {int(match[1]): Path(entry.path) for match, entry in names if match and not match[2]}
 
 
-def quantize(vectors: Tensor, dtype: VectorDtype) -> tuple[Tensor, Tensor | None]:
+def quantize(
+    vectors: Tensor, dtype: VectorDtype, *, texts: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Vectors [n, dim] as they are stored, on the CPU, and for int8 the float32 scale [n] of each.
 
     A number moves by at most one part in 2,048 (float16), one in 256 (bfloat16), or 1/254 of its row's largest (int8).
 
     Raises:
-        InputError: if a number is not finite, or too large for float16.
+        InputError: if a number is not finite, or too large for float16; it names the one of the `texts` [n].
     """
     vectors = vectors.float().cpu()
     scales = None
@@ -202,12 +204,16 @@ def quantize(vectors: Tensor, dtype: VectorDtype) -> tuple[Tensor, Tensor | None
     else:
         stored = vectors.to(_TORCH[dtype])
     if not stored.isfinite().all():
+        place = int(stored.isfinite().all(1).logical_not().nonzero()[0])
+        whose = "" if texts is None else f" of the candidate {texts[place]!r:.60}"
         if vectors.isfinite().all():
             raise InputError(
-                f"vectors have numbers up to {vectors.abs().max():.3g}, more than {dtype} can hold; store them as "
-                "bfloat16 or float32 (flag --dtype)"
+                f"vectors{whose} have numbers up to {vectors.abs().max():.3g}, more than {dtype} can hold; store "
+                "them as bfloat16 or float32 (flag --dtype)"
             )
-        raise InputError("the model gives vectors that are not finite (inf or nan): it cannot be used for an index")
+        raise InputError(
+            f"the model gives vectors{whose} that are not finite (inf or nan): it cannot be used for an index"
+        )
     return stored.to(_TORCH[dtype]), scales
 
 

@@ -26,9 +26,13 @@ def ranker(make_ranker):
 
 @pytest.fixture
 def folder(ranker, tmp_path, sentences) -> Path:
-    """An index beside the model that made it: eight texts with their number, which is text if it is even."""
+    """An index beside the model that made it: eight texts with their number, which is text if it is even.
+
+    The first has an `m`, too.
+    """
     ranker.save_pretrained(tmp_path / "model")
     records = [Candidate(f"id{i}", text, {"n": i if i % 2 else str(i)}) for i, text in enumerate(sentences)]
+    records[0] = records[0]._replace(metadata={"n": "0", "m": 0})
     ranker.index(records, tmp_path / "index")
     return tmp_path / "index"
 
@@ -175,6 +179,8 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
+        (InputError, "cannot filter by 'lagn': no candidate of the index has it", ["--filter", "lagn=en"]),
+        (InputError, "cannot filter by 'lagn': no candidate of the index has it", ["--filter", "lagn=NaN"]),
         (ConfigError, "index: effort given, but it has no FAISS index .*build one by", ["--effort", "64"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
         (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),

@@ -90,7 +90,10 @@ def test_the_same_again_is_nothing_new(make_catalogue):
         (Candidate("\ud800", "x"), "surrogates not allowed"),
         (Candidate("", "x"), "its id is ''"),
         (Candidate(5, "x"), "its id is 5"),
-        (Candidate("x", "x", {"n": float("nan")}), "not JSON compliant"),
+        (Candidate("x", "x", {"m": 1, "n": float("nan")}), "its 'n' is nan; nan and infinity cannot be kept"),
+        (Candidate("x", "x", {"n": {"deep": [float("-inf")]}}), "its 'n' is .*-inf.*; nan and infinity cannot be kept"),
+        (Candidate("x", "x", ["n"]), "its metadata is .*; it must be a dict with texts as keys"),
+        (Candidate("x", "x", {1: 2, "n": 3}), "its metadata is .*; it must be a dict with texts as keys"),
     ],
 )
 def test_what_cannot_be_held(catalogue, candidate, message):
@@ -142,15 +145,16 @@ def test_an_error_leaves_everything_as_it_was(catalogue):
     assert catalogue.texts(4, 5) == ["new text"]
 
 
-VALUES = st.sampled_from(["x", "1", 1, 2, 1.5, True, False, None])
-METADATA = st.dictionaries(st.sampled_from(["a", "b.c", "d e", "it's"]), VALUES, max_size=3)
+VALUES = st.sampled_from(
+    ["x", "1", 1, 2, 1.5, True, False, None, 2**63, 2**63 + 1, -(2**63), 2**64 - 1, 2**70, -(2**70)]
+)
+KEYS = st.sampled_from(["a", "b.c", "d e", "it's", "back\\slash", "new\nline", "$", "nul\0", ""])
+METADATA = st.dictionaries(KEYS, VALUES, max_size=3)
 
 
 @given(
     entries=st.lists(st.tuples(st.sampled_from("pqrst"), METADATA), min_size=1, max_size=12),
-    filter=st.dictionaries(
-        st.sampled_from(["a", "b.c", "d e", "it's"]), VALUES | st.lists(VALUES, max_size=3), max_size=2
-    ),
+    filter=st.dictionaries(KEYS, VALUES | st.lists(VALUES, max_size=3), max_size=2),
 )
 @settings(max_examples=60, deadline=None)
 def test_filters_against_python(tmp_path_factory, entries, filter):
@@ -173,10 +177,40 @@ def test_filters_against_python(tmp_path_factory, entries, filter):
     assert sorted((row, id_) for row, pairs in found.items() for id_, _ in pairs) == sorted(expected)
 
 
-@pytest.mark.parametrize("filter", [{'a"b': 1}, {"a": {"b": 1}}, {"a": [["x"]]}, {"a": object()}])
+@pytest.mark.parametrize(
+    "filter",
+    [
+        {'a"b': 1},
+        {"a": {"b": 1}},
+        {"a": [["x"]]},
+        {"a": object()},
+        {"a": float("nan")},
+        {"a": [1, float("inf")]},
+        {"a": "\ud83d"},
+        {"a\ud83d": 1},
+        {"a": b"x"},
+        {1: 1},
+    ],
+)
 def test_a_filter_that_makes_no_sense(catalogue, filter):
-    with pytest.raises(InputError, match="cannot filter by 'a"):
+    with pytest.raises(InputError, match="cannot filter by ('a|1)"):
         catalogue.rows_matching(filter)
+
+
+@pytest.mark.parametrize("filter", [["lang"], "lang=en", 5])
+def test_what_is_no_filter(catalogue, filter):
+    with pytest.raises(InputError, match="it must be a dict"):
+        catalogue.count(filter)
+
+
+def test_a_list_of_very_many(catalogue):
+    values = [*range(2, 100_000), *(f"text {i}" for i in range(100_000)), None, 2**80]
+    assert catalogue.count({"n": values}) == 4  # the one with 2, and those without
+    assert catalogue.count({"n": list(range(1, 100_000))}) == 2
+
+
+def test_fields(catalogue):
+    assert [catalogue.has_field(key) for key in ("lang", "n", "lagn", "$", "")] == [True, True, False, False, False]
 
 
 def test_blocks_in_blocks(catalogue):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from polyencoder.errors import CheckpointError
+from polyencoder.index.base import Candidate
+from polyencoder.index.faiss_file import build_faiss
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import META, UNFINISHED, Fingerprints
 
@@ -52,6 +54,36 @@ def test_damaged_meta(folder, ranker, text):
 def test_a_newer_version(folder, ranker, edit_json):
     edit_json(folder / META, format_version=3)
     with pytest.raises(CheckpointError, match="format version 3, but this version of polyencoder reads 1 and 2"):
+        FolderIndex.open(folder, ranker)
+
+
+def test_an_index_of_the_first_version(folder, ranker, edit_json, candidates, assert_finds):
+    """It was changed in its place: files of any length, more of them than rows after a kill, one FAISS index."""
+    faiss = pytest.importorskip("faiss")
+    index = FolderIndex.open(folder, ranker)
+    build_faiss(folder, index.vectors, kind="flat")
+    (folder / "vectors-000000000008.npy").write_bytes((folder / "vectors-000000000006.npy").read_bytes())
+    edit_json(folder / META, format_version=1, **dict.fromkeys(("generation", "catalogue", "vectors", "faiss"), ...))
+    index = FolderIndex.open(folder, ranker)
+    hits = index.search(ranker.encode_contexts([["hi"]]), top_k=2)
+    assert {hit.found for hit in hits[0]} == {"approximate"}
+    assert faiss.read_index(str(folder / "faiss-flat.index")).ntotal == 8
+    index.add([new := Candidate("new", "new")])
+    index.remove(["0", "twin 0"])
+    assert index.state.faiss.meta.rows == 8
+    index.compact()
+    assert_finds(
+        FolderIndex.open(folder, ranker), ranker, [*(c for c in candidates if c.text != candidates[0].text), new]
+    )
+    assert [path for path in folder.iterdir() if path.name in ("catalogue.sqlite", "faiss.json")] == []
+
+
+@pytest.mark.parametrize(
+    "names", [{"catalogue": "../x"}, {"vectors": ["/etc/passwd"]}, {"faiss": "a/b"}, {"vectors": 5}]
+)
+def test_meta_that_names_what_is_elsewhere(folder, ranker, edit_json, names):
+    edit_json(folder / META, **names)
+    with pytest.raises(CheckpointError, match="meta.json: damaged"):
         FolderIndex.open(folder, ranker)
 
 

@@ -191,6 +191,8 @@ def test_numbers_that_cannot_be_stored(dtype):
         quantize(torch.tensor([[0.0, torch.nan]]), dtype)
     with pytest.raises(InputError, match="not finite"):
         quantize(torch.tensor([[0.0, torch.inf]]), dtype)
+    with pytest.raises(InputError, match="vectors of the candidate 'second' that are not finite"):
+        quantize(torch.tensor([[0.0, 1.0], [torch.nan, 0.0]]), dtype, texts=["first", "second"])
     large = torch.tensor([[7e4, 0.0]])
     if dtype == "float16":
         with pytest.raises(InputError, match=r"up to 7e\+04, more than float16 can hold; store them as bfloat16"):

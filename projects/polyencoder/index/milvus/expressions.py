@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterable
 from typing import Any
 
-from polyencoder.errors import InputError
-from polyencoder.index.base import Filter
+from polyencoder.index.base import Filter, checked_filter
 
-__all__ = ["any_of", "condition"]
+__all__ = ["any_of", "condition", "has_field"]
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
@@ -21,10 +20,14 @@ def condition(filter: Filter | None) -> str:
         InputError: for a value that cannot be filtered by.
     """
     return " and ".join(
-        "(" + (" or ".join(_equals(key, option) for option in options) or any_of("id", [])) + ")"
-        for key, wanted in (filter or {}).items()
-        for options in [wanted if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]]
+        f"({' or '.join(_equals(key, option) for option in options) or any_of('id', [])})"
+        for key, options in checked_filter(filter).items()
     )
+
+
+def has_field(key: str) -> str:
+    """The expression for rows whose metadata have this field; those that are null are never stored."""
+    return f"exists metadata[{_quoted(key)}]"
 
 
 def any_of(field: str, values: Iterable[str]) -> str:
@@ -33,19 +36,10 @@ def any_of(field: str, values: Iterable[str]) -> str:
 
 
 def _equals(key: str, value: Any) -> str:
-    field = f"metadata[{_quoted(key)}]"
     if value is None:
-        return f"(not (exists {field}))"  # fields that are null are never stored
-    if isinstance(value, bool):
-        return f"{field} == {str(value).lower()}"
-    if isinstance(value, str):
-        return f"{field} == {_quoted(value)}"
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return f"{field} == {value!r}"
-    raise InputError(
-        f"cannot filter by {key!r}: {value!r}; a filter has, for each name, a text, a number, true, false, null or a "
-        "list of those"
-    )
+        return f"(not ({has_field(key)}))"
+    written = _quoted(value) if isinstance(value, str) else json.dumps(value)
+    return f"metadata[{_quoted(key)}] == {written}"
 
 
 def _quoted(text: str) -> str:

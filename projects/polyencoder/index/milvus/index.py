@@ -21,7 +21,7 @@ import torch
 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_exactness, checked_top_k
+from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_contexts, check_exactness, checked_top_k
 from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.milvus.collection import (
@@ -32,7 +32,7 @@ from polyencoder.index.milvus.collection import (
     check_kind,
     key_of,
 )
-from polyencoder.index.milvus.expressions import condition
+from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.vectors import quantize
 from polyencoder.protocol import TextRanker
@@ -133,6 +133,9 @@ class MilvusIndex(Index):
     def count(self, filter: Filter | None = None) -> int:
         return self.collection.count(condition(filter))
 
+    def has_field(self, key: str) -> bool:
+        return self.collection.any(has_field(key))
+
     # Searching
 
     @torch.no_grad()
@@ -161,11 +164,7 @@ class MilvusIndex(Index):
         total = len(self)
         top_k = checked_top_k(top_k, available=total)
         check_exactness(exactness)
-        if contexts.dim != self.dim:
-            raise InputError(
-                f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {self.dim}"
-            )
-
+        check_contexts(contexts, dim=self.dim)
         expression = condition(filter)
         available = self.count(filter) if filter else total
         search = MilvusSearch(
@@ -305,7 +304,7 @@ class MilvusIndex(Index):
                         "Ranker"
                     )
                 encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-                vectors |= zip(texts, quantize(encoded, "float32")[0].numpy(), strict=True)
+                vectors |= zip(texts, quantize(encoded, "float32", texts=texts)[0].numpy(), strict=True)
             self.collection.write(
                 {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
                 for entry in some
@@ -336,6 +335,8 @@ class _Entry(NamedTuple):
         where = f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
+            if long := [key for key, value in (candidate.metadata or {}).items() if _is_long(value)]:
+                raise ValueError(f"its {long[0]!r} has a whole number of more than 64 bits; Milvus holds none")
             for name, value in {"id": id_, "text": text, "metadata": metadata or ""}.items():
                 if (n := len(value.encode())) > MAX_BYTES:
                     raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
@@ -343,6 +344,13 @@ class _Entry(NamedTuple):
             raise InputError(f"{where}not a candidate that Milvus can hold: {error}") from None
         fields = json.loads(metadata or "{}").items()
         return cls(id_, text, {name: value for name, value in fields if value is not None})
+
+
+def _is_long(value: Any) -> bool:
+    """Whether there is a whole number in it that has more than 64 bits."""
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(_is_long, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
 
 
 def _check_same(there: _Entry, new: _Entry, *, where: str) -> None:

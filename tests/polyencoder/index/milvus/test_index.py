@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from itertools import count
 
 import pytest
@@ -90,6 +91,48 @@ class TestChanging:
     def test_the_longest_that_fits(self, index, contexts):
         index.add([Candidate("x" * 65_535, "y" * 65_535)])
         assert len(index.search(contexts, top_k=9)[0]) == 9
+
+    def test_numbers(self, index):
+        index.add([Candidate("fits", "text", {"m": 2**64 - 1})])
+        assert (index.count({"m": 2**64 - 1}), index.count({"m": 2**64 - 2})) == (1, 0)
+        for value in (2**64, -(2**63) - 1, [{"deep": 2**70}]):
+            with pytest.raises(InputError, match="its 'm' has a whole number of more than 64 bits"):
+                index.add([Candidate("x", "text", {"m": value})])
+        with pytest.raises(InputError, match="its 'm' is nan"):
+            index.add([Candidate("x", "text", {"m": float("nan")})])
+
+    def test_fields(self, index):
+        assert [index.has_field(key) for key in ("n", "even", "lagn", 'n"] or metadata["n')] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+
+    def test_one_change(self, index, contexts, few):
+        def change() -> None:
+            with index.changing():
+                index.remove(["id 0", "id 1"])
+                index.add([Candidate("id 1", "comes back"), Candidate("new", "new")])
+                index.update([Candidate("new", "newer"), few[2]._replace(text="another")])
+                assert len(index) == len(few)
+                if fails:
+                    index.add([Candidate("new", "new")])
+
+        def found() -> dict[str, str]:
+            return {hit.id: hit.text for hit in index.search(contexts, top_k=20)[0]}
+
+        before = found()
+        for fails, error in (
+            (True, pytest.raises(InputError, match="the id 'new' is that of")),
+            (False, nullcontext()),
+        ):
+            with error:
+                change()
+            if fails:
+                assert found() == before
+        before.pop("id 0")
+        assert found() == before | {"id 1": "comes back", "new": "newer", "id 2": "another"}
 
     def test_a_write_is_tried_again(self, monkeypatch, index):
         milvus = pytest.importorskip("pymilvus")

@@ -148,6 +148,8 @@ class TestSearching:
             ({"n": [None, 0]}, lambda m: m.get("n", 0) == 0),
             ({"n": []}, lambda m: False),
             ({"n": -1e20}, lambda m: False),
+            ({"n": list(range(4, 1000))}, lambda m: m.get("n", 0) >= 4),
+            ({"n": [2**80, 3]}, lambda m: m.get("n") == 3),
         ],
     )
     @pytest.mark.parametrize("exactness", ["exact", "certified", None])
