@@ -83,7 +83,9 @@ def _persona_chat(number: int) -> str:
     facts = [f"your persona: i like the {WORDS[(number + n) % len(WORDS)]} ." for n in range(2)]
     said = []
     for turn in (0, 2):
-        candidates = "|".join(_says(number + other, turn + 1) for other in range(4))
+        candidates = "|".join(
+            _says(number + other, turn + 1) for other in (1, 2, 3, 0)
+        )  # the label is last, as in theirs
         said.append(f"{_says(number, turn)}\t{_says(number, turn + 1)}\t\t{candidates}")
     return "".join(f"{line} {text}\n" for line, text in enumerate([*facts, *said], start=1))
 

@@ -119,6 +119,14 @@ def _replies(path: Path) -> None:
         write(path, [{"id": f"r{n}", "text": text, "lang": "en"} for n, text in enumerate(texts)])
 
 
+def _ids(path: Path) -> None:
+    write(path, "r6\nr7\n")
+
+
+def _changed_replies(path: Path) -> None:
+    write(path, [{"id": "r8", "text": "my fox is asleep ."}])
+
+
 def _more_replies(path: Path) -> None:
     write(path, [{"id": f"more{n}", "text": f"my {animal} is asleep ."} for n, animal in enumerate(["owl", "hen"])])
 
@@ -163,7 +171,8 @@ def _encoder(path: Path) -> None:
     pieces.save_model(str(path))
     BertTokenizerFast(vocab=str(path / "vocab.txt")).save_pretrained(path)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=pieces.get_vocab_size(), **sizes)).save_pretrained(path)
+    config = BertConfig(vocab_size=pieces.get_vocab_size(), initializer_range=0.5, **sizes)  # large: texts differ
+    BertModel(config).save_pretrained(path)
 
 
 def _sentence_encoder(path: Path) -> None:
@@ -193,6 +202,8 @@ FILES: dict[str, Callable[[Path], object]] = {
     "replies.txt": _replies,
     "replies.jsonl": _replies,
     "more.jsonl": _more_replies,
+    "changed.jsonl": _changed_replies,
+    "ids.txt": _ids,
     "easy": _easy_folder,  # what MODELS learn
     "valid.jsonl": _easy_pairs,
     "examples.jsonl": _easy_pairs,
