@@ -168,11 +168,11 @@ model, folder, moment = sys.argv[1:]
 candidates = [Candidate(None, f"text {i}") for i in range(10)]
 calls = []
 
-def kill_in_second_shard(texts, *args, **kwargs):
+def kill_in_second_shard(vectors, *args, **kwargs):
     calls.append(1)
     if len(calls) == 2:
         kill()
-    return quantize(texts, *args, **kwargs)
+    return quantize(vectors, *args, **kwargs)
 
 def kill_while_reading():
     yield from candidates[:5]
