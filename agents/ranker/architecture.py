@@ -5,48 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.flags import OF_THE_RANKER, flag, given_flags
 from parlai.core.opt import Opt
 
 from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError
 from polyencoder.importing import parlai_text
 from polyencoder.sentence_encoder import sentence_vectors
 from polyencoder.text import turn_separator
 
-# Options that ParlAI's transformer has and a BERT has not: option -> the values that mean "not used"
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "variant": ("xlm",),
-    "embeddings_scale": (False,),
-    "learn_positional_embeddings": (True,),
-    "n_segments": (0, 2),
-    "relu_dropout": (0.0,),
-    "use_memories": (False,),
-    "embedding_type": ("random",),
-    "history_reversed": (False,),
-    "history_add_global_end_token": (None,),
-    "model_parallel": (False,),
-    "data_parallel": (False,),
-    "checkpoint_activations": (False,),
-    "wrap_memory_encoder": (False,),
-}
-
-# Fields of RankerConfig and the flags that set them
-_FLAGS = {
-    "share_encoders": "share_encoders",
-    "reduction": "reduction_type",
-    "reduction_outputs": "reduction_outputs",
-    "output_scaling": "output_scaling",
-    "normalize": "normalize_sent_emb",
-    "context_vectors": "polyencoder_type",
-    "n_codes": "poly_n_codes",
-    "codes_attention": "codes_attention_type",
-    "poly_attention": "poly_attention_type",
-    "codes_attention_heads": "codes_attention_num_heads",
-    "poly_attention_heads": "poly_attention_num_heads",
-}
-
-# What of these a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
+# What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
 _CARRIED_OVER = {
     "variant": "xlm",
     "embeddings_scale": False,
@@ -60,26 +29,17 @@ _CARRIED_OVER = {
     "embedding_type": "random",
 }
 
-# Keys of a BERT configuration and the flags that set them for an encoder from scratch
-_DIMENSIONS = {
+# Keys of a BERT configuration and the options that say the same
+_OF_A_BERT = {
     "hidden_size": "embedding_size",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
     "intermediate_size": "ffn_size",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
 }
 
 MODEL_NAMES: dict[str, str] = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
-
-
-def check_supported(opt: Opt) -> None:
-    """Raise ConfigError for an option of ParlAI's transformer that these rankers cannot follow."""
-    for name, allowed in _UNSUPPORTED.items():
-        value = opt.get(name, allowed[0])
-        if value not in allowed:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {value} is not supported: the encoder is a BERT (ParlAI's xlm variant); "
-                f"use {' or '.join(str(v) for v in allowed)}"
-            )
 
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
@@ -125,7 +85,7 @@ def ranker_config(
 
     A scaling that is to be measured is 1 until then.
     """
-    fields = {name: opt[flag] for name, flag in _FLAGS.items() if opt.get(flag) is not None}
+    fields = {name: opt[dest] for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
     if fields.get("output_scaling") == "auto":
         fields["output_scaling"] = 1.0
     return RankerConfig(architecture=architecture, backbone=backbone, text=text, **{**otherwise, **fields})
@@ -136,13 +96,13 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
     vectors = sentence_vectors(opt["backbone"])
     if vectors is None:
         return {}
-    given = {name for name, flag in _FLAGS.items() if opt.get(flag) is not None}
+    given = {name for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
     if opt.get("output_scaling") == "auto":
         given.add("normalize")  # there is nothing to measure of vectors of length 1
     if opt.get("normalize_sent_emb") is False:
         given.add("output_scaling")  # that of a cosine
     fields = vectors.fields(architecture, given=given)
-    flags = " ".join(f"--{_FLAGS[name].replace('_', '-')} {str(value).lower()}" for name, value in fields.items())
+    flags = " ".join(f"{flag(OF_THE_RANKER[name])} {str(value).lower()}" for name, value in fields.items())
     logging.info(
         f"--backbone {opt['backbone']} is a sentence encoder (its modules.json): {flags or 'as the flags say'}"
     )
@@ -161,57 +121,34 @@ def pooling_of_checkpoint(stored: RankerConfig, architecture: Architecture) -> d
     return {name: getattr(stored, name) for name in names}
 
 
-def check_against_checkpoint(opt: Opt, architecture: Architecture, stored: RankerConfig, *, path: str) -> None:
-    """Raise CheckpointError when an option given on the command line contradicts the model file at `path`."""
+def check_architecture(architecture: Architecture, stored: RankerConfig, *, path: str) -> None:
+    """Raise CheckpointError when the model file at `path`, which goes on, holds another kind of ranker."""
     if stored.architecture != architecture:
         raise CheckpointError(
             f"--model-file {path} holds a {MODEL_NAMES[stored.architecture]}, not a {MODEL_NAMES[architecture]}: use "
             f"-m {MODEL_NAMES[stored.architecture]}, or start a new model from its weights with --init-model {path}"
         )
-    values = {flag: getattr(stored, name) for name, flag in _FLAGS.items()}
-    if (opt.get("override") or {}).get("output_scaling") == "auto":
-        del values["output_scaling"]  # it was measured when the training of this file began
-    values["turn_separator"] = turn_separator(stored.text)
-    _check_given(opt, values | _dimensions(opt, stored), f"--model-file {path}")
-
-
-def check_against_initial(opt: Opt, stored: RankerConfig, *, path: str) -> None:
-    """Raise CheckpointError when a size given on the command line is not that of the encoders at `path`."""
-    _check_given(opt, _dimensions(opt, stored), f"--init-model {path}")
-
-
-def _dimensions(opt: Opt, stored: RankerConfig) -> dict[str, Any]:
-    return {} if opt.get("backbone") else {flag: stored.backbone.get(key) for key, flag in _DIMENSIONS.items()}
-
-
-def _check_given(opt: Opt, values: dict[str, Any], origin: str) -> None:
-    given = opt.get("override") or {}
-    for flag, value in values.items():
-        if given.get(flag) is not None and given[flag] != value:
-            raise CheckpointError(
-                f"--{flag.replace('_', '-')} {given[flag]} contradicts {origin}, which was trained with {value}: "
-                "leave the flag out, or train another model file"
-            )
 
 
 def fine_tuned_part(opt: Opt) -> str:
     """What of the encoders learns: `--type-optimization`, or by default all but the embeddings of a pre-trained one."""
     if opt.get("type_optimization"):
         return str(opt["type_optimization"])
-    keeps_embeddings = opt.get("backbone") or not opt.get("learn_embeddings", True)
+    learns = given_flags(opt).get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
+    keeps_embeddings = not learns
     return "all_encoder_layers" if keeps_embeddings else "all"
 
 
 def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     """Write into the options what the model truly is, so that the saved `.opt` file says so."""
-    for name, flag in _FLAGS.items():
-        if flag in opt:
-            opt[flag] = getattr(config, name)
+    for name, dest in OF_THE_RANKER.items():
+        if dest in opt:
+            opt[dest] = getattr(config, name)
     opt["turn_separator"] = turn_separator(config.text)
     opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
-    for key, flag in _DIMENSIONS.items():
-        if flag in opt and key in config.backbone:
-            opt[flag] = config.backbone[key]
+    for key, dest in _OF_A_BERT.items():
+        if dest in opt and key in config.backbone:
+            opt[dest] = config.backbone[key]
 
 
 def describe_parlai_model(opt: Opt) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Container
 
 from parlai.core.message import Message
 
+IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
 
 
@@ -46,7 +47,8 @@ def example_error(
     if source in FROM_EXAMPLE:
         candidates = obs.get("label_candidates")
         if not candidates:
-            return f"{_describe(obs)} has no candidates of its own, which {flag} {source} needs; use batch or fixed"
+            needs = f"has no candidates of its own, which {flag} {source} needs"
+            return f"{_describe(obs)} {needs}; use batch or fixed{_drawing_task(obs)}"
         if label is not None and label not in candidates:
             return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
         if source == "inline" and label is not None and len(set(candidates)) == 1:
@@ -59,6 +61,15 @@ def example_error(
             "makes it a candidate of this example)"
         )
     return None
+
+
+def _drawing_task(obs: Message) -> str:
+    """Which of our tasks draws the candidates that this one, as a rule of ParlAI's, lacks."""
+    task = str(obs.get("id", "")).partition(":")[0]
+    if task == "selection":
+        return ""
+    name = f"selection:{task}" if task in IN_SELECTION else "selection:jsonl, for a file of pairs"
+    return f", or -t {name}, which draws them"
 
 
 def _describe(obs: Message) -> str:

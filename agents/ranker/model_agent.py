@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.architecture import (
-    check_against_checkpoint,
-    check_against_initial,
-    check_supported,
+    check_architecture,
     describe_in_opt,
     describe_parlai_model,
     fine_tuned_part,
@@ -22,13 +20,21 @@ from parlai.agents.ranker.architecture import (
 from parlai.agents.ranker.args import add_ranker_args
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dictionary import RankerDictionary
+from parlai.agents.ranker.flags import (
+    check_encoder,
+    check_flags,
+    check_origin,
+    check_ranker,
+    check_special_tokens,
+    given_flags,
+)
 from parlai.agents.ranker.learning.optimizer import parameter_groups
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
-from polyencoder.backbone import Backbone, backbone_config, load_pretrained
+from polyencoder.backbone import Backbone, backbone_config, load_pretrained, with_dropout
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
@@ -62,7 +68,8 @@ class RankerModelAgent(TorchRankerAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
             describe_parlai_model(opt)
-        check_supported(opt)
+        if not shared:
+            check_flags(opt, is_cross=self.architecture == "cross")
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
         self._scaling_is_to_be_measured = False
@@ -87,7 +94,10 @@ class RankerModelAgent(TorchRankerAgent):
         return model
 
     def build_dictionary(self) -> RankerDictionary:
+        path, is_finetune = self._get_init_model(self.opt, None)
+        check_origin(self.opt, path, is_finetune=is_finetune)
         dictionary: RankerDictionary = super().build_dictionary()
+        check_special_tokens(self.opt, dictionary.special_tokens_opt())
         self.opt.update(dictionary.special_tokens_opt())
         return dictionary
 
@@ -95,21 +105,22 @@ class RankerModelAgent(TorchRankerAgent):
         """A model of the checkpoint's shape when one is loaded next, else a new one."""
         opt, text = self.opt, self.dict.text
         path, self._is_finetune = self._get_init_model(opt, None)
-        pretrained, pooling = None, {}
+        pretrained, pooling, origin = None, {}, ""
+        given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
+        dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
         if path:
             if not self._is_finetune and self._should_initialize_optimizer() and is_parlai_model(path):
                 raise CheckpointError(
                     f"--model-file {path} is ParlAI's own model, which training would overwrite: give a new "
                     f"--model-file, and start from this one with --init-model {path}"
                 )
+            origin = f"{'--init-model' if self._is_finetune else '--model-file'} {path}"
             self._checkpoint = read_ranker_file(path)
-            backbone = self._checkpoint[0].backbone
             pooling = pooling_of_checkpoint(self._checkpoint[0], self.architecture)
+            backbone = with_dropout(self._checkpoint[0].backbone, **dropout)
         elif opt.get("backbone"):
-            given = opt.get("override") or {}  # an encoder keeps its own dropout unless the command says otherwise
-            pretrained = load_pretrained(
-                opt["backbone"], dropout=given.get("dropout"), attention_dropout=given.get("attention_dropout")
-            )
+            origin = f"--backbone {opt['backbone']}"
+            pretrained = load_pretrained(opt["backbone"], **dropout)
             if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
                 logging.warning(
                     "the embeddings of added tokens do not learn: set --type-optimization all if they should"
@@ -119,11 +130,13 @@ class RankerModelAgent(TorchRankerAgent):
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if self._checkpoint and not self._is_finetune:
-            check_against_checkpoint(opt, self.architecture, self._checkpoint[0], path=path)
-            config = dataclasses.replace(self._checkpoint[0], text=text.config)  # lengths may change at any time
+            check_architecture(self.architecture, self._checkpoint[0], path=str(path))
+            check_ranker(opt, self._checkpoint[0], origin=origin)
+        if origin:
+            check_encoder(opt, backbone, origin=origin)
+        if self._checkpoint and not self._is_finetune:
+            config = dataclasses.replace(self._checkpoint[0], backbone=backbone, text=text.config)
         else:
-            if self._checkpoint:
-                check_against_initial(opt, self._checkpoint[0], path=path)
             config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config, otherwise=pooling)
             self._scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
         describe_in_opt(opt, config)

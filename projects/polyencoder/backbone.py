@@ -179,6 +179,17 @@ _DROPOUT = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "dropout"
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
 
 
+def with_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
+    """The configuration of an encoder with other rates of dropout; None leaves one as it is."""
+    rates = _dropout_keys(dropout, attention_dropout)
+    return config | {key: rate for key, rate in rates.items() if key in config}
+
+
+def _dropout_keys(dropout: float | None, attention_dropout: float | None) -> dict[str, float]:
+    groups = ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout))
+    return {key: rate for keys, rate in groups if rate is not None for key in keys}
+
+
 def load_pretrained(
     name: str | os.PathLike[str], *, dropout: float | None = None, attention_dropout: float | None = None
 ) -> Backbone:
@@ -190,10 +201,9 @@ def load_pretrained(
     with _explaining(name) as where:
         # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
-        for keys, rate in ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout)):
-            for key in keys:
-                if rate is not None and hasattr(config, key):
-                    setattr(config, key, rate)
+        for key, rate in _dropout_keys(dropout, attention_dropout).items():
+            if hasattr(config, key):
+                setattr(config, key, rate)
         model = AutoModel.from_pretrained(
             name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False, **where
         )

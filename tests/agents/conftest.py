@@ -36,6 +36,7 @@ QUESTIONS = {
 }
 
 TINY = {"embedding_size": 32, "ffn_size": 64, "n_layers": 1, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+SIZES = ["embedding_size", "ffn_size", "n_layers", "n_heads", "dict_maxtokens"]  # not those of a pre-trained encoder
 TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn has that of the first
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 # Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
@@ -150,6 +151,8 @@ def train(task_of: Callable[[str], dict[str, Any]]) -> Callable[..., dict[str, f
     def run(model: str, model_file: Path | str, **options: Any) -> dict[str, float]:
         seed_everything(0)
         defaults = {**TINY, **LEARNING, **PARTICULAR[model], **task_of(model)}
+        if options.get("backbone"):
+            defaults = {name: value for name, value in defaults.items() if name not in SIZES}
         valid, _ = TrainModel.main(**{**defaults, "model": model, "model_file": str(model_file), **options})
         return _numbers(valid)
 
@@ -207,6 +210,8 @@ def make_agent(dictionary: str) -> Callable[..., Any]:
             return create_agent(_parse(**{**options, **own}))
         particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
         defaults = {**TINY, **particular, "dict_file": dictionary, "task": "fromfile", "datatype": "train"}
+        own = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
+        defaults = {name: value for name, value in defaults.items() if name not in own}
         return create_agent(_parse(**{**defaults, "model": model, **options}))
 
     return make

@@ -83,28 +83,6 @@ def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "remedy"),
-    [
-        ("variant", "aiayn", "use xlm"),
-        ("variant", "prelayernorm", "use xlm"),
-        ("embeddings_scale", True, "use False"),
-        ("learn_positional_embeddings", False, "use True"),
-        ("n_segments", 3, "use 0 or 2"),
-        ("relu_dropout", 0.1, "use 0.0"),
-        ("use_memories", True, "use False"),
-        ("embedding_type", "fasttext", "use random"),
-        ("history_reversed", True, "use False"),
-    ],
-)
-def test_what_this_encoder_cannot_be(flag, value, remedy, make_agent):
-    with pytest.raises(ConfigError) as error:
-        make_agent("polyencoder", **{flag: value})
-    message = message_of(error)
-    assert message.startswith(f"--{flag.replace('_', '-')} {value} is not supported: ")
-    assert message.endswith(remedy)
-
-
-@pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"embedding_size": 30, "n_heads": 4}, "--embedding-size 30 is not a multiple of --n-heads 4"),

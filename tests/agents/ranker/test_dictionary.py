@@ -193,13 +193,6 @@ def test_a_pretrained_encoder_brings_its_own(backbone_folder, train, tmp_path):
     assert {name: opt[f"dict_{name}token"] for name in specials} == specials
 
 
-def test_a_trained_model_keeps_its_tokenizer_whatever_the_backbone(backbone_folder, trained, make_agent, task):
-    path, _ = trained("biencoder")
-    agent = make_agent("biencoder", model_file=path, backbone=str(backbone_folder("bert")), **task)
-    assert agent.dict.tok2ind == make_agent("biencoder", model_file=path, **task).dict.tok2ind
-    assert torch.equal(*(a.dict.text.candidates(["my owl"]).ids for a in (agent, make_agent("biencoder"))))
-
-
 def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_path):
     """A vocabulary may hold the names of two families: which of them the model was trained with is in its file."""
     folder = tmp_path / "encoder"

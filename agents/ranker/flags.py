@@ -1,0 +1,260 @@
+"""Every flag of the bi-, poly- and cross-encoder, and what becomes of it where a model is there already.
+
+None is swallowed: a flag is followed, or an error says why it cannot be. It is one of
+
+- `FOLLOWED`: followed at any time, whatever is loaded;
+- `OF_THE_RANKER`, `OF_THE_TEXT`: a `--model-file` keeps what it was trained with; a new model follows;
+- `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: an encoder and its tokenizer keep theirs, also of `--init-model`, `--backbone`;
+- `UNSUPPORTED`: ParlAI has it and these rankers have not.
+
+What a command line gives again is no contradiction, so that a run goes on when it is started with the same command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import parlai.utils.logging as logging
+from parlai.core.opt import Opt
+
+from polyencoder.backbone import max_length
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.options import read_options
+from polyencoder.importing.parlai_dictionary import END_OF_WORD
+from polyencoder.text import turn_separator
+
+# Fields of RankerConfig and the flags that set them
+OF_THE_RANKER = {
+    "share_encoders": "share_encoders",
+    "reduction": "reduction_type",
+    "reduction_outputs": "reduction_outputs",
+    "output_scaling": "output_scaling",
+    "normalize": "normalize_sent_emb",
+    "context_vectors": "polyencoder_type",
+    "n_codes": "poly_n_codes",
+    "codes_attention": "codes_attention_type",
+    "poly_attention": "poly_attention_type",
+    "codes_attention_heads": "codes_attention_num_heads",
+    "poly_attention_heads": "poly_attention_num_heads",
+}
+
+# What of its TextConfig a model keeps; lengths may change at any time
+OF_THE_TEXT = ("turn_separator",)
+
+# Flags for an encoder from scratch, and the keys that they have in the configurations of Hugging Face's families
+OF_THE_ENCODER = {
+    "embedding_size": ("hidden_size", "dim"),
+    "n_layers": ("num_hidden_layers", "n_layers"),
+    "n_encoder_layers": ("num_hidden_layers", "n_layers"),
+    "n_heads": ("num_attention_heads", "n_heads"),
+    "ffn_size": ("intermediate_size", "hidden_dim"),
+    "n_positions": ("max_position_embeddings",),
+    "activation": ("hidden_act", "activation", "hidden_activation"),
+}
+
+# How a vocabulary is learnt from the task, where there is none yet
+OF_THE_VOCABULARY = ("dict_tokenizer", "dict_lower", "dict_maxtokens")
+LEARNT_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names for what is learnt here
+
+_MERGES = "the tokenizer is learnt from the task, or that of the --backbone or the model"
+_TRANSFORMER = "the encoder is a BERT (ParlAI's xlm variant)"
+_GROUP = "start several processes with torchrun -m parlai.agents.ranker.launch"
+
+# ParlAI's flags that have no counterpart: the values that mean "not used", and why others cannot be
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "variant": (("xlm",), _TRANSFORMER),
+    "embeddings_scale": ((False,), _TRANSFORMER),
+    "learn_positional_embeddings": ((True,), _TRANSFORMER),
+    "n_segments": ((0, 2), _TRANSFORMER),
+    "relu_dropout": ((0.0,), _TRANSFORMER),
+    "use_memories": ((False,), _TRANSFORMER),
+    "wrap_memory_encoder": ((False,), _TRANSFORMER),
+    "memory_attention": (("sqrt",), _TRANSFORMER),
+    "n_decoder_layers": ((-1,), _TRANSFORMER),
+    "embedding_type": (("random",), _TRANSFORMER),
+    "embedding_projection": (("random",), _TRANSFORMER),
+    "share_word_embeddings": ((False,), "--share-encoders ties all of the two encoders, or they share nothing"),
+    "history_reversed": ((False,), "contexts keep their latest turns"),
+    "history_add_global_end_token": ((None,), "a context ends with the tokenizer's own token"),
+    "rank_candidates": ((True,), "a ranker ranks"),
+    "force_fp16_tokens": ((False,), "vocabularies are not padded"),
+    "model_parallel": ((False,), _GROUP),
+    "checkpoint_activations": ((False,), "--grad-cache, of a cross-encoder --pair-tokens, is what saves memory here"),
+    "interactive_candidates": (("fixed", "inline"), "a vocabulary is no list of replies"),
+    "eval_candidates": (("batch", "inline", "fixed", "batch-all-cands"), "a vocabulary is no list of replies"),
+    "dict_initpath": ((None,), _MERGES),
+    "dict_language": (("english",), _MERGES),
+    "dict_max_ngram_size": ((-1,), _MERGES),
+    "dict_minfreq": ((0,), _MERGES),
+    "bpe_debug": ((False,), _MERGES),
+    "bpe_vocab": ((None,), _MERGES),
+    "bpe_merge": ((None,), _MERGES),
+    "bpe_add_prefix_space": ((None,), _MERGES),
+    "bpe_dropout": ((None, 0.0), _MERGES),
+}
+
+# Of these a model's option file may have other values, of no matter to it or carried over: what is given is looked at
+_IF_GIVEN = frozenset(UNSUPPORTED) - {
+    "variant",
+    "embeddings_scale",
+    "learn_positional_embeddings",
+    "n_segments",
+    "relu_dropout",
+    "use_memories",
+    "wrap_memory_encoder",
+    "embedding_type",
+    "history_reversed",
+    "history_add_global_end_token",
+    "model_parallel",
+    "checkpoint_activations",
+}
+
+_FOLLOWED = """
+    type_optimization learn_embeddings dropout attention_dropout optimizer learningrate gradient_clip adam_eps
+    adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler lr_scheduler_patience lr_scheduler_decay
+    invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq max_nonfinite grad_cache pair_tokens train_predict
+    hard_negatives hard_negatives_every hard_negative_ranks hard_negative_margin
+    teacher_model distillation_weight distillation_loss distillation_temperature distillation_candidates teacher_scores
+
+    truncate text_truncate label_truncate history_size person_tokens split_lines use_reply add_p1_after_newln delimiter
+    special_tok_lst
+
+    candidates gather_negatives fixed_candidates_path fixed_candidate_vecs add_label_to_fixed_cands
+    encode_candidate_vecs encode_candidate_vecs_batchsize ignore_bad_candidates repeat_blocking_heuristic
+    cap_num_predictions rank_top_k inference topk return_cand_scores hits_at min_probability no_answer interactive_mode
+    index index_top_k index_effort index_list_length rerank rerank_k
+
+    gpu no_cuda fp16 fp16_impl bf16 compile data_parallel
+
+    backbone dict_file dict_class dict_textfields dict_maxexs dict_include_valid dict_include_test
+    dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
+"""
+FOLLOWED = frozenset(_FOLLOWED.split())
+"""What learns and how; texts; candidates and answers; machines; where the encoder and its tokens come from.
+
+Of the last group, and of `data_parallel`, `check_origin`, `check_special_tokens` and `check_flags` have more to say.
+"""
+
+
+def flag(name: str) -> str:
+    """`n_layers` -> `--n-layers`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_flags(opt: Opt) -> dict[str, Any]:
+    """What the command line says, which goes before what a model's option file says."""
+    return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
+
+
+def check_flags(opt: Opt, *, is_cross: bool) -> None:
+    """Before anything is built: raise ConfigError for a flag that these rankers cannot follow."""
+    given = given_flags(opt)
+    for name, (allowed, why) in UNSUPPORTED.items():
+        value = (given if name in _IF_GIVEN else opt).get(name, allowed[0])
+        if value not in allowed and not (name == "share_word_embeddings" and opt.get("share_encoders")):
+            choices = " or ".join(str(v) for v in allowed if v is not None)
+            remedy = f"use {choices}" if choices else "leave it out"
+            raise ConfigError(f"{flag(name)} {value} is not supported: {why}; {remedy}")
+    if is_cross and given.get("encode_candidate_vecs"):
+        raise ConfigError("--encode-candidate-vecs true: a cross-encoder has no vectors of candidates; leave it out")
+    part = given.get("type_optimization")
+    if part and "learn_embeddings" in given and given["learn_embeddings"] != (part == "all"):
+        raise ConfigError(f"--learn-embeddings {given['learn_embeddings']} contradicts --type-optimization {part}")
+    if opt.get("data_parallel"):
+        logging.warning(f"--data-parallel true: this process uses one device; for more, {_GROUP}")
+        opt["data_parallel"] = False
+
+
+def check_origin(opt: Opt, path: str | None, *, is_finetune: bool) -> None:
+    """Raise CheckpointError for what says that the encoder and the vocabulary come from somewhere else than `path`.
+
+    `path` is the file of weights that is loaded, of `--init-model` if `is_finetune`, else of `--model-file`.
+    """
+    given, backbone = given_flags(opt), opt.get("backbone")
+    if path is None:
+        if opt.get("init_model"):
+            raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
+        _check_vocabulary(opt, given, None, origin=f"--backbone {backbone}" if backbone else None)
+        return
+    origin = f"--init-model {path}" if is_finetune else f"--model-file {path}"
+    stored = read_options(f"{path}.opt") if os.path.exists(f"{path}.opt") else None
+    if backbone and is_finetune:
+        raise CheckpointError(f"--backbone {backbone} contradicts {origin}: both are where the encoder comes from")
+    if "backbone" in given and stored is not None and given["backbone"] != stored.get("backbone"):
+        raise _contradiction("backbone", given["backbone"], origin, stored.get("backbone") or "none")
+    _check_vocabulary(opt, given, stored, origin=origin)
+    _check_dictionary(given, path, origin)
+
+
+def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
+    """Raise CheckpointError for a size that is not that of the encoder, whose configuration `backbone` is."""
+    given = given_flags(opt)
+    for name, keys in OF_THE_ENCODER.items():
+        value = given.get(name)
+        own = next((backbone[key] for key in keys if key in backbone), None)
+        own = max_length(backbone) if name == "n_positions" else own  # some families have more rows than positions
+        if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):
+            raise _contradiction(name, value, origin, own)
+
+
+def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
+    """Raise CheckpointError for what the model at `origin`, which goes on, was trained without."""
+    given = given_flags(opt)
+    if given.get("output_scaling") == "auto":
+        del given["output_scaling"]  # it was measured when the training of this file began
+    values = {name: getattr(stored, field) for field, name in OF_THE_RANKER.items()}
+    for name, value in {**values, "turn_separator": turn_separator(stored.text)}.items():
+        if given.get(name, value) != value:
+            raise _contradiction(name, given[name], origin, value)
+
+
+def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
+    """Raise ConfigError for special tokens that are not the tokenizer's, which are `tokens` by their flags.
+
+    `--dict-endtoken` may name what `--dict-starttoken` does: then a text ends with the token that it starts with.
+    """
+    given = given_flags(opt)
+    for name, token in tokens.items():
+        names = {token, token.removesuffix(END_OF_WORD)}
+        if name == "dict_endtoken" and token == tokens["dict_starttoken"]:
+            names.add("__start__")  # ParlAI's name for it
+        if given.get(name, token) not in names:
+            raise ConfigError(f"{flag(name)} {given[name]}: the tokenizer has {token} for it; leave it out")
+
+
+def _check_vocabulary(
+    opt: Opt, given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, origin: str | None
+) -> None:
+    for name in OF_THE_VOCABULARY:
+        if name not in given:
+            continue
+        if stored is not None and name in stored and given[name] != stored[name]:
+            raise _contradiction(name, given[name], str(origin), stored[name])
+        if origin and origin.startswith("--backbone"):
+            raise CheckpointError(f"{flag(name)} {given[name]}: the tokenizer is that of {origin}; leave the flag out")
+        if origin is None and name == "dict_tokenizer" and given[name] not in LEARNT_TOKENIZERS:
+            raise ConfigError(
+                f"--dict-tokenizer {given[name]}: the vocabulary learnt from a task is byte-level BPE; leave it out"
+            )
+
+
+def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
+    """That `--dict-file`, where it is given and there, is the dictionary of the model."""
+    named, own = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (given.get("dict_file"), path))
+    if not (os.path.exists(named) and os.path.exists(own)) or os.path.samefile(named, own):
+        return
+    if Path(named).read_bytes() != Path(own).read_bytes():
+        raise CheckpointError(
+            f"--dict-file {given['dict_file']} contradicts {origin}, which has its own tokenizer: leave the flag out"
+        )
+
+
+def _contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
+    what = "whose encoder has" if origin.startswith("--backbone") else "which was trained with"
+    return CheckpointError(
+        f"{flag(name)} {value} contradicts {origin}, {what} {own}: leave the flag out, or train another model file"
+    )

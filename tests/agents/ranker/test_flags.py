@@ -1,0 +1,257 @@
+"""Each flag of `--help` is followed, or is an error that says why not."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+
+import pytest
+from parlai.agents.ranker import flags
+from parlai.core.agents import create_agent
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.errors import CheckpointError, ConfigError
+
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
+OF_TFIDF = {"tfidf_context", "tfidf_ngrams", "tfidf_max_examples"}
+
+
+def flags_of(**options) -> dict[str, argparse.Action]:
+    parser = TrainModel.setup_args()
+    parser.add_extra_args(parser._kwargs_to_str_args(**options))
+    return {action.dest: action for action in parser._actions}
+
+
+def message_of(error) -> str:
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+# ---- the table
+
+
+@pytest.mark.parametrize("model", [*MODELS, "tfidf"])
+def test_every_flag_of_an_agent_is_in_the_table(model):
+    """What ParlAI's command has with no agent is its own; but for the dictionary, which it has for an agent."""
+    scripts = {name for name in flags_of() if not name.startswith(("dict_", "bpe_"))}
+    ours = set(flags_of(model=model)) - scripts
+    table = [
+        flags.FOLLOWED,
+        set(flags.OF_THE_RANKER.values()),
+        set(flags.OF_THE_TEXT),
+        set(flags.OF_THE_ENCODER),
+        set(flags.OF_THE_VOCABULARY),
+        set(flags.UNSUPPORTED),
+    ]
+    places = {name: sum(name in part for part in table) for name in ours - OF_TFIDF}
+    assert {name for name, count in places.items() if count == 0} == set(), "in no table"
+    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
+
+
+def test_the_table_has_no_flag_that_is_none():
+    everything = {name for model in MODELS for name in flags_of(model=model)}
+    listed = flags.FOLLOWED | set(flags.OF_THE_RANKER.values()) | set(flags.OF_THE_ENCODER)
+    assert listed | set(flags.OF_THE_VOCABULARY) | set(flags.UNSUPPORTED) <= everything
+
+
+def test_the_defaults_of_unsupported_flags_mean_that_they_are_not_used():
+    defaults = flags_of(model="polyencoder")
+    for name, (allowed, _) in flags.UNSUPPORTED.items():
+        if name not in ("rank_candidates", "share_word_embeddings"):  # which count if they are given
+            assert defaults[name].default in allowed, name
+
+
+# ---- not supported
+
+
+OTHERWISE = {
+    "variant": "aiayn",
+    "embeddings_scale": True,
+    "learn_positional_embeddings": False,
+    "n_segments": 3,
+    "relu_dropout": 0.1,
+    "memory_attention": "dot",
+    "n_decoder_layers": 2,
+    "embedding_type": "glove",
+    "embedding_projection": "random-force",
+    "share_word_embeddings": True,
+    "rank_candidates": False,
+    "interactive_candidates": "vocab",
+    "eval_candidates": "vocab",
+    "dict_initpath": "other.dict",
+    "dict_language": "french",
+    "dict_max_ngram_size": 2,
+    "dict_minfreq": 5,
+    "bpe_vocab": "vocab.json",
+    "bpe_merge": "merges.txt",
+    "bpe_dropout": 0.1,
+    "history_add_global_end_token": "end",
+}
+
+
+@pytest.mark.parametrize("name", flags.UNSUPPORTED)
+def test_what_is_not_supported_is_an_error_that_names_it(name, make_agent):
+    value = OTHERWISE.get(name, True)
+    with pytest.raises(ConfigError) as error:
+        make_agent("polyencoder", **{name: value})
+    assert message_of(error).startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
+    assert message_of(error).rpartition("; ")[2].startswith(("use ", "leave it out"))
+
+
+@pytest.mark.parametrize("name", flags.UNSUPPORTED)
+def test_what_is_not_used_may_be_said(name, make_agent):
+    allowed, _ = flags.UNSUPPORTED[name]
+    if allowed[-1] is not None:
+        assert make_agent("biencoder", **{name: allowed[-1], "num_epochs": 1.0}).ranker
+
+
+def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
+    assert make_agent("biencoder", share_word_embeddings=True, share_encoders=True).ranker
+
+
+def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, labels, monkeypatch):
+    said = []
+    monkeypatch.setattr(flags.logging, "warning", said.append)
+    agent = make_agent("polyencoder", data_parallel=True)
+    (line,) = said
+    assert "--data-parallel true: this process uses one device" in line
+    assert "torchrun -m parlai.agents.ranker.launch" in line
+    assert not agent.opt["data_parallel"]
+    respond(agent, *[{"text": f"hello {i}", "labels": [labels[i]]} for i in range(3)])
+    assert agent.global_metrics.report()["mean_loss"].value() > 0
+
+
+def test_a_cross_encoder_has_no_vectors_of_candidates(make_agent):
+    with pytest.raises(ConfigError, match="--encode-candidate-vecs true: a cross-encoder has no vectors"):
+        make_agent("crossencoder", encode_candidate_vecs=True)
+
+
+# ---- of an encoder that is there
+
+
+@pytest.fixture
+def another(tmp_path, make_agent, task):
+    """The file of a biencoder in the test's own folder, and the options that load it."""
+    path = tmp_path / "another"
+    make_agent("biencoder", reduction_type="mean", dropout=0.2, dict_tokenizer="bpe").save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("where", ["model_file", "init_model", "backbone"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("embedding_size", 48),
+        ("n_layers", 3),
+        ("n_encoder_layers", 3),
+        ("n_heads", 1),
+        ("ffn_size", 40),
+        ("n_positions", 500),
+        ("activation", "relu"),
+        ("dict_tokenizer", "re"),
+        ("dict_maxtokens", 77),
+        ("dict_lower", False),
+    ],
+)
+def test_an_encoder_keeps_its_sizes_and_its_vocabulary(where, name, value, another, make_agent, backbone_folder, task):
+    origin = backbone_folder("bert") if where == "backbone" else another
+    short = {"text_truncate": 20, "label_truncate": 10, "dict_file": None} if where == "backbone" else {}
+    with pytest.raises(CheckpointError) as error:
+        make_agent("biencoder", **{**task, **short, where: str(origin), name: value})
+    message = message_of(error)
+    assert message.startswith(f"--{name.replace('_', '-')} {value}")
+    assert f"--{where.replace('_', '-')} {origin}" in message
+    assert "leave the flag out" in message
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
+def test_what_is_so_may_be_said_of_any_family(kind, backbone_folder, make_agent, task):
+    sizes = {"embedding_size": 16, "n_layers": 2, "n_heads": 2, "ffn_size": 32}
+    sizes["n_positions"] = 38 if kind == "roberta" else 40  # which counts from the padding id + 1
+    options = {**task, **sizes, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
+    assert make_agent("biencoder", backbone=str(backbone_folder(kind)), **options).ranker
+    with pytest.raises(CheckpointError, match="--n-heads 4 contradicts --backbone .*, whose encoder has 2: "):
+        make_agent("biencoder", backbone=str(backbone_folder(kind)), **{**options, "n_heads": 4})
+
+
+@pytest.mark.parametrize("where", ["model_file", "init_model"])
+def test_dropout_is_followed(where, another, make_agent, task):
+    def rates(agent) -> tuple[float, float]:
+        config = agent.ranker.config.backbone
+        assert agent.ranker.context_tower.model.config.hidden_dropout_prob == config["hidden_dropout_prob"]
+        assert agent.opt["dropout"] == config["hidden_dropout_prob"]
+        assert agent.opt["attention_dropout"] == config["attention_probs_dropout_prob"]
+        return config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]
+
+    given = {where: str(another), **task}
+    assert rates(make_agent("biencoder", **given, dropout=0.3, attention_dropout=0.4)) == (0.3, 0.4)
+    if where == "model_file":
+        assert rates(make_agent("biencoder", **given)) == (0.2, 0.0)
+
+
+def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
+    options = {"model": "biencoder", "task": "selection:sample", "text_truncate": 40, "label_truncate": 16}
+    agent = create_agent(TrainModel.setup_args().parse_kwargs(init_model=str(another), loglevel="error", **options))
+    assert agent.ranker.config.backbone["hidden_dropout_prob"] == agent.opt["dropout"] == 0.2
+
+
+def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_agent, task):
+    options = {**task, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
+    options["backbone"] = str(backbone_folder("bert"))
+    for given, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
+        embeddings = make_agent("biencoder", **options, **given).ranker.context_tower.embeddings()
+        assert all(parameter.requires_grad == learns for parameter in embeddings.parameters())
+    with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --type-optimization top_layer"):
+        make_agent("biencoder", **options, learn_embeddings=True, type_optimization="top_layer")
+
+
+# ---- where things come from
+
+
+def test_an_initial_model_that_is_not_there(make_agent, tmp_path):
+    with pytest.raises(CheckpointError, match=r"^--init-model .*nowhere: there is no such file"):
+        make_agent("biencoder", init_model=str(tmp_path / "nowhere"))
+
+
+def test_an_encoder_comes_from_one_place(another, make_agent, backbone_folder, task):
+    backbone = str(backbone_folder("bert"))
+    with pytest.raises(CheckpointError, match="--backbone .* contradicts --init-model .*another: both are where"):
+        make_agent("polyencoder", init_model=str(another), backbone=backbone)
+    with pytest.raises(CheckpointError, match="--backbone .* contradicts --model-file .* was trained with none"):
+        make_agent("biencoder", model_file=str(another), backbone=backbone, **task)
+
+
+def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_path, task):
+    options = {
+        "backbone": str(backbone_folder("bert")),
+        "text_truncate": 20,
+        "label_truncate": 10,
+        "n_heads": 2,
+        **task,
+    }
+    make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict")).save(str(tmp_path / "new"))
+    assert make_agent("biencoder", model_file=str(tmp_path / "new"), **options).ranker
+
+
+def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):
+    shutil.copy(f"{another}.dict", tmp_path / "same.dict")
+    shutil.copy(f"{another}.tokenizer.json", tmp_path / "same.tokenizer.json")
+    assert make_agent("polyencoder", init_model=str(another), dict_file=str(tmp_path / "same.dict")).ranker
+    shutil.copy(backbone_folder("bert") / "tokenizer.json", tmp_path / "same.tokenizer.json")
+    with pytest.raises(CheckpointError, match="--dict-file .*same.dict contradicts --init-model .*another, which has"):
+        make_agent("polyencoder", init_model=str(another), dict_file=str(tmp_path / "same.dict"))
+
+
+def test_special_tokens_are_the_tokenizers(make_agent, tmp_path, task):
+    assert make_agent("biencoder", dict_endtoken="[SEP]").dict.end_token == "[SEP]"
+    assert make_agent("biencoder", dict_endtoken="__start__").dict.end_token == "[CLS]"  # the paper's [S] on both sides
+    make_agent("biencoder", dict_endtoken="__start__").save(str(tmp_path / "model"))
+    again = make_agent("biencoder", model_file=str(tmp_path / "model"), dict_endtoken="__start__", **task)
+    assert again.dict.end_token == "[CLS]"
+    with pytest.raises(ConfigError, match="--dict-nulltoken <pad>: the tokenizer has .*PAD.* for it; leave it out"):
+        make_agent("biencoder", dict_nulltoken="<pad>")
+
+
+def test_a_vocabulary_that_is_learnt_is_byte_level_bpe(make_agent, tmp_path):
+    with pytest.raises(ConfigError, match="--dict-tokenizer gpt2: the vocabulary learnt from a task is byte-level BPE"):
+        make_agent("biencoder", dict_tokenizer="gpt2")
