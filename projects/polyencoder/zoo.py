@@ -84,8 +84,9 @@ def zoo_models() -> Mapping[str, ZooModel]:
 
 
 def zoo_model(name: str) -> ZooModel:
-    """One model of the zoo. Raises ConfigError when there is none of this name."""
+    """One model of the zoo, by its name or by the path that ParlAI's commands take. ConfigError when there is none."""
     models = zoo_models()
+    name = name.removeprefix("zoo:").removeprefix("polyencoder/").removesuffix("/model")
     if name not in models:
         near = difflib.get_close_matches(name, models, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."

@@ -53,6 +53,11 @@ def test_the_details(name, run):
     assert ("Humeau" in shown) == bool(model.results)
 
 
+@pytest.mark.parametrize("written", ["zoo:polyencoder/minilm/model", "polyencoder/minilm/model", "polyencoder/minilm"])
+def test_the_path_of_parlais_commands_is_a_name_too(written, run):
+    assert run(written) == run("minilm")
+
+
 def test_json(run):
     facts = json.loads(run("--json"))
     assert [fact["name"] for fact in facts] == NAMES

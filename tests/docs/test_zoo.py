@@ -1,0 +1,36 @@
+"""The command of each model of the zoo, run with a small model of its kind in the place of the published one."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from polyencoder.zoo import zoo_models
+from tests.docs.running import Runner
+from tests.docs.snippets import Command
+from tests.task_files import make_datapath
+
+MAKE = (
+    "parlai train_model -m {kind}encoder -t selection:convai2 --candidates inline --batchsize 4 --max-train-steps 1 "
+    "--embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 -mf {kind}/model"
+)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    """Runs commands where the data is small and the zoo's models are there already, none of them fetched."""
+    folder = tmp_path_factory.mktemp("zoo")
+    make_datapath(folder / "DATA")
+    runner = Runner(folder, {})
+    for kind in {model.architecture for model in zoo_models().values()}:
+        runner.prepare(Command(0, tuple(MAKE.format(kind=kind).split())))
+    for model in zoo_models().values():
+        shutil.copytree(folder / model.architecture, folder / "DATA" / "models" / "polyencoder" / model.name)
+    return runner
+
+
+@pytest.mark.parametrize("model", zoo_models().values(), ids=lambda model: model.name)
+def test_the_command_of_a_model_learns_or_evaluates(model, runner):
+    command = model.command.replace("FILE", f"trained/{model.name}")
+    runner.run(Command(0, tuple(command.split())))
