@@ -189,24 +189,26 @@ class RankerAgent(WatchedAgent):
     ) -> Output:
         """The reply to each example from its best candidates, less those that repeat what was said.
 
-        Repeats are blocked among fixed candidates only, and never all of them. Without a candidate that is likely
-        enough (`--min-probability`) it is the text of `--no-answer`.
+        Repeats are blocked among fixed candidates only, and never all of them; in an exam, where the label is known,
+        the ranking that the reply lists still has them: a teacher counts hits@k in it. Without a candidate that is
+        likely enough (`--min-probability`) the reply is the text of `--no-answer`.
         """
         if self._confidence is not None and metrics is not None:
             metrics = [{**one, **more} for one, more in zip(metrics, answer_metrics(found, batch.labels), strict=True)]
+        sayable = found
         if self._blocks_repeats():
-            found = [
+            sayable = [
                 [pair for pair in pairs if pair[0] not in lines] or pairs
                 for pairs, lines in zip(found, batch.said, strict=True)
             ]
-        found = [pairs[: self._wanted()] for pairs in found]
-        texts = [[text for text, _ in pairs] for pairs in found]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
+        choosable = [[text for text, _ in pairs[:choices]] for pairs in sayable]
+        listed = [pairs[: self._wanted()] for pairs in (sayable if metrics is None else found)]
         return Output(
-            [self.random.choice(names[:choices]) if names else self.opt["no_answer"] for names in texts],
-            texts,
+            [self.random.choice(texts) if texts else self.opt["no_answer"] for texts in choosable],
+            [[text for text, _ in pairs] for pairs in listed],
             metrics=metrics,
-            sorted_scores=[[s for _, s in pairs] for pairs in found] if self.opt["return_cand_scores"] else None,
+            sorted_scores=[[s for _, s in pairs] for pairs in listed] if self.opt["return_cand_scores"] else None,
         )
 
     def _wanted(self) -> int:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -26,6 +30,8 @@ from polyencoder.text import TextEncoder, read_tokenizer, separate_turns, train_
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 from polyencoder.training.lock import TrainingLock
 
+COUNTED_AT_ONCE = 10_000  # texts
+
 
 class RankerDictionary(DictionaryAgent):
     """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
@@ -39,7 +45,6 @@ class RankerDictionary(DictionaryAgent):
         self.opt = opt
         self.textfields = opt.get("dict_textfields", "text,labels").split(",")
         self.text: TextEncoder | None = None
-        self.freq: dict[str, int] = {}
         self.additional_special_tokens: list[str] = []
         self._spool: Any = None
         self._lock: TrainingLock | None = None
@@ -49,6 +54,8 @@ class RankerDictionary(DictionaryAgent):
         if (found := _tokenizer_that_is_there(opt)) is None:
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
                 self._lock = TrainingLock.of(opt["model_file"])
+            if _is_for_show(opt):
+                self._learn(("nothing",))
             return  # to be built
         tokenizer, special = found
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
@@ -74,20 +81,45 @@ class RankerDictionary(DictionaryAgent):
         """Write `filename` for ParlAI and the tokenizer beside it; learn the vocabulary first if it was not yet."""
         filename = filename or self.opt["dict_file"]
         if self.text is None:
-            tokenizer = train_tokenizer(
-                self._spooled(),
-                vocabulary_size=size if (size := self.opt.get("dict_maxtokens", -1)) > 0 else 30_000,
-                lower_case=self.opt.get("dict_lower", True),
-            )
-            self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
+            self._learn(self._spooled())
+            self.freq = self._counted(self._spooled())
+            if self._spool is not None:
+                self._spool.close()
         with _explained(filename):
             self.write(filename)
+
+    def _learn(self, texts: Iterable[str]) -> None:
+        tokenizer = train_tokenizer(
+            texts,
+            vocabulary_size=size if (size := self.opt.get("dict_maxtokens", -1)) > 0 else 30_000,
+            lower_case=self.opt.get("dict_lower", True),
+        )
+        self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
 
     def write(self, filename: str) -> None:
         """As `save`, of a vocabulary that is there; OSError if it cannot be."""
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
-        tokens = [self.ind2tok[i] for i in range(len(self))]
-        write_text(filename, "".join(f"{_escape(token)}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)))
+        tokens = (self.ind2tok[i] for i in range(len(self)))
+        write_text(filename, "".join(f"{_escape(token)}\t{self.freq[token]}\n" for token in tokens))
+
+    @cached_property
+    def freq(self) -> Counter[str]:
+        """How often each token is in the texts that the vocabulary was learnt from, for ParlAI's word statistics.
+
+        Zero of a tokenizer that others have learnt, and of dictionaries that hold ranks, as they once did.
+        """
+        try:
+            lines = Path(self.opt.get("dict_file") or "").read_text(encoding="utf-8").splitlines()
+            counts = [int(line.rpartition("\t")[2]) for line in lines]
+        except (OSError, ValueError):
+            counts = []
+        if counts == list(range(len(counts), 0, -1)) or len(counts) > len(self):
+            return Counter()
+        return Counter({self.ind2tok[i]: count for i, count in enumerate(counts)})
+
+    def sort(self, trim: bool = True) -> list[tuple[str, int]]:
+        """The tokens with their counts, most frequent first. Their places stay: they are the tokenizer's."""
+        return sorted(((token, self.freq[token]) for token in self.tok2ind), key=lambda pair: (-pair[1], pair[0]))
 
     def special_tokens_opt(self) -> dict[str, str]:
         """ParlAI's options for the special tokens, as they truly are."""
@@ -161,7 +193,12 @@ class RankerDictionary(DictionaryAgent):
             with _explained_spool():
                 self._spool.seek(0)  # writes what is left
             yield from self._spool
-            self._spool.close()
+
+    def _counted(self, texts: Iterator[str]) -> Counter[str]:
+        ids: Counter[int] = Counter()
+        while some := [text.rstrip("\n") for text in islice(texts, COUNTED_AT_ONCE)]:
+            ids.update(i for row in self._ready().ids(some, remember=False) for i in row)
+        return Counter({self.ind2tok[i]: count for i, count in ids.items()})
 
 
 def _tokenizer_that_is_there(opt: Opt) -> tuple[Tokenizer, dict[str, Any]] | None:
@@ -189,6 +226,14 @@ def _tokenizer_that_is_there(opt: Opt) -> tuple[Tokenizer, dict[str, Any]] | Non
             "another agent; give a --model-file (or --dict-file) that is not used yet"
         )
     return None
+
+
+def _is_for_show(opt: Opt) -> bool:
+    """Whether ParlAI's generate_model_card looks at a task, through an agent of a model's options without its files.
+
+    Of other agents without files at least one option was given by somebody.
+    """
+    return opt.get("override") == {} and not opt.get("dict_file")
 
 
 def _tokenizer_path(dict_file: str) -> str:

@@ -25,6 +25,11 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     `--eval-candidates batch` of a training is that of its validations. Whoever evaluates the model later gets inline
     candidates, or asks for those of the batch again. `in_loop` says that training begins with these options.
     """
+    for name in ("eval_candidates", "interactive_candidates"):
+        if opt.get(name) == "vocab":
+            raise ConfigError(
+                f"--{name.replace('_', '-')} vocab: words of a vocabulary are no replies; use inline, batch or fixed"
+            )
     given = opt.get("override") or {}
     in_script = is_training_script(opt)
     if opt["eval_candidates"] == "batch" and not in_script and "eval_candidates" not in given:

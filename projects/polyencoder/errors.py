@@ -5,8 +5,12 @@ from __future__ import annotations
 __all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError", "TrainingError", "first_line"]
 
 
-class PolyencoderError(Exception):
-    """Base of every error that this library raises on purpose. Its message says what was wrong and what to do."""
+class PolyencoderError(RuntimeError):
+    """Base of every error that this library raises on purpose. Its message says what was wrong and what to do.
+
+    A RuntimeError, as ParlAI's and torch's own are: code that expects those of a model that cannot be loaded, or of a
+    label that is not among the candidates, meets ours in their place.
+    """
 
 
 class InputError(PolyencoderError, ValueError):

@@ -11,6 +11,8 @@ import sys
 import pytest
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.eval_wordstat import EvalWordStat
+from parlai.scripts.generate_model_card import GenerateModelCard
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
@@ -89,3 +91,19 @@ def test_ones_own_dialogues_as_json_lines(tmp_path):
     assert EvalModel.main(*f"{mine} --eval-candidates batch --batchsize 3".split())["hits@5"].value() == 1
     with pytest.raises(InputError, match="has no candidates of its own, which --eval-candidates inline needs"):
         EvalModel.main(*mine.split())
+
+
+def test_word_statistics_and_parlais_own_model_card(trained, task, tmp_path, capsys):
+    """Commands that ask more of a dictionary than rankers do."""
+    path, _ = trained("biencoder")
+    EvalWordStat.main(model_file=str(path), num_examples=8, freq_bins="10,20,1000", loglevel="error", **task)
+    words, below_10, below_20, below_1000 = map(
+        int, re.search(r"total_words: (\d+), <10:(\d+) .*<20:(\d+) .*<1000:(\d+) ", capsys.readouterr().out).groups()
+    )
+    assert words == below_10 + below_20 + below_1000
+    assert below_10
+    assert below_1000, "the words that all answers have"
+
+    card = {"model_file": str(path), "folder_to_save": str(tmp_path), "mode": "gen:sample", "evaltask": "fromfile"}
+    GenerateModelCard.main(**card, **{name: value for name, value in task.items() if name != "task"})
+    assert json.loads((tmp_path / "sample.json").read_text())["text"]

@@ -108,6 +108,8 @@ def build_faiss(
         file = Path(folder) / _file(name, meta.kind)
         with replacing(file) as temporary:
             faiss.write_index(index, str(temporary))
+    except PolyencoderError:
+        raise
     except RuntimeError as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
     write_text(_description(folder, name), json.dumps(dataclasses.asdict(meta), indent=2) + "\n")

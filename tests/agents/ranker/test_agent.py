@@ -156,6 +156,20 @@ def test_each_example_blocks_what_was_said_in_its_own_dialogue(model, with_fixed
         assert reply["text"] == reply["text_candidates"][0]
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_report_ranks_what_the_reply_may_not_repeat(model, copy_of, evaluate, labels, make_task, tmp_path):
+    """R8@k counts the rank, hits@k what the reply lists: the same, also of labels that were said before."""
+    task = make_task(tmp_path, train=[[{"text": f"what is it ?\n{label}", "labels": label}] for label in labels])
+    (tmp_path / "answers.txt").write_text("\n".join(labels))
+    asked = {**task, "eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "answers.txt")}
+    report = evaluate(copy_of(model), **asked, repeat_blocking_heuristic=True)
+    plain = evaluate(copy_of(model), **asked, repeat_blocking_heuristic=False)
+    for k in (1, 5):
+        assert report[f"hits@{k}"] == report[f"R8@{k}"] == plain[f"hits@{k}"]
+    assert report["accuracy"] == 0, "each label was said before"
+    assert plain["accuracy"] == plain["hits@1"] > 0
+
+
 def test_when_everything_was_said_it_is_said_again(with_fixed, respond, labels):
     agent = with_fixed("biencoder", repeat_blocking_heuristic=True)
     said, other = respond(agent, {"text": "\n".join(labels)}, QUESTION)

@@ -243,3 +243,9 @@ def test_hard_negatives_come_to_batches_of_one_as_well(make_agent, respond, labe
     report = agent.global_metrics.report()
     assert report["without_negatives"].value() == 4
     assert report["mean_loss"].value() > 0
+
+
+@pytest.mark.parametrize("name", ["eval_candidates", "interactive_candidates"])
+def test_words_are_no_replies(make_agent, name):
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} vocab: .* use inline, batch or fixed"):
+        make_agent("biencoder", **{name: "vocab"})
