@@ -13,7 +13,7 @@ from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, re
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.step import contexts_of
 from parlai.agents.ranker.learning.watch import WatchedAgent
-from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
+from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
@@ -25,6 +25,7 @@ from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.evaluation import of_pool
+from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch

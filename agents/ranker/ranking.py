@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from parlai.core.metrics import AverageMetric, Metric
 
-from polyencoder.errors import ConfigError
-
 # ParlAI's teachers count these from the reply's text_candidates; the agent adds the others that were asked for
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 
@@ -15,14 +13,3 @@ TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
     """The library's metrics of one example as ParlAI's, without those that its teachers count."""
     return {name: AverageMetric(value) for name, value in values.items() if name not in TEACHER_HITS}
-
-
-def parse_hits_at(value: str) -> list[int]:
-    """`"1,5,10"` -> [1, 5, 10]."""
-    try:
-        numbers = sorted({int(part) for part in value.split(",")})
-    except ValueError:
-        numbers = [0]
-    if numbers[0] < 1:
-        raise ConfigError(f"--hits-at {value}: give whole numbers from 1 up, separated by commas, as in 1,5,10")
-    return numbers

@@ -19,12 +19,10 @@ from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
-from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
+from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.agents.tfidf.responses import training_responses
-from parlai.agents.tfidf.vectors import TfidfVectors
-from parlai.agents.tfidf.weights import TfidfWeights
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, Metrics, SumMetric
@@ -35,6 +33,8 @@ from torch import Tensor
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
+from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.evaluation.tfidf import TfidfVectors, TfidfWeights
 
 
 class NoDictionary:

@@ -41,6 +41,9 @@ class Run:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each part of the data, `valid` or `test`: R20@1 -> 0.83."""
 
+    command: str = "parlai train_model"
+    """What the options are flags of."""
+
     @property
     def task(self) -> str | None:
         return self.flags.get("task")
@@ -128,7 +131,7 @@ def _training(run: Run) -> list[str]:
     if not run.flags:
         return []
     rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
-    return ["## Training", _table(("flag of `parlai train_model`", "value"), rows)]
+    return ["## Training", _table((f"flag of `{run.command}`", "value"), rows)]
 
 
 def _encoder(backbone: Mapping[str, Any]) -> str:

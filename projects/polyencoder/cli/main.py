@@ -8,11 +8,13 @@ import typer
 
 from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.check import check
+from polyencoder.cli.evaluate import evaluate
 from polyencoder.cli.export import export
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
 from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
+from polyencoder.cli.train import train
 from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError
 
@@ -28,6 +30,8 @@ app = typer.Typer(
 
 
 app.command("check")(check)
+app.command("train")(train)
+app.command("evaluate")(evaluate)
 app.command("import")(import_model)
 app.command("export")(export)
 app.command("calibrate")(calibrate)

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["current_name", "main_measures", "recall_name", "summary"]
+from polyencoder.errors import ConfigError
+
+__all__ = ["current_name", "main_measures", "parse_hits_at", "recall_name", "summary"]
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
@@ -44,3 +46,14 @@ def summary(measures: Mapping[str, float]) -> str:
     """The most important of `main_measures` in one line: `R20@1 0.664  MRR 0.783  loss 0.92`."""
     chosen = [*list(measures)[:1], *(name for name in measures if name == "loss" or name.startswith("MRR"))]
     return "  ".join(f"{name} {measures[name]:.3g}" for name in dict.fromkeys(chosen))
+
+
+def parse_hits_at(value: str) -> list[int]:
+    """The k of recalls, `"1,5,10"` -> [1, 5, 10]. ConfigError for anything else."""
+    try:
+        numbers = sorted({int(part) for part in value.split(",")})
+    except ValueError:
+        numbers = [0]
+    if numbers[0] < 1:
+        raise ConfigError(f"--hits-at {value}: give whole numbers from 1 up, separated by commas, as in 1,5,10")
+    return numbers

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parlai.agents.ranker.group import VARIABLES
 from parlai.agents.ranker.launch import launch
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.group import VARIABLES
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "ant", "elk", "emu", "rat"]
 

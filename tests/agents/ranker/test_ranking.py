@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.ranking import parlai_metrics, parse_hits_at
+from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.utils.misc import nice_report
 
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_example, ranks
+from polyencoder.evaluation.names import parse_hits_at
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 # few different values, so that ties are the rule

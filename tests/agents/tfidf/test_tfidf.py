@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from parlai.agents.tfidf.responses import training_responses
-from parlai.agents.tfidf.vectors import TfidfVectors
-from parlai.agents.tfidf.weights import TfidfWeights
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -26,6 +24,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.evaluation.tfidf import TfidfVectors, TfidfWeights
 
 WORDS = ["ski", "snow", "dog", "cat", "music", "rock", "doctor", "blue", "tokyo", "i", "like", "the"]
 DICE = random.Random(0)

@@ -1,0 +1,62 @@
+"""`polyencoder evaluate`: how well a model ranks the examples of a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from polyencoder.cli.options import BackendName, Device, Model, load
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.pairs import HUB, Columns, read_pairs
+from polyencoder.errors import InputError
+from polyencoder.evaluation import evaluate as evaluated
+from polyencoder.evaluation.names import main_measures, parse_hits_at
+from polyencoder.reading import expand
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Option("--data", "-d", help="FILE or GLOB, several with commas, or hf:NAME:SPLIT.")],
+    context: Annotated[str, typer.Option(help="The column with the context, a text or a list of turns.")] = "context",
+    response: Annotated[str, typer.Option(help="The column with the right response.")] = "response",
+    candidates: Annotated[str, typer.Option(help="The column with candidates, if there are any.")] = "candidates",
+    num_negatives: Annotated[
+        int, typer.Option(help="Candidates that are drawn from the file's responses for an example that has none.")
+    ] = 19,
+    hits_at: Annotated[str, typer.Option(help="The k of R{N}@k, separated by commas.")] = "1,5,10",
+    seed: Annotated[int, typer.Option(help="Of the candidates that are drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
+    device: Device = None,
+    backend: BackendName = "torch",
+) -> None:
+    """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
+    ks = parse_hits_at(hits_at)
+    columns = Columns(context, response, candidates)
+    files = [data] if data.startswith(HUB) else expand(data)
+    pairs = [pair for file in files for pair in read_pairs(file, columns=columns)]
+    if not pairs:
+        raise InputError(f"{data}: has no example to evaluate on")
+    sampler = NegativeSampler((pair.response for pair in pairs), count=num_negatives, seed=seed, source=data)
+    examples = [
+        (
+            pair.context.split("\n"),
+            pair.response,
+            pair.candidates or sampler.candidates([pair.response], key=f"{pair.context}\n{pair.response}"),
+        )
+        for pair in pairs
+    ]
+    drawn = sum(pair.candidates is None for pair in pairs)
+    report = evaluated(load(model, device=device, backend=backend), examples, hits_at=ks).report()
+    if as_json:
+        typer.echo(json.dumps({"examples": len(examples), "drawn": drawn, **report}))
+        return
+    measures = "  ".join(f"{name} {value:.4g}" for name, value in main_measures(report).items())
+    typer.echo(f"{len(examples):,} examples: {measures}")
+    if drawn:
+        typer.echo(
+            f"{drawn:,} of them had no candidates: {num_negatives} other responses of the file were drawn for each"
+        )

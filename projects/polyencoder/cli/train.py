@@ -1,0 +1,193 @@
+"""`polyencoder train`: a ranker from one's own pairs. Its flags are the fields of `RunSettings`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+import yaml
+
+from polyencoder.errors import InputError, first_line
+from polyencoder.evaluation.names import main_measures
+from polyencoder.training.group import Place, is_grouped, process_group
+from polyencoder.training.run import RunReport, train_ranker
+from polyencoder.training.settings import RunSettings
+
+__all__ = ["train"]
+
+# panel of the help -> field -> what it says
+HELP: dict[str, dict[str, str]] = {
+    "Data": {
+        "train": "FILE or GLOB, several with commas, or hf:NAME:SPLIT: JSON lines, CSV, TSV or Parquet.",
+        "valid": "The same, to evaluate on; by default a tenth of the training data is held out.",
+        "out": "The folder that the model and its card are written to; a run that was killed goes on there.",
+        "context": "The column with the context, a text or a list of turns.",
+        "response": "The column with the right response.",
+        "column_candidates": "The column with candidates, if there are any: a list, or one text joined by |.",
+        "num_negatives": "How many candidates are drawn from the training responses for an example that needs some.",
+    },
+    "Model": {
+        "backbone": "A pre-trained encoder, folder or hub id.",
+        "init": "A ranker to go on training, instead of a backbone: folder, model file or hub id.",
+        "architecture": "bi, poly or cross.",
+        "n_codes": "Context vectors of a poly-encoder.",
+        "reduction": "How outputs become one vector; a sentence encoder's own, else first.",
+        "normalize": "Vectors of length 1, compared by their cosine; on for sentence encoders.",
+        "output_scaling": "Multiplies vectors; its square scales a cosine. 4.47 for sentence encoders, else 1.",
+        "share_encoders": "One tower for contexts and candidates.",
+        "text_truncate": "The most tokens of a context; its latest turns are kept.",
+        "label_truncate": "The most tokens of a candidate.",
+        "history_size": "The most utterances of a context; -1 keeps all.",
+        "fine_tuned": "Layer freezing: all, all_encoder_layers, top4_layers or top_layer learn.",
+    },
+    "Training": {
+        "candidates": "batch: the other responses of the batch; inline: each example's own, or drawn ones; "
+        "batch-all-cands: those of the whole batch.",
+        "epochs": "Passes over the training data.",
+        "max_updates": "The most updates.",
+        "max_seconds": "The most seconds.",
+        "batch_size": "Examples of a batch, for each process; 32, for a cross-encoder 8.",
+        "learning_rate": "After the warm-up.",
+        "optimizer": "adamw, adam, adamax, sgd or adadelta.",
+        "weight_decay": "Of weight matrices; biases and layer norms have none.",
+        "schedule": "linear, cosine, plateau, invsqrt or constant.",
+        "warmup_updates": "Over which the rate rises; 100, or a tenth of a shorter run.",
+        "precision": "float32, bfloat16 or, on a GPU, float16.",
+        "accumulate": "Batches whose gradients an update collects.",
+        "clip": "The largest norm of gradients; 0 for no limit.",
+        "grad_cache": "Gradient caching: the memory of so many contexts, whatever the batch size; 0: off.",
+        "pair_tokens": "The same for a cross-encoder, in tokens; 0: off.",
+        "gather_negatives": "With several processes: the candidates of all of them, for every example.",
+        "max_nonfinite": "So many updates in a row that are not finite end the run with an error.",
+        "seed": "Equal seeds give equal runs.",
+    },
+    "Evaluation and checkpoints": {
+        "evaluations": "Evaluations in an epoch.",
+        "patience": "So many evaluations in a row without a better one end the run.",
+        "save_every_seconds": "Write a checkpoint so often between evaluations, too.",
+        "device": "Such as cpu or cuda:1; by default CUDA where there is any.",
+    },
+    "Distillation and hard negatives": {
+        "teacher": "Learn the scores of this ranker too, as a rule a cross-encoder: folder, model file or hub id.",
+        "distillation_weight": "The part of the teacher's loss, 0 to 1.",
+        "distillation_loss": "kl or margin-mse.",
+        "distillation_temperature": "Of kl.",
+        "distillation_candidates": "How many candidates of an example the teacher is asked about; 0 for all.",
+        "hard_negatives": "So many mined wrong responses for each example join the batch.",
+        "hard_negatives_every": "Updates between two indexes that they are mined in.",
+        "hard_negative_ranks": "Which of the wrong responses, best first, are taken from, such as 10-100.",
+        "hard_negative_margin": "Leave out those that score above the response's score less this.",
+    },
+}
+
+
+def train(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="A YAML file with any of these settings; flags go before it.")
+    ] = None,
+    **given: Any,
+) -> None:
+    """Train a ranker on your own pairs, without ParlAI; under torchrun in several processes."""
+    values = {} if config is None else _read(config)
+    values |= {name: value for name, value in given.items() if value is not None}
+    settings = RunSettings.from_mapping(values, origin=str(config) if config else "the command line")
+    with _one_of_several(settings) as (settings, first), _logged(show=first):
+        report = train_ranker(settings)
+        if first:
+            typer.echo(_summary(report))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: cannot be read ({first_line(error)})") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"--config {path}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"--config {path}: must hold `name: value` lines")
+    return {str(name).replace("-", "_"): value for name, value in values.items()}
+
+
+@contextmanager
+def _one_of_several(settings: RunSettings) -> Iterator[tuple[RunSettings, bool]]:
+    """The settings for this process, and whether it is the first, which alone speaks."""
+    if not is_grouped():
+        yield settings, True
+        return
+    place = Place.from_environment()
+    shared = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", "device")}
+    with process_group(place, shared, on_cpu=settings.device == "cpu") as device:
+        yield dataclasses.replace(settings, device=str(device)), place.rank == 0
+
+
+@contextmanager
+def _logged(*, show: bool) -> Iterator[None]:
+    """The library's log on standard error."""
+    log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if show else logging.ERROR)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def _summary(report: RunReport) -> str:
+    rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
+    measures = main_measures(report.trained)
+    first = next(iter(measures))
+    lines = [f"{who:16} {first} {_first(metrics, first):.3f}" for who, metrics in rows.items()]
+    gain = _first(report.trained, first) - _first(report.before, first)
+    ended = f"; ended early: {report.stopped}" if report.stopped else ""
+    return "\n".join(
+        [
+            *lines,
+            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}",
+            f"{report.out}: written. Next: polyencoder index --model {report.out} --candidates FILE --out INDEX",
+        ]
+    )
+
+
+def _first(metrics: Mapping[str, float], name: str) -> float:
+    return metrics.get(name, metrics["hits@1"])
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """A flag for each field of the settings, which is None unless it was given."""
+    types = get_type_hints(RunSettings)
+    panels = {name: (panel, text) for panel, fields in HELP.items() for name, text in fields.items()}
+    parameters = []
+    for field in dataclasses.fields(RunSettings):
+        panel, text = panels[field.name]
+        if field.default not in (None, "", False, True):
+            text = f"{text.rstrip('.')} (default: {field.default})."
+        option = typer.Option(help=text, rich_help_panel=panel, show_default=False)
+        annotation = Annotated[_plain(types[field.name]) | None, option]  # type: ignore[valid-type]
+        parameters.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
+    return parameters
+
+
+def _plain(kind: Any) -> Any:
+    """`int | None` -> int, a choice of texts -> str, which the settings themselves check."""
+    if get_origin(kind) is Literal:
+        return str
+    inner = [one for one in get_args(kind) if one is not type(None)]
+    return _plain(inner[0]) if inner else kind
+
+
+_own = inspect.signature(train, eval_str=True).parameters["config"].replace(kind=inspect.Parameter.KEYWORD_ONLY)
+train.__signature__ = inspect.Signature([_own, *_parameters()])  # type: ignore[attr-defined]
+train.__annotations__ = {one.name: one.annotation for one in [_own, *_parameters()]}

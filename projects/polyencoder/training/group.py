@@ -1,0 +1,137 @@
+"""A group of processes that train together, on one host or several, as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from polyencoder.errors import ConfigError
+from polyencoder.training.distributed import gather_objects
+
+__all__ = ["TIMEOUT", "VARIABLES", "Place", "is_grouped", "process_group"]
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+JOINING = timedelta(minutes=30)  # the first may have a vocabulary to learn
+TIMEOUT = 1800.0  # seconds, from then on: others may have candidates to encode, a model to write
+
+
+def is_grouped() -> bool:
+    """Whether torchrun has started this process."""
+    return all(os.environ.get(name) for name in VARIABLES)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of the processes this one is: of all, and of those on its host."""
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        """What torchrun says.
+
+        Raises:
+            ConfigError: it says nothing, so it did not start this process.
+        """
+        missing = [name for name in VARIABLES if not os.environ.get(name)]
+        if missing:
+            raise ConfigError(f"{missing[0]} is not set, as torchrun does: start with torchrun -m ...")
+        rank, count, local_rank, local_count = (int(os.environ[name]) for name in VARIABLES[:4])
+        return cls(rank, count, local_rank, local_count)
+
+
+@contextmanager
+def process_group(
+    place: Place, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
+) -> Iterator[torch.device]:
+    """Join the others, over NCCL where each process has a GPU, else over gloo; gives the device of this process.
+
+    A block that raises leaves the group as it is: the others find that out by themselves, and to take leave of them
+    in order one would have to wait for them.
+
+    Args:
+        place: of this process.
+        settings: of the run, which must be the same in all of them.
+        timeout: seconds that a process waits for another one.
+        on_cpu: leave GPUs alone.
+
+    Raises:
+        ConfigError: no time to wait, more processes than GPUs, a host that others cannot reach, or other settings.
+    """
+    if not 0 < timeout < float("inf"):
+        raise ConfigError(f"--group-timeout {timeout}: must be seconds, above 0")
+    on_gpu = torch.cuda.is_available() and not on_cpu
+    if on_gpu and place.local_count > torch.cuda.device_count():
+        raise ConfigError(
+            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): give torchrun "
+            f"--nproc-per-node {torch.cuda.device_count()}, or train on CPUs (--no-cuda true, --device cpu)"
+        )
+    if on_gpu:
+        torch.cuda.set_device(place.local_rank)
+    backend, waiting = "nccl" if on_gpu else "gloo", timedelta(seconds=timeout)
+    store = _meet(place, backend)
+    store.set_timeout(waiting)
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.count, timeout=waiting)
+    _check_settings(settings)
+    yield torch.device("cuda", place.local_rank) if on_gpu else torch.device("cpu")
+    dist.barrier()  # the first may still be writing
+    dist.destroy_process_group()
+
+
+def _meet(place: Place, backend: str) -> Store:
+    """Wait until all processes are there; gives the store in which each has said on which host it is.
+
+    Raises:
+        ConfigError: over gloo, one of several hosts would tell the others an address that is theirs as well.
+    """
+    store: Store
+    store, _, _ = next(rendezvous("env://", timeout=JOINING))
+    host = {"name": socket.gethostname(), "address": _own_address()}
+    store.set(f"host of {place.rank}", json.dumps(host))
+    hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(place.count)]
+    if backend == "gloo" and len({host["name"] for host in hosts}) > 1:
+        for host in hosts:
+            if ip_address(host["address"]).is_loopback:
+                raise ConfigError(
+                    f"{host['name']} is {host['address']} to itself, where no other host can reach it: set "
+                    "GLOO_SOCKET_IFNAME there to its network interface, as in GLOO_SOCKET_IFNAME=eth0"
+                )
+    return store
+
+
+def _own_address() -> str:
+    """Where gloo would say that this host is: at the address of its name, unless a network interface is given."""
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return "0.0.0.0"
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError, in every process, unless all were started with the same settings."""
+    first, *others = gather_objects(dict(settings))
+    for rank, given in enumerate(others, 1):
+        for name in sorted(first.keys() | given.keys()):
+            if first.get(name) != given.get(name):
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is {first.get(name)!r} in process 0 and {given.get(name)!r} in "
+                    f"process {rank}: start all hosts with the same command"
+                )

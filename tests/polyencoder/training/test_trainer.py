@@ -1,0 +1,255 @@
+"""The trainer: one step against plain torch, a run that goes on bit by bit, parts that can be left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.errors import CheckpointError, ConfigError, TrainingError
+from polyencoder.training.callbacks import Callback
+from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
+from polyencoder.training.callbacks.hard_negatives import MinedNegatives
+from polyencoder.training.config import TrainingConfig
+from polyencoder.training.distillation import Distillation
+from polyencoder.training.hard_negatives import HardNegatives
+from polyencoder.training.objective import Ranking
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.score_cache import ScoreCache
+from polyencoder.training.teacher import Teacher
+from polyencoder.training.trainer import Trainer
+
+ARCHITECTURES = ["bi", "poly", "cross"]
+WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
+EXAMPLES = [TrainingExample([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
+VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
+CONFIG = TrainingConfig(
+    epochs=None,
+    max_updates=6,
+    batch_size=4,
+    fine_tuned="all",
+    optimizer=OptimizerConfig(learning_rate=1e-3),
+    schedule=ScheduleConfig("linear", warmup_updates=2),
+)
+# Adam makes a step of full size of a gradient that is rounding alone
+PLAIN = replace(CONFIG, optimizer=OptimizerConfig("sgd", 0.1), schedule=ScheduleConfig("constant", warmup_updates=0))
+
+
+class Losses(Callback):
+    """Remembers the mean loss of each step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_step(self, run, outcome) -> None:
+        self.values.append(float(outcome.losses.mean()))
+
+
+class Kill(Callback):
+    """Breaks off a run in the midst of it."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def after_step(self, run, outcome) -> None:
+        if run.updates.count == self._after:
+            raise KeyboardInterrupt
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_step_is_plain_torch(make_ranker, architecture):
+    """The gradient of the mean cross-entropy, clipped, and one update of AdamW with decay for matrices alone."""
+    ranker, reference = make_ranker(architecture), make_ranker(architecture)
+    config = replace(CONFIG, schedule=ScheduleConfig("constant", warmup_updates=0), clip=0.5)
+    batch = Collator(ranker.text)(EXAMPLES[:4])
+    outcome = Trainer(ranker, config).step(batch)
+
+    model = reference.model.train()
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
+            {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+        ],
+        lr=1e-3,
+    )
+    text = reference.text
+    scores = model(
+        text.contexts([one.turns for one in EXAMPLES[:4]]), text.candidates([one.label for one in EXAMPLES[:4]])
+    )
+    loss = F.cross_entropy(scores, torch.arange(4))
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+
+    assert norm > 0.5
+    assert float(outcome.losses.mean()) == pytest.approx(loss.item(), rel=1e-5)
+    for ours, theirs in zip(weights(ranker.model), weights(model), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
+    """Inline candidates, so that an example's loss does not depend on the batch that it is in."""
+    examples = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
+    large, small = make_ranker(architecture), make_ranker(architecture)
+    config = replace(PLAIN, candidates="inline")
+    Trainer(large, config).step(Collator(large.text, "inline")(examples))
+    trainer = Trainer(small, replace(config, accumulate=2))
+    trainer.step(Collator(small.text, "inline")(examples[:4]))
+    assert trainer.updates.count == 0
+    trainer.step(Collator(small.text, "inline")(examples[4:]))
+    assert trainer.updates.count == 1
+    for one, other in zip(weights(large.model), weights(small.model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", [{"grad_cache": 2}, {"pair_tokens": 40}])
+def test_little_memory_learns_the_same(make_ranker, option):
+    architecture = "cross" if "pair_tokens" in option else "poly"
+    plain, cached = make_ranker(architecture), make_ranker(architecture)
+    for ranker, config in ((plain, PLAIN), (cached, replace(PLAIN, **option))):
+        Trainer(ranker, config, train=EXAMPLES).fit()
+    for one, other in zip(weights(plain.model), weights(cached.model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_run_learns(make_ranker, architecture):
+    ranker, losses = make_ranker(architecture), Losses()
+    config = replace(CONFIG, max_updates=40, optimizer=OptimizerConfig(learning_rate=3e-3))
+    progress = Trainer(ranker, config, train=EXAMPLES, callbacks=[losses]).fit()
+    assert (progress.updates, progress.batches, progress.examples) == (40, 40, 160)
+    assert sum(losses.values[-5:]) < 0.5 * sum(losses.values[:5])
+    assert not ranker.model.training
+
+
+def callbacks(ranker, folder, *others) -> list[Callback]:
+    best = KeepBest(ranker, folder / "best")
+    return [Evaluation(ranker, VALID, every=8), best, *others, Checkpoints(folder / "checkpoint.pt", settings={"n": 1})]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):
+    """Dropout, sampling and the schedule included: the same losses from there, and the same weights at the end."""
+    settings = {"architecture": architecture, "backbone_dropout": 0.1}
+
+    def fresh():
+        ranker = make_ranker(settings["architecture"])
+        for module in ranker.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = settings["backbone_dropout"]
+        return ranker
+
+    unbroken, losses = fresh(), Losses()
+    Trainer(unbroken, CONFIG, train=EXAMPLES, callbacks=callbacks(unbroken, tmp_path / "a", losses)).fit()
+
+    first = fresh()
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(first, CONFIG, train=EXAMPLES, callbacks=callbacks(first, tmp_path / "b", Kill(after))).fit()
+    again, rest = fresh(), Losses()
+    Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path / "b", rest)).fit()
+
+    done = 6 - len(rest.values)
+    assert 0 <= done <= after
+    assert rest.values == losses.values[done:]
+    for one, other in zip(weights(unbroken.model), weights(again.model), strict=True):
+        assert torch.equal(one, other)
+    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in "ab"]
+    assert best[0] == best[1]
+
+
+def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    again, losses = make_ranker("bi"), Losses()
+    progress = Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path, losses)).fit()
+    assert (progress.updates, losses.values) == (6, [])
+    for one, other in zip(weights(ranker.model), weights(again.model), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_other_settings_do_not_go_on(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={"n": 2})
+    with pytest.raises(CheckpointError, match="was begun with n 1, not 2"):
+        Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=[checkpoints]).fit()
+
+
+def test_what_is_not_finite_is_not_learnt(make_ranker):
+    ranker = make_ranker("bi")
+    ranker.model.config = replace(ranker.model.config, output_scaling=1e30)  # scores overflow
+    before = weights(ranker.model)
+    with pytest.raises(TrainingError, match=r"update 3: the loss is (nan|inf), as in the 3 updates up to it"):
+        Trainer(ranker, replace(CONFIG, max_nonfinite=3), train=EXAMPLES).fit()
+    for one, other in zip(before, weights(ranker.model), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
+    best = KeepBest(ranker, tmp_path, patience=2)
+    trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=[Evaluation(ranker, VALID, every=8), best])
+    assert trainer.fit().updates == 6  # three evaluations: the first is the best
+    assert trainer.stopped == "no better hits@1 in 2 evaluations"
+
+
+def test_a_student_comes_nearer_to_its_teacher(make_ranker):
+    teacher = Teacher(make_ranker("cross", seed=3), ScoreCache(None))
+    student = make_ranker("bi", seed=1)
+    loss = Distillation(teacher, weight=1.0)
+    collator = Collator(student.text, "batch", with_turns=True)
+    trainer = Trainer(
+        student,
+        replace(CONFIG, schedule=ScheduleConfig("constant", warmup_updates=0)),
+        objective=Ranking(student.model, student.text, loss=loss),
+    )
+    values = [trainer.step(collator(EXAMPLES[:4])) for _ in range(30)]
+    divergence = [total / count for total, count in (one.sums["distillation_loss"] for one in values)]
+    assert divergence[-1] < 0.5 * divergence[0]
+    assert teacher.asked == 16  # once for each pair
+
+
+def test_mined_negatives_join_the_batch(make_ranker):
+    ranker = make_ranker("poly")
+    sizes: list[int] = []
+
+    class Sizes(Callback):
+        def after_step(self, run, outcome) -> None:
+            sizes.append(outcome.scores.size(1))
+
+    mined = MinedNegatives(ranker, HardNegatives(2), every=2, index=ranker.index)
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=[mined, Sizes()]).fit()
+    assert sizes[:2] == [4, 4]
+    assert all(size > 4 for size in sizes[2:])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"epochs": None, "max_updates": None}, "a run without an end"),
+        ({"max_updates": 0}, "max_updates is 0; it must be above 0"),
+        ({"fine_tuned": "some"}, "fine_tuned is 'some'"),
+        ({"grad_cache": -1}, "grad_cache is -1"),
+    ],
+)
+def test_settings_that_cannot_be(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(CONFIG, **fields)
+
+
+def test_nothing_to_learn_is_an_error(make_ranker):
+    with pytest.raises(ConfigError, match="nothing to train on"):
+        Trainer(make_ranker("bi"), CONFIG).fit()
