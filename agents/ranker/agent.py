@@ -77,8 +77,11 @@ class RankerAgent(WatchedAgent):
     def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
         """Add the context's token ids and the chosen label. Candidates stay text until their batch is known."""
         if "text" in obs:
-            obs.force_set("text_vec", history.get_history_vec())
             obs.force_set("full_text", history.get_history_str())
+            try:
+                obs.force_set("text_vec", history.get_history_vec())
+            except InputError:  # a text that cannot be read: `example_error` says what is wrong with it
+                obs.force_set("text_vec", [])
             if self.reads_turns():
                 obs.force_set("turns", history.turns())
         label = label_of(obs, self.random, among=self.fixed.place if self.fixed else None)

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.backbone import load_tokenizer
 from polyencoder.checkpoint import read_model_file
+from polyencoder.checks import unencodable
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
@@ -74,6 +75,8 @@ class RankerDictionary(DictionaryAgent):
             for field in self.textfields:
                 source = self.observation.get(field)
                 for text in [source] if isinstance(source, str) else source or []:
+                    if unencodable(text):
+                        continue  # nothing to learn from; training says what is wrong with its example
                     self._spool.write(text.replace("\r", " ") + "\n")
         return {"id": "Dictionary"}
 

@@ -7,6 +7,8 @@ from collections.abc import Container
 
 from parlai.core.message import Message
 
+from polyencoder.checks import half_characters
+
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
 
@@ -37,6 +39,9 @@ def example_error(
     allows an empty first message; `surrounding` is the number of tokens that a context has without any text.
     """
     flag = "--candidates" if "labels" in obs else "--eval-candidates"
+    own = obs.get("label_candidates") or () if source in FROM_EXAMPLE else ()
+    if problem := half_characters([obs.get("full_text") or "", obs.get("label_choice") or "", *own]):
+        return f"{_describe(obs)} cannot be read: {problem}"
     if len(obs["text_vec"]) <= surrounding and not interactive:
         return f"{_describe(obs)} has no text: a context needs at least one word"
     label = obs.get("label_choice")

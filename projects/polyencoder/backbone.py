@@ -15,11 +15,12 @@ import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from polyencoder.cpu.attention import attention
 from polyencoder.cpu.functions import fast_functions
 from polyencoder.cpu.packing import pack
-from polyencoder.errors import ConfigError, first_line
+from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.finite import check_finite
 from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.text.lengths import length_groups
@@ -152,6 +153,9 @@ def _is_a_graph() -> bool:
     return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
 
 
+_MOST_LAYERS = 1_000
+
+
 def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
     """The configuration of a model as a plain dictionary that `build_backbone` takes."""
     return _plain(model.config)
@@ -164,11 +168,17 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
     """
     values = dict(config)
     model_type, embedding_norm = values.pop("model_type"), values.pop("embedding_norm", True)
+    if model_type not in CONFIG_MAPPING:
+        raise ConfigError(f"this version of transformers knows no model type {model_type!r:.60}")
     try:
         hf_config = AutoConfig.for_model(model_type, **values)
-    except ValueError:
-        raise ConfigError(f"this version of transformers knows no model type {model_type!r}") from None
-    model = AutoModel.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False)
+        if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
+        model = AutoModel.from_config(
+            hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+        )
+    except Exception as error:  # transformers and torch each have their own words for a value that cannot be
+        raise ConfigError(f"no {model_type} can be made of the backbone's configuration: {one_line(error)}") from error
     if not embedding_norm:
         model.embeddings.LayerNorm = nn.Identity()
     return Backbone(model)
@@ -295,6 +305,8 @@ def max_length(config: dict[str, Any]) -> int | None:
     positions = config.get("max_position_embeddings")
     if not positions:
         return None
+    if not isinstance(positions, int):
+        raise ConfigError(f"the backbone's max_position_embeddings is {positions!r:.60}; it must be a whole number")
     return int(positions) - first_position(config)
 
 

@@ -12,7 +12,6 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal, get_args
 
 import safetensors
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from polyencoder.config import RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, first_line
-from polyencoder.files import fingerprint, replacing
+from polyencoder.files import explaining, fingerprint, replacing
 from polyencoder.finite import check_finite
 from polyencoder.models import RankerModel, build_model
 from polyencoder.safe_load import load_states
@@ -45,6 +44,7 @@ def save_folder(
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
     weights = _weights(model, dtype)
     with (
+        explaining(target, CheckpointError),
         replacing(target / CONFIG) as config_file,
         replacing(target / TOKENIZER) as tokenizer_file,
         replacing(target / WEIGHTS) as weights_file,
@@ -115,7 +115,7 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
         states = load_states(name, mmap=zipfile.is_zipfile(name))
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such model file") from None
-    except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
+    except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
         found = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
         reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else first_line(error)
         raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
@@ -147,7 +147,12 @@ def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: s
 
     So is one with numbers that are not finite.
     """
-    expected = model.state_dict()
+    _check_shapes(model.state_dict(), weights, origin=origin)
+    check_finite(weights.items(), origin=origin)
+    model.load_state_dict(dict(weights))
+
+
+def _check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, origin: str) -> None:
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is not part of this model" for name in weights if name not in expected]
     problems += [
@@ -158,8 +163,6 @@ def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: s
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
-    check_finite(weights.items(), origin=origin)
-    model.load_state_dict(dict(weights))
 
 
 def _assemble(
@@ -168,6 +171,8 @@ def _assemble(
     if not tokenizer.is_file():
         raise CheckpointError(f"{tokenizer}: the model's tokenizer is missing; it belongs beside {origin}")
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
+    with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
+        _check_shapes(build_model(config).state_dict(), weights, origin=origin)
     model = build_model(config)
     load_weights(model, weights, origin=origin)
     return model.eval(), text

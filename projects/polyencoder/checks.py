@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
+import os
+import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from polyencoder.errors import InputError
+import torch
 
-__all__ = ["checked_context", "checked_count", "checked_text", "checked_texts", "unencodable"]
+from polyencoder.errors import ConfigError, InputError, first_line
+
+__all__ = [
+    "check_fields",
+    "check_place",
+    "checked_context",
+    "checked_contexts",
+    "checked_count",
+    "checked_device",
+    "checked_text",
+    "checked_texts",
+    "half_characters",
+    "unencodable",
+]
 
 
 def checked_count(name: str, value: Any, *, least: int = 1) -> int:
@@ -60,6 +78,32 @@ def checked_context(name: str, value: Any) -> list[str]:
     return turns
 
 
+def checked_contexts(values: Any) -> list[list[str]]:
+    """A list of contexts, each as a list of turns. Raises InputError that names the one that cannot be used."""
+    if isinstance(values, (str, bytes)):
+        raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
+    if isinstance(values, (Mapping, set, frozenset)) or not hasattr(values, "__len__"):
+        raise InputError(f"contexts is {_shown(values)}; it must be a list of contexts")
+    return [checked_context(f"context {place}", value) for place, value in enumerate(values)]
+
+
+def checked_device(name: torch.device | str) -> torch.device:
+    """A device that this machine has. Raises ConfigError for any other."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it computes nothing")
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("torch finds no CUDA here")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise ConfigError(
+            f"device {str(name)!r:.60} cannot be used ({first_line(error):.120}); give cpu, or cuda where there is a "
+            "GPU, or leave it out"
+        ) from None
+    return device
+
+
 def unencodable(text: str) -> str | None:
     r"""What is wrong with a text that has half a character, such as "\ud83d", which JSON can hold; None if nothing."""
     try:
@@ -70,6 +114,66 @@ def unencodable(text: str) -> str | None:
             "which cannot be read: leave it out"
         )
     return None
+
+
+def half_characters(value: Any) -> str | None:
+    """What is wrong with the texts in what JSON gave, keys too; None if nothing."""
+    if isinstance(value, str):
+        return None if value.isascii() else unencodable(value)
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(half_characters, value)), None)
+    return None
+
+
+def check_place(name: str, value: Any) -> None:
+    """Raise ConfigError for what cannot be the name of a file or a folder here; `name` says what it names."""
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if text is None:
+        raise ConfigError(f"{name} is {_shown(value)}; it must be a text or a path")
+    if not text.strip():
+        raise ConfigError(f"{name} is empty: give the name of a folder or a file")
+    try:
+        too_long = any(len(os.fsencode(part)) > 255 for part in Path(text).parts) or len(os.fsencode(text)) > 4095
+    except UnicodeEncodeError:
+        too_long = True
+    if too_long or "\0" in text:
+        raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another")
+
+
+def check_fields(config: Any, *, origin: str = "") -> None:
+    """Raise ConfigError for a field of a dataclass whose value is not of the type that it is declared with.
+
+    Whole numbers may stand for numbers; what is neither true nor false for neither, and no number is infinite or NaN.
+    """
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _is_of(value, hints[field.name]):
+            where = f"{origin}: " if origin else ""
+            raise ConfigError(f"{where}{field.name} is {_shown(value)}; it must be {_kind(hints[field.name])}")
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_is_of(value, one) for one in get_args(hint))
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if hint in (int, float):
+        kinds = (int, float) if hint is float else int
+        return isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e18
+    return isinstance(value, origin or hint)
+
+
+def _kind(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_kind(one) for one in get_args(hint))
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(hint, "an object")
 
 
 def _shown(value: Any) -> str:

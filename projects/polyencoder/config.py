@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from polyencoder.checks import check_fields
 from polyencoder.errors import ConfigError
 
 FORMAT_VERSION = 1
@@ -32,7 +33,7 @@ def identity(config: TextConfig | RankerConfig) -> dict[str, Any]:
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
+    if not isinstance(value, str) or value not in get_args(choices):
         raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
 
 
@@ -70,6 +71,7 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         _check_choice("truncation", self.truncation, Truncation)
+        check_fields(self)
         for name in ("text_truncate", "label_truncate"):
             if getattr(self, name) < 3:
                 raise ConfigError(
@@ -121,10 +123,13 @@ class RankerConfig:
         _check_choice("context_vectors", self.context_vectors, ContextVectors)
         _check_choice("codes_attention", self.codes_attention, Attention)
         _check_choice("poly_attention", self.poly_attention, Attention)
+        check_fields(self)
+        if not self.output_scaling > 0:
+            raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0 (flag --output-scaling)")
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if "model_type" not in self.backbone:
+        if not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 
     def to_json(self) -> str:
@@ -158,5 +163,5 @@ def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
         raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
     try:
         return cls(**values)
-    except TypeError as error:
+    except (TypeError, ConfigError) as error:
         raise ConfigError(f"{origin}: {error}") from None

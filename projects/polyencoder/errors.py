@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ConfigError", "InputError", "PolyencoderError", "TrainingError", "first_line"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "InputError",
+    "PolyencoderError",
+    "TrainingError",
+    "first_line",
+    "one_line",
+]
 
 
 class PolyencoderError(RuntimeError):
@@ -27,6 +35,11 @@ class CheckpointError(PolyencoderError):
 
 class TrainingError(PolyencoderError):
     """Training that cannot go on: its losses are no numbers, or another process is training the same model."""
+
+
+def one_line(error: BaseException) -> str:
+    """All that another library's exception says, as one line of no more than 300 characters."""
+    return f"{' '.join(str(error).split()) or type(error).__name__:.300}"
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.evaluation import RecallChange, recall_change
-from polyencoder.files import replacing
+from polyencoder.files import explaining, replacing
 from polyencoder.reading.examples import Example
 from polyencoder.scorer import Scorer
 
@@ -72,9 +72,10 @@ def export_folder(
         InputError: the ranker is itself one of graphs, or an example cannot be used.
     """
     target = Path(folder)
-    _check_target(target)
+    with explaining(target, CheckpointError):
+        _check_target(target)
     change = None
-    with _placing(target) as made:
+    with explaining(target, CheckpointError), _placing(target) as made:
         save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
@@ -11,6 +12,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from polyencoder.checks import check_place
+from polyencoder.errors import ConfigError, PolyencoderError, first_line
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -19,6 +25,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     A kill or an error in between leaves the old file as it was, and no temporary one after an error.
     """
     target = Path(path)
+    if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
+        raise FileExistsError(errno.EEXIST, "there is something else than a plain file", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     os.close(handle)
@@ -32,6 +40,34 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def explaining(path: str | os.PathLike[str], error: type[PolyencoderError] = PolyencoderError) -> Iterator[None]:
+    """Turn what the system says when `path` cannot be written into an error of ours in one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as cause:
+        reason = getattr(cause, "strerror", None) or first_line(cause)
+        where = getattr(cause, "filename", None)
+        at = f" at {where}" if where and os.fspath(path) not in str(where) else ""
+        raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
+
+
+def check_writable(path: str | os.PathLike[str], *, flag: str, overwrite: bool) -> None:
+    """Raise ConfigError where no file can be written, or one is there already: before work that would be lost.
+
+    `flag` is the option that names it.
+    """
+    check_place(flag, path)
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"{flag} {target}: is a folder or a device; give the name of a file")
+    if target.exists() and not overwrite:
+        raise ConfigError(f"{flag} {target}: is there already; give another name, or --overwrite")
+    folder = next(parent for parent in target.absolute().parents if parent.exists())
+    with explaining(f"{flag} {target}", ConfigError), tempfile.NamedTemporaryFile(dir=folder):
+        pass
 
 
 def discard_leftovers(path: str | os.PathLike[str]) -> None:

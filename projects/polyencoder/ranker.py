@@ -26,7 +26,7 @@ from polyencoder.checkpoint import (
     load_folder,
     load_model_file,
 )
-from polyencoder.checks import checked_count
+from polyencoder.checks import checked_count, checked_device, checked_texts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export import save_ranker
@@ -40,7 +40,7 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.models import RankerModel, build_model
-from polyencoder.online import downloaded
+from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
@@ -91,15 +91,20 @@ class Ranker(Scorer):
         Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer
         is, or the backend is not installed.
         """
+        if not isinstance(name, (str, os.PathLike)):
+            raise ConfigError(f"a model's name is {name!r:.60} ({type(name).__name__}); it must be a text or a path")
         if backend not in get_args(Backend):
             raise ConfigError(f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}")
+        if device is not None:
+            checked_device(device)
         path = Path(name)
+        if not there(name):
+            path = downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION]) if backend == "torch" else path
         if backend != "torch":
             path, parts = _read_graphs(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
         elif path.is_file():
             parts = (import_parlai if is_parlai_model(path) else load_model_file)(path)
         else:
-            path = path if path.is_dir() else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
             parts = load_folder(path)
         ranker = cls(*parts, device=device)
         ranker.calibration = read_calibration(path, ranker)
@@ -184,6 +189,7 @@ class Ranker(Scorer):
         With `min_probability` only those that are at least so likely the right one, perhaps none: a number, or "auto"
         for the threshold of the calibration. ConfigError if the model is not calibrated.
         """
+        candidates = checked_texts("candidates", candidates)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability)
@@ -324,7 +330,7 @@ def _read_graphs(
     from polyencoder.onnx.runtime import load_onnx
 
     path = Path(name)
-    if path.is_file():
+    if there(name) and path.is_file():
         raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-    folder = path if path.is_dir() else downloaded(name, download_patterns(precision))
+    folder = path if there(name) and path.is_dir() else downloaded(name, download_patterns(precision))
     return folder, load_onnx(folder, precision=precision, device=device)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker
@@ -21,17 +22,14 @@ class Scorer:
     """What `polyencoder.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs."""
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model = model.to(self.device).eval()
         self.text = text
 
     @torch.inference_mode()
     def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
         """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
-        if isinstance(contexts, str):
-            raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
-        if isinstance(candidates, str):
-            raise InputError("candidates is one text; give a list of texts")
+        candidates = checked_texts("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
         if isinstance(self.model, CrossEncoder):
@@ -48,13 +46,12 @@ class Scorer:
     @torch.inference_mode()
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
         """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
-        return encode_candidates(self._separable(), self.text, candidates, batch_size=batch_size)
+        texts = checked_texts("candidates", candidates)
+        size = checked_count("batch_size", batch_size)
+        return encode_candidates(self._separable(), self.text, texts, batch_size=size)
 
     def _context_tokens(self, contexts: Sequence[Context]) -> TokenBatch:
-        for position, context in enumerate(contexts):
-            if not "".join(context).strip():
-                raise InputError(f"context {position} is empty: it has no text in any of its turns")
-        return self.text.contexts(contexts).to(self.device)
+        return self.text.contexts(checked_contexts(contexts)).to(self.device)
 
     def _separable(self) -> SeparableRanker:
         if isinstance(self.model, CrossEncoder):

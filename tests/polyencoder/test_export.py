@@ -79,7 +79,7 @@ def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tm
 
     name = {"weights": "polyencoder.checkpoint.safetensors.torch.save_file", "card": "polyencoder.export.model_card"}
     monkeypatch.setattr(name[fails_at], fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CheckpointError, match=r"cannot be written \(disk full\)"):
         export_folder(make_ranker("poly"), tmp_path / "out")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert (tmp_path / "out").exists() == was_there

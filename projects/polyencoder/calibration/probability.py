@@ -28,7 +28,7 @@ from torch import Tensor
 
 from polyencoder.checkpoint import CALIBRATION, model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.files import write_text
+from polyencoder.files import explaining, write_text
 from polyencoder.protocol import TextRanker
 
 __all__ = [
@@ -99,7 +99,9 @@ class Calibration:
 
     def save(self, model: str | os.PathLike[str]) -> None:
         """Write it beside the model on disk, where `read_calibration` finds it, whole or not at all."""
-        write_text(calibration_file(model), json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        path = calibration_file(model)
+        with explaining(path, CheckpointError):
+            write_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
 class CalibratedRanker(TextRanker, Protocol):

@@ -13,8 +13,10 @@ from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.options import Device, Model, load
 from polyencoder.errors import ConfigError
+from polyencoder.files import check_writable
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
+from polyencoder.online import there
 from polyencoder.ranker import Ranker
 from polyencoder.reading.examples import Example, read_examples
 
@@ -50,8 +52,9 @@ def calibrate(
         raise ConfigError(
             "--rerank orders what a search finds, so it needs --index; to rank candidates give it as --model"
         )
-    if not Path(calibrated).exists():
-        raise ConfigError(f"{calibrated}: no such folder or file; export a hub's model to a folder to calibrate it")
+    if not there(calibrated):
+        raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
+    check_writable(calibration_file(calibrated), flag="the calibration", overwrite=True)
     examples = read_examples(data, with_candidates=index is None)
     ranker = load(model, device=device, backend="torch")
     reranker = load(rerank, device=device, backend="torch") if rerank else None

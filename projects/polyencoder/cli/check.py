@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,7 +37,7 @@ def check(
 def _check_model(file: str, *, named: list[str]) -> None:
     options = model_option_files(file)
     if not options and not os.path.exists(file):
-        raise CheckpointError(f"{file}: no such model file, and no {Path(file).name}.opt; give one that ParlAI wrote")
+        raise CheckpointError(f"{file:.200}: no such model file, and no .opt beside it; give one that ParlAI wrote")
     model = ""
     for path in options:
         found = check_options(path, named=named)

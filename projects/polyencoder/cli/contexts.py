@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from polyencoder.checks import half_characters
 from polyencoder.errors import InputError
 from polyencoder.reading import records
 
@@ -44,13 +46,18 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Lists of so many items, the last perhaps shorter."""
     iterator = iter(items)
-    while batch := list(islice(iterator, size)):
+    while batch := list(islice(iterator, min(size, sys.maxsize))):
         yield batch
 
 
 def _parsed(line: str, *, where: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(line))
+        record = dict(json.loads(line))
+        if problem := half_characters(record):
+            raise InputError(f"{where}: {problem}")
+        return record
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: begins with {{ but is not a JSON object ({error})") from None
 

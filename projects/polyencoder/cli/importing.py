@@ -15,6 +15,7 @@ from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.pickles import read_checkpoint
 from polyencoder.importing.xlm import import_xlm
+from polyencoder.online import there
 from polyencoder.ranker import Ranker
 
 __all__ = ["import_model"]
@@ -64,8 +65,8 @@ def import_model(
 
 def _kind(file: Path) -> str:
     """Who trained the model: ParlAI, fairseq or XLM, by the options that are there."""
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file")
+    if not (there(file) and file.is_file()):
+        raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):
         return "ParlAI"
     states = read_checkpoint(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -16,7 +17,7 @@ from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
 from polyencoder.cli.train import train
 from polyencoder.cli.zoo import zoo
-from polyencoder.errors import PolyencoderError
+from polyencoder.errors import PolyencoderError, first_line
 
 __all__ = ["app", "main"]
 
@@ -47,8 +48,18 @@ def main() -> None:
     try:
         app()
     except PolyencoderError as error:
-        sys.stderr.write(f"polyencoder: {error}\n")
-        raise SystemExit(1) from None
+        _end(str(error))
+    except OSError as error:  # of the system, for a file that no code of ours expected it of
+        _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
+    except MemoryError as error:
+        _end(f"there is not enough memory ({first_line(error)})")
+
+
+def _end(message: str) -> NoReturn:
+    # a name that somebody else gave a file says nothing to the terminal
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in message)
+    sys.stderr.write(f"polyencoder: {shown}\n")
+    raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from polyencoder.cli.contexts import in_batches
 from polyencoder.cli.options import BackendName, Device, Model, load
 from polyencoder.errors import InputError
-from polyencoder.files import fingerprint, replacing
+from polyencoder.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.index.open import open_index
 from polyencoder.reading import expand
 from polyencoder.reading.examples import Pair, read_pairs
@@ -44,6 +44,7 @@ def mine(
         str | None, typer.Option("--index", "-i", help="Mine in this index; by default in the responses of the pairs.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Contexts that are searched with together.", min=1)] = 64,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out where it is there already.")] = False,
     device: Device = None,
     backend: BackendName = "torch",
     progress: Annotated[bool, typer.Option(help="Show bars with rate and time left on standard error.")] = True,
@@ -53,6 +54,7 @@ def mine(
     A response that any of the pairs has for the same context is no negative of it.
     """
     settings = HardNegatives(negatives, *parse_ranks(ranks), margin)
+    check_writable(out, flag="--out", overwrite=overwrite)
     files = expand(pairs)
     right = _responses(files)
     ranker = load(model, device=device, backend=backend)
@@ -62,6 +64,7 @@ def mine(
     )
     counts = {"pairs": 0, "negatives": 0}
     with (
+        explaining(out),
         replacing(out) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
         tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar,

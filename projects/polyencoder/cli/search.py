@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
+from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.contexts import Question, in_batches, read_questions
 from polyencoder.cli.options import BackendName, Device, IndexPath, MinProbability, Model, load
 from polyencoder.errors import InputError
@@ -90,12 +91,18 @@ def _filter(pairs: list[str]) -> Filter | None:
     wanted: dict[str, list[Any]] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        if problem := unencodable(pair):
+            raise InputError(f"--filter: {problem}")
         if not key or not equals:
             raise InputError(f"--filter {pair}: must be KEY=VALUE, such as --filter lang=en")
         options = wanted.setdefault(key, [])
         options.append(value)
         try:
             meant = json.loads(value, parse_constant=_no_number)
+            if problem := half_characters(meant):
+                raise InputError(f"--filter {pair}: {problem}")
+        except InputError:
+            raise
         except ValueError:
             continue
         if not isinstance(meant, (list, dict)):

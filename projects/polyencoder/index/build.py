@@ -32,6 +32,7 @@ from polyencoder.protocol import TextRanker
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
+_MOST = 1 << 31  # rows, or processes
 
 
 def build_index(
@@ -71,8 +72,8 @@ def build_index(
     folder = Path(folder)
     check_dtype(dtype)
     for name, value in (("workers", workers), ("shard_size", shard_size)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+            raise ConfigError(f"{name} is {value!r:.60}; it must be at least 1, a whole number up to {_MOST:,}")
     share = share or Share()
     if share.processes > 1 and workers > 1:
         raise ConfigError(f"workers is {workers} under torchrun, which has started {share.processes} processes already")

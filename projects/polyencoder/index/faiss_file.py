@@ -110,7 +110,7 @@ def build_faiss(
             faiss.write_index(index, str(temporary))
     except PolyencoderError:
         raise
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
     write_text(_description(folder, name), json.dumps(dataclasses.asdict(meta), indent=2) + "\n")
     for other in Path(folder).glob(f"{name}-*.index"):

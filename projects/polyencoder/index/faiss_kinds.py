@@ -25,6 +25,8 @@ KINDS = {
 
 _STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # how vectors lie in it -> FAISS's name for that
 _LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
+_MOST = {"m": 2048, "pq_bits": 16}  # it takes memory for as many neighbours of each node, for 2^bits centroids
+_MOST_OF_ALL = (1 << 31) - 1  # FAISS's whole numbers
 _FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
 _PQ_FROM = 4_000_000  # a graph and fp32 vectors of so many take more memory than most machines have
 _TRAINING_PER_LIST = 64
@@ -45,7 +47,9 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--faiss {text}: {setting!r} must be NAME=VALUE, as in --faiss hnsw,m=16,ef_search=256")
-        parameters[name] = int(value) if value.isdecimal() else value
+        if name in parameters:
+            raise ConfigError(f"--faiss {text}: {name} is given twice")
+        parameters[name] = int(value) if value.isdecimal() and len(value) < 20 else value
     _check(kind, parameters)
     return kind, parameters
 
@@ -94,8 +98,12 @@ def _check(kind: str, parameters: Parameters) -> None:
         if name == "storage":
             if value not in _STORAGES:
                 raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")
-        elif not isinstance(value, int) or value < _LEAST.get(name, 1):
-            raise ConfigError(f"{name} must be a whole number of at least {_LEAST.get(name, 1)}, got {value!r}")
+        else:
+            least, most = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
+            if value > most:
+                raise ConfigError(f"{name} must be a whole number of at most {most}, got {value!r:.60}")
 
 
 def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:

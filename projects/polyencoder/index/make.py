@@ -12,6 +12,7 @@ from typing import cast
 
 from tqdm import tqdm
 
+from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.build import SHARD_SIZE, build_index
@@ -43,6 +44,8 @@ def make_index(
     """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
     if isinstance(candidates, str):
         raise InputError("candidates is one text; give a list of texts or of Candidate records")
+    if where is not None:
+        check_place("the index", where)
     records = (Candidate(None, one) if isinstance(one, str) else one for one in candidates)
     if str(where).startswith(MILVUS):
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from polyencoder.checks import check_fields, checked_count
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.files import write_text
@@ -87,7 +88,7 @@ class IndexMeta:
         """The description in the text of the file at `path`. Raises CheckpointError as `read` does."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: damaged, not valid JSON ({error}); build the index again") from None
         if not isinstance(values, dict) or "format_version" not in values:
             raise CheckpointError(f"{path}: not the description of an index (no `format_version` in it)")
@@ -103,7 +104,11 @@ class IndexMeta:
             if values.get("vectors") is not None:
                 values["vectors"] = tuple(values["vectors"])
             meta = cls(fingerprints=fingerprints, **values)
+            check_fields(meta)
             check_dtype(meta.dtype)
+            for count in ("dim", "shard_size"):
+                checked_count(count, getattr(meta, count))
+            checked_count("rows", meta.rows, least=0)
             if strange := [name for name in meta.files if not is_file_name(name)]:
                 raise ValueError(f"{strange[0]!r} is no name of a file")
         except (KeyError, TypeError, ValueError, ConfigError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from polyencoder.checks import check_place
 from polyencoder.index.base import Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import Fingerprints
@@ -24,6 +25,7 @@ def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints,
         CheckpointError: if there is no index, it is damaged, or another model made it.
         PolyencoderError: if a server is away.
     """
+    check_place("the index", where)
     if str(where).startswith(MILVUS):
         return MilvusIndex.open(str(where), ranker, attention=attention)
     return FolderIndex.open(where, ranker, attention=attention)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.models import CrossEncoder
@@ -57,8 +58,7 @@ def check_reranker(ranker: TextRanker, *, k: int) -> CrossEncoder:
     """The model that re-ranks. Raises InputError if it is no cross-encoder, or `k`, how many it reads, is below 1."""
     if not isinstance(ranker.model, CrossEncoder):
         raise InputError(f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder")
-    if k < 1:
-        raise InputError(f"rerank_k is {k}; it must be at least 1")
+    checked_count("rerank_k", k)
     return ranker.model
 
 

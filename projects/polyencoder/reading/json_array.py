@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from polyencoder.checks import half_characters
 from polyencoder.errors import InputError
 from polyencoder.extras import require
 from polyencoder.reading.bad import OnBad, raise_it
@@ -44,10 +45,12 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
             chunks = SimpleNamespace(read=file.read1)
             for number, record in enumerate(ijson.items(chunks, "item", use_float=True, buf_size=CHUNK), start=1):
                 where = f"{file.path}, example {number}"
-                if isinstance(record, dict):
-                    yield where, record
-                else:
+                if not isinstance(record, dict):
                     bad(InputError(f"{where}: not a JSON object, but {record!r:.60}"))
+                elif problem := half_characters(record):
+                    bad(InputError(f"{where}: {problem}"))
+                else:
+                    yield where, record
         except DamagedFile as error:
             bad(DamagedFile(f"{error}; example {number} is the last whole one"))
         except ijson.JSONError as error:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyencoder.checks import half_characters
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.reading.bad import OnBad, raise_it
 from polyencoder.reading.delimited import rows
@@ -71,10 +72,12 @@ def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
         except (ValueError, RecursionError) as error:
             bad(InputError(f"{where}: not JSON ({first_line(error)})"))
             continue
-        if isinstance(record, dict):
-            yield where, record
-        else:
+        if not isinstance(record, dict):
             bad(InputError(f"{where}: not a JSON object, but {line:.60}"))
+        elif "\\u" in line and (problem := half_characters(record)):  # JSON writes half of a character as an escape
+            bad(InputError(f"{where}: {problem}"))
+        else:
+            yield where, record
 
 
 def _text(source: Source, *, columns: Sequence[str] | None, bad: OnBad) -> Iterator[tuple[str, Record]]:

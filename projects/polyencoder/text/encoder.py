@@ -8,6 +8,7 @@ from typing import cast
 
 from tokenizers import Tokenizer
 
+from polyencoder.checks import checked_text
 from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
@@ -116,10 +117,15 @@ class TextEncoder:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         encode = self.tokenizer.encode_batch_fast
-        if len(texts) < MANY:
-            found = [encode([text], add_special_tokens=False)[0].ids for text in texts]
-        else:
-            found = [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+        try:
+            if len(texts) < MANY:
+                found = [encode([text], add_special_tokens=False)[0].ids for text in texts]
+            else:
+                found = [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+        except (TypeError, UnicodeEncodeError):  # of what is no text, or half of a character
+            for place, text in enumerate(texts):
+                checked_text(f"text {place}", text)
+            raise
         return [ids or self.empty_ids for ids in found]
 
     def _seen(self, ids: list[int]) -> list[int]:

@@ -6,6 +6,7 @@ passed over, as in DPR's and RocketQA's training, and so can whatever comes near
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class HardNegatives:
     margin: float | None = None
 
     def __post_init__(self) -> None:
+        if self.margin is not None and not math.isfinite(self.margin):
+            raise ConfigError(f"hard negatives: the margin is {self.margin}; it must be a number")
         if self.count < 1:
             raise ConfigError(f"hard negatives: their number is {self.count}; it must be at least 1")
         if not 1 <= self.first_rank <= self.last_rank:

@@ -25,6 +25,8 @@ BAD = {
         "has no candidates of its own, which {flag} batch-all-cands needs; use batch or fixed",
     ),
     "label missing": ({"label_candidates": ["no .", "yes ."]}, {}, "has a label that is not among its 2 candidates"),
+    "half a character in the context": ({"text": "a \ud83d"}, {}, "cannot be read: character 3 of"),
+    "half a character in a candidate": ({"label_candidates": ["fine .", "\ud83d"]}, {}, "cannot be read: character 1"),
 }
 
 

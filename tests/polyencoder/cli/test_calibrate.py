@@ -114,7 +114,7 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
     options = ["calibrate", "--data", path]
     with pytest.raises(ConfigError, match="so it needs --index"):
         call(*options, "--model", tmp_path / "model", "--rerank", tmp_path / "model")
-    with pytest.raises(ConfigError, match="export a hub's model to a folder to calibrate it"):
+    with pytest.raises(ConfigError, match="export a hub's model to a folder first"):
         call(*options, "--model", "nowhere/model")
     with pytest.raises(InputError, match="precision is 90.0; it must be between 0 and 1"):
         call(*options, "--model", tmp_path / "model", "--precision", 90)

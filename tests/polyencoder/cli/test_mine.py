@@ -85,5 +85,5 @@ def test_a_margin_may_leave_nothing(run):
 def test_what_is_refused(run, tmp_path, arguments, pairs, error, message):
     (tmp_path / "out.jsonl").write_text("what was there before\n")
     with pytest.raises(error, match=message):
-        run(*arguments, pairs=pairs)
+        run("--overwrite", *arguments, pairs=pairs)
     assert (tmp_path / "out.jsonl").read_text() == "what was there before\n"

@@ -1,0 +1,198 @@
+"""What callers give in Python: an error that names the argument, whatever is in it; and arrays are lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from polyencoder.checks import (
+    check_fields,
+    check_place,
+    checked_count,
+    checked_device,
+    checked_text,
+    checked_texts,
+    half_characters,
+    unencodable,
+)
+from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.files import check_writable, replacing
+from polyencoder.ranker import Ranker
+
+TEXTS = ["hello there", "i have two dogs", "do you ski ?"]
+HALF = "bad \ud83d"
+
+
+@pytest.fixture(params=["poly", "cross"])
+def ranker(make_ranker, request):
+    return make_ranker(request.param)
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, lambda texts: np.array(texts, dtype=object), dict.fromkeys])
+def test_candidates_of_any_sequence(kind, ranker):
+    given = kind(TEXTS)
+    if isinstance(given, dict):
+        given = given.keys()
+    found = ranker.rank("hi", given)
+    assert found == ranker.rank("hi", TEXTS)
+    assert all(type(one.text) is str for one in found)
+    torch.testing.assert_close(ranker.score(np.array(["hi", "you"]), given), ranker.score(["hi", "you"], TEXTS))
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    ["text", b"text", None, 3, [1], [None], ["a", 2.0], [["a"]], {"a": 1}, {"a"}, range, [b"a"], [HALF], []],
+    ids=str,
+)
+def test_what_are_no_candidates(candidates, ranker):
+    for ask in (ranker.rank, lambda context, texts: ranker.score([context], texts)):
+        with pytest.raises(InputError, match="^(candidate|no candidate)") as error:
+            ask("hi", candidates)
+        assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "context", [None, 3, b"hi", [1], [None], [["hi"]], {"hi": 1}, HALF, ["hi", HALF], "", [], ["", " "]], ids=repr
+)
+def test_what_is_no_context(context, ranker):
+    with pytest.raises(InputError, match="^context 0") as error:
+        ranker.rank(context, TEXTS)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("contexts", ["hi", None, 3, b"hi", {"hi"}])
+def test_what_are_no_contexts(contexts, ranker):
+    with pytest.raises(InputError, match="^contexts is"):
+        ranker.score(contexts, TEXTS)
+
+
+def test_half_a_character_says_where():
+    assert unencodable("fine \U0001f600") is None
+    assert unencodable(HALF).startswith(r"character 5 of 'bad \ud83d' is half of one (a lone surrogate, '\ud83d')")
+    assert half_characters({"a": ["b", {HALF: 1}]}) == half_characters([HALF]) == unencodable(HALF)
+    assert half_characters({"a": ["b", 1, None, "é"]}) is None
+
+
+def test_half_a_character_never_reaches_a_tokenizer(text):
+    for call in (text.ids, text.candidate_ids, text.context_ids):
+        with pytest.raises(InputError, match="text 1: character 5 of"):
+            call(["fine", HALF])
+    with pytest.raises(InputError, match=r"text 0 is 3 \(int\); it must be a text"):
+        text.ids([3])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
+def test_what_is_no_count(value):
+    with pytest.raises(InputError, match="^top_k is .*; it must be at least 1"):
+        checked_count("top_k", value)
+
+
+def test_counts_of_numpy():
+    assert checked_count("n", np.int64(3)) == 3
+    assert checked_texts("texts", np.array(["a"])) == ["a"]
+    assert type(checked_text("text", np.str_("a"))) is str
+
+
+@pytest.mark.parametrize("name", ["nonsense", "meta", "cpu:x", 3.5, "cuda:9999"])
+def test_devices(name, make_model, text):
+    with pytest.raises(ConfigError, match="^device "):
+        checked_device(name)
+    with pytest.raises(ConfigError, match="^device "):
+        Ranker(make_model("bi"), text, device=name)
+
+
+@pytest.mark.parametrize("name", [None, 3, b"x", ["x"]])
+def test_names_of_models(name):
+    with pytest.raises(ConfigError, match="^a model's name is"):
+        Ranker.from_pretrained(name)
+
+
+@pytest.mark.parametrize("name", ["", " ", None, 3, "n" * 300, "a/" + "n" * 300, "a\0b", "\ud83d", "x/" * 3000])
+def test_places(name):
+    with pytest.raises(ConfigError, match="^the index "):
+        check_place("the index", name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n_codes", "4"),
+        ("n_codes", 4.0),
+        ("n_codes", True),
+        ("n_codes", None),
+        ("n_codes", 0),
+        ("output_scaling", float("nan")),
+        ("output_scaling", float("inf")),
+        ("output_scaling", 0.0),
+        ("output_scaling", "1"),
+        ("share_encoders", 1),
+        ("normalize", None),
+        ("reduction", None),
+        ("reduction", ["first"]),
+        ("text", {}),
+        ("backbone", []),
+        ("backbone", {"model_type": 3}),
+    ],
+)
+def test_fields_of_a_configuration(field, value, make_config):
+    config = make_config("poly")
+    with pytest.raises(ConfigError):
+        dataclasses.replace(config, **{field: value})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"text_truncate": "40"}, {"history_size": 1.5}, {"pad_token": None}, {"truncation": 1}, {"surround": "x"}],
+)
+def test_fields_of_a_text_configuration(values):
+    with pytest.raises(ConfigError):
+        TextConfig(**values)
+
+
+def test_types_of_fields():
+    @dataclasses.dataclass
+    class Settings:
+        count: int = 1
+        share: float = 0.5
+        name: str | None = None
+        kind: Literal["a", "b"] = "a"
+
+    Settings.__annotations__ = {"count": int, "share": float, "name": str | None, "kind": Literal["a", "b"]}
+    for good in ({}, {"share": 1}, {"name": "x"}, {"kind": "b"}):
+        check_fields(Settings(**good))
+    for bad in (
+        {"count": 1.0},
+        {"share": True},
+        {"share": float("nan")},
+        {"name": 1},
+        {"kind": "c"},
+        {"count": 10**20},
+    ):
+        with pytest.raises(ConfigError, match=r"^file: \w+ is .*; it must be "):
+            check_fields(Settings(**bad), origin="file")
+
+
+def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp_path):
+    """Its shapes are compared with the weights before there is a model."""
+    make_ranker("bi").save_pretrained(tmp_path)
+    backbone = RankerConfig.from_json((tmp_path / "config.json").read_text(), origin="here").backbone
+    edit_json(tmp_path / "config.json", backbone=backbone | {"hidden_size": 1 << 24, "vocab_size": 1 << 24})
+    with pytest.raises(PolyencoderError, match="the weights do not fit the model"):
+        Ranker.from_pretrained(tmp_path)
+
+
+def test_no_file_takes_the_place_of_a_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="something else than a plain file"), replacing(tmp_path / "pipe"):
+        pytest.fail("nothing is to be written")
+    assert (tmp_path / "pipe").is_fifo()
+    for name in ("pipe", ".", "", "x/" + "n" * 300):
+        with pytest.raises(ConfigError, match="^--out"):
+            check_writable(tmp_path / name if name else "", flag="--out", overwrite=True)
+    assert os.listdir(tmp_path) == ["pipe"]
