@@ -34,7 +34,7 @@ def add_group_arguments(parser: ParlaiParser) -> None:
 def process_group(opt: Opt, place: Place) -> Iterator[Opt]:
     """Join the others; gives the options for this process. Raises as the library's `process_group` does."""
     given = {name: value for name, value in opt.get("override", {}).items() if name not in OF_THE_HOST}
-    with joined(place, given, timeout=opt["group_timeout"], on_cpu=opt["no_cuda"]) as device:
+    with joined(place, given, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
         logging.info(f"{place.count} processes, {dist.get_backend()}")
         gpu = place.local_rank if device.type == "cuda" else -1
         override = {**opt.get("override", {}), "gpu": gpu}  # not the one that a model file remembers
