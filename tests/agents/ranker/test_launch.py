@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from parlai.agents.ranker.group import VARIABLES
+from polyencoder.training.group import VARIABLES
 from parlai.agents.ranker.launch import launch
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
