@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from polyencoder.training.group import VARIABLES
 from parlai.agents.ranker.launch import launch
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.group import VARIABLES
 
 
 def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path):

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.group import VARIABLES
 from parlai.agents.ranker.launch import launch
 from parlai.core.script import superscript_main
 from parlai.scripts.eval_model import EvalModel
@@ -15,6 +14,7 @@ from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError
+from polyencoder.training.group import VARIABLES
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "tfidf"]
 EVIL = "some_module_of_others"
