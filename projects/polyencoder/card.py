@@ -28,6 +28,7 @@ _FLAGS = (
     *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
     *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
 )
+_LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
 _PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
@@ -43,6 +44,10 @@ class Run:
 
     command: str = "parlai train_model"
     """What the options are flags of."""
+    updates: int | None = None
+    """Of the model that was kept, like `examples`."""
+    examples: int | None = None
+    seed: int | None = None
 
     @property
     def task(self) -> str | None:
@@ -63,7 +68,9 @@ def read_run(model_file: str | os.PathLike[str]) -> Run:
             report = _best(stats, metric=opt.get("validation_metric"))
         if isinstance(report, dict) and (chosen := main_measures(report)):
             metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
-    return Run(flags, metrics)
+    best = _best(stats, metric=opt.get("validation_metric")) or stats
+    updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
+    return Run(flags, metrics, updates=updates, examples=examples, seed=opt.get("seed"))
 
 
 def model_card(
@@ -83,10 +90,14 @@ def model_card(
     kind = _KINDS[config.architecture]
     facts: dict[str, Any] = {
         "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
-        "encoder": _encoder(config.backbone),
+        "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
+        "reduction": config.reduction + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
+        "normalization": "vectors of length 1" if config.normalize else "none",
+        "output scaling": f"{config.output_scaling:.4g}",
         "parameters": f"{sum(p.numel() for p in ranker.model.parameters()):,}, kept in {dtype}",
         "context": f"the latest {config.text.longest_context} tokens",
         "candidate": f"the first {config.text.label_truncate} tokens",
+        "trained for": _length(run),
         "ONNX graphs": graphs,
     }
     tags = ["response-selection", "dialogue", f"{config.architecture}-encoder"]
@@ -134,9 +145,16 @@ def _training(run: Run) -> list[str]:
     return ["## Training", _table((f"flag of `{run.command}`", "value"), rows)]
 
 
-def _encoder(backbone: Mapping[str, Any]) -> str:
+def _length(run: Run) -> str:
+    known = {"updates": run.updates, "examples": run.examples}
+    parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
+    return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
+
+
+def _encoder(backbone: Mapping[str, Any], *, name: str | None) -> str:
     layers, dim = backbone.get("num_hidden_layers"), backbone.get("hidden_size")
-    return f"{backbone['model_type']}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
+    kind = f"{name}: {backbone['model_type']}" if name else backbone["model_type"]
+    return f"{kind}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
 
 
 def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -83,6 +83,30 @@ def test_nothing_is_known(model_file, content):
     assert read_run(model_file) == Run()
 
 
+def test_how_long_the_model_that_was_kept_was_trained(model_file):
+    write(model_file, ".opt", {"validation_metric": "accuracy", "seed": 7})
+    reports = [{"accuracy": a, "train_steps": n, "total_exs": 32 * n} for a, n in ((0.2, 10), (0.5, 20), (0.4, 30))]
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5, "train_steps": 35})
+    run = read_run(model_file)
+    assert (run.updates, run.examples, run.seed) == (20, 640, 7)
+    write(model_file, ".trainstats", {"train_steps": 35})  # no validation
+    assert (read_run(model_file).updates, read_run(model_file).examples) == (35, None)
+
+
+def test_the_facts_of_a_sentence_encoder(make_ranker):
+    ranker = make_ranker("bi", reduction="mean", normalize=True, output_scaling=4.47)
+    run = Run({"backbone": "all-MiniLM-L6-v2"}, updates=1200, examples=38_400, seed=7)
+    lines = model_card(ranker, name="m", run=run).splitlines()
+    for line in (
+        "| encoder | all-MiniLM-L6-v2: bert, 2 layers, 16 dimensions, 320 tokens |",
+        "| reduction | mean |",
+        "| normalization | vectors of length 1 |",
+        "| output scaling | 4.47 |",
+        "| trained for | 1,200 updates, 38,400 examples, seed 7 |",
+    ):
+        assert line in lines
+
+
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_the_card(make_ranker, architecture):
     ranker = make_ranker(architecture)

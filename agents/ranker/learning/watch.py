@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -16,10 +18,12 @@ from parlai.core.metrics import Metric, dict_report
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_primary_worker, num_workers
+from torch import Tensor
 
 from polyencoder.data.epochs import EPOCH_EXAMPLES
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation.names import current_name, main_measures, summary
+from polyencoder.evaluation.names import current_name, main_measures, number_of_candidates, summary
 
 # what the line and the curve call the numbers that ParlAI's reports have
 IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}
@@ -32,6 +36,7 @@ class WatchedAgent(ResumableAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self.curve = Curve()
         self._measures: dict[str, float] = {}  # of the best validation
+        self._counts: list[float] = []  # mean candidates of each batch since the curve's last point
         self._before = Progress()
         self._examples = 0
         self._epoch: int | None = None
@@ -78,11 +83,18 @@ class WatchedAgent(ResumableAgent):
                 self._show(self._line)
         return output
 
+    def record(self, scores: Tensor, losses: Tensor, pool: CandidatePool) -> None:
+        super().record(scores, losses, pool)
+        if self._is_watched:
+            self._counts.append(fmean(pool.counts(len(losses))))
+
     def report(self) -> dict[str, Metric]:
         """ParlAI asks for it when it logs: a point of the curve."""
         report: dict[str, Metric] = super().report()
         if self._is_watched and self.is_training:
-            self.curve.add("training", self._number_training_updates, _renamed(report, IN_TRAINING))
+            among = {"among": fmean(self._counts) if self._counts else None}
+            self._counts.clear()
+            self.curve.add("training", self._number_training_updates, _renamed(report, IN_TRAINING) | among)
         return report
 
     def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
@@ -93,7 +105,8 @@ class WatchedAgent(ResumableAgent):
             self._measures = measures
         if is_primary_worker():
             logging.info(f"validation after {self._number_training_updates:,} updates: {summary(measures)}")
-        self.curve.add("validation", self._number_training_updates, _renamed(metrics_dict, IN_VALIDATION))
+        among = {"among": number_of_candidates(measures)}
+        self.curve.add("validation", self._number_training_updates, _renamed(metrics_dict, IN_VALIDATION) | among)
         self._rate.pause()
 
     def _name_validation_metric(self, report: dict[str, Any]) -> None:
@@ -149,8 +162,9 @@ class WatchedAgent(ResumableAgent):
 
     def _draw(self) -> None:
         path = f"{self.opt['model_file']}.png"
+        name = "/".join(Path(self.opt["model_file"]).parts[-2:])
         try:
-            self.curve.draw(path)
+            self.curve.draw(path, title=f"{name}: {self.opt['model']} on {self.opt['task']}")
         except ConfigError as error:
             logging.info(f"no curve is drawn: {error}")
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["current_name", "main_measures", "parse_hits_at", "recall_name", "summary"]
+__all__ = ["current_name", "main_measures", "number_of_candidates", "parse_hits_at", "recall_name", "summary"]
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
@@ -40,6 +40,11 @@ def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]
     names += [name for name in numbers if _MRR.fullmatch(name)] + ["loss"]
     return {name.replace("mrr", "MRR"): numbers[name] for name in names if name in numbers}
+
+
+def number_of_candidates(measures: Mapping[str, Any]) -> int | None:
+    """How many candidates each example had, as the names of `main_measures` say; None if that is not known."""
+    return next((int(match[1]) for name in measures if (match := _RECALL.fullmatch(name))), None)
 
 
 def summary(measures: Mapping[str, float]) -> str:

@@ -24,6 +24,7 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from PIL import Image
 
+from polyencoder.checkpoint import read_states
 from polyencoder.errors import ConfigError
 
 OPTIONS = {"model": "biencoder", "task": "selection:jsonl", "loglevel": "info", "dict_maxtokens": 300, "batchsize": 4}
@@ -124,20 +125,21 @@ def test_a_curve_is_a_picture(tmp_path):
     assert not curve
     for updates in range(0, 100, 10):
         curve.add("training", updates, {"loss": 1 / (updates + 1), "R@1": None, "learning rate": 1e-3})
-    curve.add("validation", 50, {"loss": 0.5, "R@1": 0.1})
-    curve.draw(str(tmp_path / "model.png"))
+    curve.add("validation", 50, {"loss": 0.5, "R@1": 0.1, "among": 20})
+    curve.draw(str(tmp_path / "model.png"), title="a run")
     with Image.open(tmp_path / "model.png") as image:
         assert image.format == "PNG"
         assert min(image.size) > 500
         assert len(image.getcolors(1_000_000)) > 10
     assert Curve(json.loads(json.dumps(curve.points))).points == curve.points
+    assert [curve.label(kind) for kind in curve.points] == ["training", "validation, among 20 candidates"]
 
 
 def test_without_its_extra_a_curve_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[plot\]'"):
-        Curve().draw(str(tmp_path / "model.png"))
+        Curve().draw(str(tmp_path / "model.png"), title="a run")
     assert not list(tmp_path.iterdir())
 
 
@@ -205,6 +207,9 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
     assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in found)
     assert any(line.startswith("new best R@1/3: ") for line in lines)
     model = tmp_path / "model"
+    points = read_states(model)["training"]["curve"]
+    assert {point["among"] for point in points["validation"]} == {3}
+    assert {point["among"] for point in points["training"]} == {4}
     best = max(found, key=lambda line: float(re.search(r"R3@1 ([\d.]+)", line)[1]))
     updates, _, measures = best.removeprefix("validation after ").partition(" updates: ")
     assert lines[-3:] == [
