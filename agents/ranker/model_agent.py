@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
@@ -40,6 +41,7 @@ from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
+from polyencoder.importing.options import read_options
 from polyencoder.models import RankerModel, build_model, freeze
 from polyencoder.precision import why_bf16_gains_nothing
 from polyencoder.safe_load import plain_numbers
@@ -109,11 +111,8 @@ class RankerModelAgent(TorchRankerAgent):
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
         if path:
-            if not self._is_finetune and self._should_initialize_optimizer() and is_parlai_model(path):
-                raise CheckpointError(
-                    f"--model-file {path} is ParlAI's own model, which training would overwrite: give a new "
-                    f"--model-file, and start from this one with --init-model {path}"
-                )
+            if not self._is_finetune and self._should_initialize_optimizer() and _is_in_loop(opt, path):
+                self.refuse_to_overwrite()
             origin = f"{'--init-model' if self._is_finetune else '--model-file'} {path}"
             self._checkpoint = read_ranker_file(path)
             pooling = pooling_of_checkpoint(self._checkpoint[0], self.architecture)
@@ -145,6 +144,15 @@ class RankerModelAgent(TorchRankerAgent):
         if opt.get("compile") and self._should_initialize_optimizer():
             compile_encoders(model, device="cuda" if self.use_cuda else "cpu")
         return model
+
+    def refuse_to_overwrite(self) -> None:
+        """Raise CheckpointError if what is learnt would be saved over a model that ParlAI's own agents trained."""
+        path = self.opt.get("model_file")
+        if path and is_parlai_model(path):
+            raise CheckpointError(
+                f"--model-file {path} is ParlAI's own model, which training would overwrite: give a new --model-file, "
+                f"and start from this one with --init-model {path}"
+            )
 
     def load(self, path: str) -> dict[str, Any]:
         """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
@@ -212,3 +220,14 @@ class RankerModelAgent(TorchRankerAgent):
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()
         elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0
             self._number_training_updates = states.get("number_training_updates", 0)
+
+
+def _is_in_loop(opt: Opt, path: str) -> bool:
+    """Whether this is a training, by what ParlAI's training loop alone sets; in vain where the model's options have it.
+
+    `--datatype train` does not say so: in `parlai eval_model` it is there too, from the model's options.
+    """
+    file = Path(f"{path}.opt")
+    return bool(opt.get("load_from_checkpoint")) and not (
+        file.is_file() and read_options(file).get("load_from_checkpoint")
+    )

@@ -40,6 +40,8 @@ class LearningAgent(JointAgent):
         usable = batch.text_vec is not None
         if not usable and not is_distributed():
             return None
+        if not self.has_learnt:
+            self.refuse_to_overwrite()
         self.forget_vectors()
         self.model.train()
         self.zero_grad()

@@ -272,6 +272,23 @@ def test_training_on_parlais_own_file_is_refused(theirs, task):
     assert digests(source) == before
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_commands_whose_datatype_is_that_of_the_training(marked, copy, make_agent, respond, labels, task):
+    """`parlai eval_model` on the command line takes `--datatype train` from the model's options; so do others.
+
+    Published models' options say besides what else only a training loop says.
+    """
+    path = copy("polyencoder")
+    opt = json.loads(path.with_suffix(".opt").read_bytes())
+    path.with_suffix(".opt").write_text(json.dumps(opt | ({"load_from_checkpoint": True} if marked else {})))
+    agent = make_agent("polyencoder", model_file=path, datatype="train", load_from_checkpoint=marked)
+    assert respond(agent, episode("where is the cat ?", candidates=labels))[0]["text"] in labels
+    before = digests(path)
+    with pytest.raises(CheckpointError, match="start from this one with --init-model"):
+        TrainModel.main(model="polyencoder", model_file=str(path), num_epochs=1.0, loglevel="error", **task)
+    assert digests(path).items() >= before.items()  # a marked one has begun to train: there is a record of it
+
+
 def test_lengths_may_be_given(theirs, make_agent):
     path = theirs("polyencoder")
     assert make_agent("polyencoder", model_file=path, datatype="valid").dict.text.config.text_truncate == 14
