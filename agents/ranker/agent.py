@@ -28,7 +28,7 @@ from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import best
-from polyencoder.text import TokenBatch
+from polyencoder.text import TokenBatch, same
 
 
 class RankerAgent(WatchedAgent):
@@ -202,7 +202,7 @@ class RankerAgent(WatchedAgent):
         sayable = found
         if self._blocks_repeats():
             sayable = [
-                [pair for pair in pairs if pair[0] not in lines] or pairs
+                [pair for pair in pairs if same(pair[0]) not in lines] or pairs
                 for pairs, lines in zip(found, batch.said, strict=True)
             ]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]

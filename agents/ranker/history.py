@@ -9,7 +9,7 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
 from polyencoder.data.epochs import EARLIER
-from polyencoder.text import persona_lines
+from polyencoder.text import lines_of, persona_lines
 
 
 class RankerHistory(History):
@@ -58,5 +58,5 @@ class RankerHistory(History):
         return self.dict.text.context_ids(turns) if turns else None
 
     def lines(self) -> set[str]:
-        """Every line that was said: what repeat blocking does not say again."""
-        return {line for text in self.history_raw_strings for line in text.split("\n")}
+        """Every line that was said, as `same` gives it: what repeat blocking does not say again."""
+        return lines_of(self.history_raw_strings)

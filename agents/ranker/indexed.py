@@ -84,6 +84,7 @@ class IndexedAgent(RankerAgent):
             top_k=min(self.opt["index_top_k"], len(index)) or None,
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
             rerank_k=self.opt["rerank_k"],
+            keep_turns=not self.opt["repeat_blocking_heuristic"],
         )
 
     def _calibration(self) -> Calibration | None:
@@ -92,7 +93,7 @@ class IndexedAgent(RankerAgent):
     # ---- answering
 
     def reads_turns(self) -> bool:
-        return super().reads_turns() or bool(self.opt.get("rerank"))
+        return super().reads_turns() or bool(self.opt.get("index"))  # what was said, and what a cross-encoder reads
 
     def eval_step(self, batch: Batch) -> Output | None:
         if self.eval_candidates != SOURCE or batch.text_vec is None:
@@ -102,13 +103,14 @@ class IndexedAgent(RankerAgent):
         self.model.eval()
         with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
-        before = dict(searcher.seconds)
+        before, left_out = dict(searcher.seconds), searcher.left_out
         hits = searcher.find(contexts, batch.turns)
         found = [distinct(some) for some in hits]
         for step in ("search", "rerank"):
             if step in before:
                 spent = 1000 * (searcher.seconds[step] - before[step])
                 self.global_metrics.add(f"{step}_ms", AverageMetric(spent, len(found)))
+        self.global_metrics.add("own_turns", AverageMetric(searcher.left_out - left_out, len(found)))
         metrics = None
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k

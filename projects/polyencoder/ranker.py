@@ -261,6 +261,7 @@ class Ranker(Scorer):
         rerank: Ranker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
+        keep_turns: bool = False,
     ) -> list[Hit]:
         """The best candidates of an index for a context, best first.
 
@@ -276,6 +277,8 @@ class Ranker(Scorer):
             rerank_k: at least so many are searched for, if there are so many.
             min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
                 cross-encoder's calibration.
+            keep_turns: also give candidates that equal a turn of the context, up to case and white space, which else
+                are left out: an index of what people say has the question, too, and nothing is more like it.
 
         Raises:
             InputError: the context is empty, `top_k` is below 1, or `rerank` is no
@@ -292,6 +295,7 @@ class Ranker(Scorer):
             rerank=rerank,
             rerank_k=rerank_k,
             min_probability=min_probability,
+            keep_turns=keep_turns,
         )[0]
 
     def search_many(
@@ -305,6 +309,7 @@ class Ranker(Scorer):
         rerank: Ranker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
+        keep_turns: bool = False,
     ) -> list[list[Hit]]:
         """`search` for many contexts at once, which takes less time than one after the other."""
         if isinstance(contexts, str):
@@ -318,6 +323,7 @@ class Ranker(Scorer):
             reranker=rerank,
             rerank_k=rerank_k,
             min_probability=min_probability,
+            keep_turns=keep_turns,
         )
         return searcher(contexts)
 

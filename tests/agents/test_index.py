@@ -18,6 +18,7 @@ from polyencoder.index import Candidate, Hit
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.open import open_index
 
+ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
 MODELS = ["biencoder", "polyencoder"]
 
@@ -57,6 +58,25 @@ def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, r
     assert said == chat(copy_of(model), fixed_candidates_path=str(candidates_file), **options)
     assert said[1] == "my owl is here ."
     assert (said[2] != said[1]) == repeat_blocking_heuristic
+
+
+def test_questions_among_the_answers(trained, evaluate, labels, tmp_path):
+    """An index of all that is said in the task: what was just said is no answer to itself, unless it may be.
+
+    In a third of the examples the label was said before, too.
+    """
+    path, _ = trained("biencoder")
+    questions = [f"where is the {animal} ?" for animal in ANIMALS] + [
+        f"tell me , is the {animal} with you ?" for animal in ANIMALS
+    ]
+    Ranker.from_pretrained(path, device="cpu").index([*labels, *(q.upper() for q in questions)], tmp_path / "all")
+    options = {"index": str(tmp_path / "all"), "index_top_k": 24}
+    kept, left = (evaluate(path, **options, repeat_blocking_heuristic=block) for block in (False, True))
+    assert kept["own_turns"] == 0
+    assert kept["R24@1"] == 1
+    assert left["own_turns"] > 1 / 3
+    assert left["R24@1"] == pytest.approx(2 / 3, abs=1e-4)
+    assert left["accuracy"] == left["hits@1"] == left["R24@1"]
 
 
 @pytest.mark.parametrize("faiss", [None, "flat"])

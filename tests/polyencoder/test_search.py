@@ -96,6 +96,56 @@ def test_re_ranking(ranker, make_ranker, sentences, top_k, rerank_k):
     assert [hit.text for hit in hits] == [*best, *first[rerank_k:]][:top_k]
 
 
+class TestTurnsOfTheContext:
+    """Candidates that were said already: the first would answer each context with itself."""
+
+    SAID = ("Do you ski ?", "no ,  i have two dogs .", "you are welcome")
+
+    @pytest.fixture
+    def index(self, ranker, sentences):
+        again = [Candidate(f"twin {i}", self.SAID[0].upper() + " " * i, {"said": True}) for i in range(30)]
+        fresh = [Candidate(str(i), text, {"said": False}) for i, text in enumerate(sentences)]
+        said = [Candidate(f"said {i}", text, {"said": True}) for i, text in enumerate(self.SAID)]
+        return ranker.index([*again, *fresh, *said])
+
+    @pytest.mark.parametrize("exactness", ["exact", "certified", None])
+    @pytest.mark.parametrize("top_k", [1, 3, 50])
+    def test_are_left_out_and_counted(self, ranker, index, exactness, top_k):
+        pytest.importorskip("faiss")
+        index.build_faiss("flat")
+        contexts = [["do you ski ?\nNO , i have two dogs ."], "thank you", ["  ", "You  are WELCOME"]]
+        searcher = Searcher(ranker, index, top_k=top_k, exactness=exactness)
+        everything = ranker.search_many(contexts, index, top_k=len(index), exactness="exact", keep_turns=True)
+        said = [{f"twin {i}" for i in range(30)} | {"said 0", "said 1"}, set(), {"said 2"}]
+        expected = [[hit for hit in hits if hit.id not in out] for hits, out in zip(everything, said, strict=True)]
+        found = searcher(contexts)
+        assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits[:top_k]] for hits in expected]
+        better = [
+            sum(hit.id in out for hit in hits[: hits.index(wanted[:top_k][-1])])
+            for hits, wanted, out in zip(everything, expected, said, strict=True)
+        ]
+        assert searcher.left_out == sum(better)
+        assert ranker.search_many(contexts, index, top_k=top_k, exactness=exactness) == found
+        if exactness:
+            assert {hit.found for hits in found for hit in hits} <= {"exact", exactness}
+
+    def test_among_those_of_a_filter(self, ranker, index):
+        assert ranker.search(self.SAID, index, filter={"said": True}) == []
+        assert len(ranker.search(self.SAID, index, filter={"said": False}, top_k=40)) == 8
+
+    def test_are_not_read_again(self, ranker, index, make_ranker):
+        hits = ranker.search(self.SAID, index, top_k=5, rerank=make_ranker("cross"), rerank_k=4)
+        assert all(hit.metadata == {"said": False} for hit in hits)
+        assert [hit.rerank_score is None for hit in hits] == [False] * 4 + [True]
+
+    def test_milvus(self, ranker, index, tmp_path):
+        pytest.importorskip("milvus_lite")
+        there = ranker.search_many([self.SAID], index, top_k=41, keep_turns=True)[0]
+        milvus = ranker.index((Candidate(*hit[:2], hit.metadata) for hit in there), f"milvus:{tmp_path}/said.db")
+        found = [ranker.search(self.SAID, one, top_k=3) for one in (index, milvus)]
+        assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in found[0]]] * 2
+
+
 def test_the_steps_are_timed(ranker, make_ranker, sentences):
     searcher = Searcher(ranker, ranker.index(sentences), reranker=make_ranker("cross"))
     searcher([CONTEXT, "hello"])

@@ -22,6 +22,7 @@ __all__ = ["Bin", "Fit", "Reliability", "fit", "reliability"]
 _FOLDS = 5
 _BINS = 10
 _FEWEST_EXAMPLES = 10
+_LEAST_RIGHT = 0.01  # of first candidates: of fewer nothing can be told
 _FEWEST_ANSWERS = 10  # of which a precision is measured
 
 
@@ -71,7 +72,8 @@ def fit(
         precision: find the threshold from which on this share of the answers is right.
 
     Raises:
-        InputError: there are too few examples, a share is not between 0 and 1, or the scores are no better than chance.
+        InputError: there are too few examples, a share is not between 0 and 1, or the model finds the right candidate
+            in almost no case, or no better than chance.
     """
     for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
         if share is not None and not 0 < share < 1:
@@ -79,6 +81,12 @@ def fit(
     if len(observations) < _FEWEST_EXAMPLES:
         raise InputError(
             f"{len(observations)} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}"
+        )
+    first = int((observations.right == 0).sum())
+    if first < _LEAST_RIGHT * len(observations):
+        raise InputError(
+            f"the right answer comes first in {first:,} of {len(observations):,} examples: too few to tell when an "
+            "answer is right; are the responses among the candidates, word by word, and is it this model's data?"
         )
     fold = torch.arange(len(observations)) % _FOLDS
     after = torch.empty(2, len(observations), dtype=torch.float64)

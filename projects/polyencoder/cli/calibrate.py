@@ -11,13 +11,12 @@ from polyencoder.calibration import DEPTH, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
-from polyencoder.cli.options import Device, Model, load
+from polyencoder.cli.options import Device, KeepTurns, Model, left_out, load
 from polyencoder.errors import ConfigError
 from polyencoder.files import check_writable
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.online import there
-from polyencoder.ranker import Ranker
 from polyencoder.reading.examples import Example, read_examples
 
 __all__ = ["calibrate"]
@@ -38,6 +37,7 @@ def calibrate(
     index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
     rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    keep_turns: KeepTurns = False,
     unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
     device: Device = None,
@@ -58,10 +58,19 @@ def calibrate(
     examples = read_examples(data, with_candidates=index is None)
     ranker = load(model, device=device, backend="torch")
     reranker = load(rerank, device=device, backend="torch") if rerank else None
+    searcher = None
     if index is None:
         observations = observe(ranker, examples)
     else:
-        observations = observe_search(_searcher(ranker, index, reranker, rerank_k=rerank_k), examples)
+        searcher = Searcher(
+            ranker,
+            open_index(index, ranker),
+            top_k=DEPTH + 1,
+            reranker=reranker,
+            rerank_k=rerank_k,
+            keep_turns=keep_turns,
+        )
+        observations = observe_search(searcher, examples)
     ordering = reranker or ranker
     fitted = fit(
         observations,
@@ -71,12 +80,9 @@ def calibrate(
     )
     fitted.calibration.save(calibrated)
     typer.echo(_report(fitted, examples, unanswerable=unanswerable))
+    if searcher is not None and (said := left_out(searcher)):
+        typer.echo(said)
     typer.echo(f"{calibration_file(calibrated)}: written")
-
-
-def _searcher(ranker: Ranker, where: str, reranker: Ranker | None, *, rerank_k: int) -> Searcher:
-    index = open_index(where, ranker)
-    return Searcher(ranker, index, top_k=min(DEPTH + 1, len(index)), reranker=reranker, rerank_k=rerank_k)
 
 
 def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str:

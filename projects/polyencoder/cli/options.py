@@ -8,9 +8,10 @@ from typing import Annotated, cast
 import torch
 import typer
 
+from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Backend, Ranker
 
-__all__ = ["BackendName", "Device", "IndexPath", "MinProbability", "Model", "load"]
+__all__ = ["BackendName", "Device", "IndexPath", "KeepTurns", "MinProbability", "Model", "left_out", "load"]
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
@@ -23,6 +24,12 @@ IndexPath = Annotated[
     str, typer.Option("--index", "-i", help="The index: its folder, or milvus: and the address of a server or file.")
 ]
 
+KeepTurns = Annotated[
+    bool,
+    typer.Option(
+        "--keep-turns", help="Also give candidates that equal a turn of their context, up to case and white space."
+    ),
+]
 MinProbability = Annotated[
     str | None,
     typer.Option(
@@ -37,3 +44,10 @@ def load(model: str, *, device: str | None, backend: str) -> Ranker:
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return Ranker.from_pretrained(model, device=device, backend=cast("Backend", backend))  # which checks the name
+
+
+def left_out(searcher: Searcher) -> str | None:
+    """What is said of candidates that were turns of their contexts."""
+    if searcher.left_out == 0:
+        return None
+    return f"left out {searcher.left_out:,} candidates that are turns of their own contexts (--keep-turns keeps them)"

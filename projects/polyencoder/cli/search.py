@@ -10,7 +10,7 @@ import typer
 
 from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.contexts import Question, in_batches, read_questions
-from polyencoder.cli.options import BackendName, Device, IndexPath, MinProbability, Model, load
+from polyencoder.cli.options import BackendName, Device, IndexPath, KeepTurns, MinProbability, Model, left_out, load
 from polyencoder.errors import InputError
 from polyencoder.index.base import Filter, Found, Hit
 from polyencoder.index.open import open_index
@@ -53,6 +53,7 @@ def search(
     rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
     min_probability: MinProbability = None,
+    keep_turns: KeepTurns = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each context, one a line.")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="Say on standard error how long each step took.")] = False,
     batch_size: Annotated[int, typer.Option(help="Contexts that are answered together.", min=1)] = 32,
@@ -75,6 +76,7 @@ def search(
         reranker=load(rerank, device=device, backend="torch") if rerank else None,
         rerank_k=rerank_k,
         min_probability=min_probability,
+        keep_turns=keep_turns,
     )
     nothing = "no candidate passes the filter" if min_probability is None else "no candidate is probable enough"
     for batch in in_batches(questions, batch_size):
@@ -82,6 +84,8 @@ def search(
             typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits, nothing))
     if searcher.contexts == 0:
         raise InputError(f"{contexts}: no context in it" if contexts != "-" else "no context on standard input")
+    if said := left_out(searcher):
+        typer.echo(f"polyencoder: {said}", err=True)
     if timing:
         typer.echo(_timing(searcher), err=True)
 

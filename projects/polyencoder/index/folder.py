@@ -115,6 +115,8 @@ class FolderIndex(Index):
         self, state: State, contexts: ContextEncoding, *, top_k: int, filter: Filter | None, exactness: Found | None
     ) -> list[list[Hit]]:
         top_k = checked_top_k(top_k, available=len(state.catalogue))
+        if top_k == 0:
+            return [[] for _ in range(contexts.batch_size)]
         allowed = state.allowed_rows(filter)
         if exactness == "exact" or state.meta.faiss is None:
             scores, rows = scan(contexts, state.vectors, top_k=top_k, allowed=allowed, attention=self.attention)

@@ -14,6 +14,7 @@ from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, c
 from polyencoder.index.rerank import check_reranker, rerank
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text import lines_of, same
 
 __all__ = ["TOP_K", "Searcher"]
 
@@ -26,6 +27,7 @@ class Searcher:
     Attributes:
         seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
         contexts: how many were answered.
+        left_out: how many better candidates than those that were given were turns of their contexts.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Searcher:
         reranker: CalibratedRanker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
+        keep_turns: bool = False,
     ) -> None:
         """See `Ranker.search` for the settings and errors."""
         if len(index) == 0:
@@ -53,11 +56,12 @@ class Searcher:
         self.reranker = reranker
         self.top_k = checked_top_k(TOP_K if top_k is None else top_k, available=len(index))
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
-        self.contexts = 0
+        self.contexts = self.left_out = 0
         self._ranker = ranker
         self._filter = filter
         self._exactness = exactness
         self._rerank_k = rerank_k
+        self._keep_turns = keep_turns
         self.calibration = ranker.calibration if reranker is None else reranker.calibration
         self._least = least_probability(self.calibration, min_probability)
         self._among: int | None = None
@@ -78,15 +82,17 @@ class Searcher:
         return self.find(encoded, contexts)
 
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
-        """The same of contexts that are encoded already; their texts are for the cross-encoder."""
+        """The same of contexts that are encoded already.
+
+        Their texts say what was said already, and are read by the cross-encoder.
+        """
         wanted = self.top_k
         if self.calibration is not None:
             wanted = max(wanted, DEPTH)
         if self.reranker is not None:
             wanted = max(wanted, self._rerank_k)
-        wanted = min(wanted, len(self.index))
         with self._timed("search"):
-            hits = self.index.search(encoded, top_k=wanted, filter=self._filter, exactness=self._exactness)
+            hits = self._search(encoded, contexts, wanted)
         if self.reranker is not None:
             with self._timed("rerank"):
                 hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
@@ -94,6 +100,24 @@ class Searcher:
             hits = [self._probable(found, self.calibration) for found in hits]
         self.contexts += len(hits)
         return [found[: self.top_k] for found in hits]
+
+    def _search(self, encoded: ContextEncoding, contexts: Sequence[Context], wanted: int) -> list[list[Hit]]:
+        """The best candidates that are no turns of their contexts. Of the best of all, so that certificates hold."""
+        said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
+        asked = wanted + max(map(len, said), default=0)
+        while True:
+            found = self.index.search(encoded, top_k=asked, filter=self._filter, exactness=self._exactness)
+            kept = [
+                [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
+            ]
+            # an index may have a text several times, so that more must be asked for
+            if all(len(new) >= wanted or len(old) < asked for new, old in zip(kept, found, strict=True)):
+                break
+            asked *= 2
+        for new, old in zip(kept, found, strict=True):
+            last = new[: self.top_k][-1:]
+            self.left_out += (old.index(last[0]) + 1 if last else len(old)) - len(new[: self.top_k])
+        return [new[:wanted] for new in kept]
 
     def _probable(self, hits: list[Hit], calibration: Calibration) -> list[Hit]:
         """The hits with their probability; those that are too improbable are left out.

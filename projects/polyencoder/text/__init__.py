@@ -2,6 +2,7 @@
 
 from polyencoder.text.context import join_tokens, join_turns, latest_utterances, persona_lines, surround
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
+from polyencoder.text.same import lines_of, same
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import (
     TurnSeparator,
@@ -18,9 +19,11 @@ __all__ = [
     "join_tokens",
     "join_turns",
     "latest_utterances",
+    "lines_of",
     "pad",
     "persona_lines",
     "read_tokenizer",
+    "same",
     "separate_turns",
     "special_tokens",
     "surround",

@@ -17,6 +17,7 @@ from polyencoder.index.base import Hit, Index
 from polyencoder.index.meta import separable
 from polyencoder.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text import same
 
 __all__ = ["HardNegatives", "Miner", "parse_ranks"]
 
@@ -118,11 +119,6 @@ def wrong_hits(hits: Sequence[Hit], right: Collection[str]) -> list[Hit]:
     for hit in hits:
         wrong.setdefault(same(hit.text), hit)
     return [hit for text, hit in wrong.items() if text not in right]
-
-
-def same(text: str) -> str:
-    """Equal for texts that are the same answer but for case and white space."""
-    return " ".join(text.casefold().split())
 
 
 def parse_ranks(text: str) -> tuple[int, int]:

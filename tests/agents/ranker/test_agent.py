@@ -145,7 +145,7 @@ def test_top_k_sampling_chooses_among_the_best(with_fixed, respond):
 def test_each_example_blocks_what_was_said_in_its_own_dialogue(model, with_fixed, respond, labels):
     agent = with_fixed(model, repeat_blocking_heuristic=True, cap_num_predictions=3)
     episodes = [
-        [{"text": "hello", "eval_labels": labels[:1]}, {"text": f"and then ?\n{labels[1]}"}],
+        [{"text": "hello", "eval_labels": labels[:1]}, {"text": f"and then ?\n{labels[1].upper()} "}],
         [QUESTION],
         [{"text": labels[2], "eval_labels": labels[3:4]}, {"text": labels[4], "eval_labels": labels[5:6]}, QUESTION],
     ]

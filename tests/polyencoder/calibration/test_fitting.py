@@ -149,5 +149,8 @@ def test_what_cannot_be_fitted():
     with pytest.raises(InputError, match="all scores are the same"):
         fit(Observations(torch.zeros(20, 4).double(), seen.right, seen.among), fingerprint="x")
     last = Observations(seen.scores, torch.full_like(seen.right, 3), seen.among)
+    with pytest.raises(InputError, match="the right answer comes first in 0 of 20 examples: too few to tell"):
+        fit(last, fingerprint="x")
+    last.right[0] = 0
     with pytest.raises(InputError, match="no better than chance"):
         fit(last, fingerprint="x")

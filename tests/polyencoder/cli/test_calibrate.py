@@ -90,6 +90,25 @@ def test_an_index_is_searched(ranker, write, texts, tmp_path):
         call("search", *asked, "--min-probability", "auto")
 
 
+def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
+    """A bi-encoder whose towers are alike finds nothing nearer to a question than the question."""
+    ranker = make_ranker("bi", share_encoders=True, normalize=True)
+    ranker.save_pretrained(tmp_path / "model")
+    index = ranker.index(texts, tmp_path / "index")
+    rows = []
+    for i, text in enumerate(texts[:60]):
+        first = ranker.search(text, index, top_k=1)[0].text
+        rows.append({"context": text.upper(), "response": first if i % 4 else texts[i - 7]})
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--model", tmp_path / "model", "--index", tmp_path / "index", "--data", tmp_path / "examples.jsonl"]
+    with pytest.raises(InputError, match=r"the right answer comes first in 0 of 60 examples"):
+        call("calibrate", *options, "--keep-turns")
+    assert not (tmp_path / "model" / "calibration.json").exists()
+    said = call("calibrate", *options)
+    assert "the first candidate is right in 7" in said
+    assert "candidates that are turns of their own contexts (--keep-turns keeps them)" in said
+
+
 def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     cross = make_ranker("cross")

@@ -118,6 +118,18 @@ def test_nothing_passes_the_filter(run):
     assert shown == "> hello\n  no candidate passes the filter\n"
 
 
+def test_turns_of_the_context(run, sentences):
+    said = ["--context", sentences[2].upper(), "--context", "well", "--json"]
+    shown = run(*said)
+    assert sentences[2] not in {hit["text"] for hit in json.loads(shown.stdout)["hits"]}
+    assert shown.stderr.endswith(
+        "left out 1 candidates that are turns of their own contexts (--keep-turns keeps them)\n"
+    )
+    kept = run(*said, "--keep-turns")
+    assert sentences[2] in {hit["text"] for hit in json.loads(kept.stdout)["hits"]}
+    assert "left out" not in kept.stderr
+
+
 @pytest.mark.parametrize(("exactness", "found"), [("exact", {"exact"}), ("certified", {"certified", "exact"})])
 def test_exactness(ask, folder, ranker, exactness, found):
     pytest.importorskip("faiss")
