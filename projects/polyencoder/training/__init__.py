@@ -1,1 +1,22 @@
 """Learning: from the scores of a batch to the gradients of a model. Nothing of it knows ParlAI."""
+
+from __future__ import annotations
+
+from polyencoder.data.collator import TrainingExample
+from polyencoder.training.config import TrainingConfig
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.run import RunReport, train_ranker
+from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.settings import RunSettings
+from polyencoder.training.trainer import Trainer
+
+__all__ = [
+    "OptimizerConfig",
+    "RunReport",
+    "RunSettings",
+    "ScheduleConfig",
+    "Trainer",
+    "TrainingConfig",
+    "TrainingExample",
+    "train_ranker",
+]
