@@ -55,6 +55,8 @@ class RankerModelAgent(TorchRankerAgent):
     """ParlAI's ranker agent around a model of the library."""
 
     architecture: ClassVar[Architecture]
+    planned_updates: int | None = None
+    """How many updates the training run has, if it is one and anybody knows."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -215,7 +217,9 @@ class RankerModelAgent(TorchRankerAgent):
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
         optimizer = self.optimizer.optimizer if self.fp16 else self.optimizer
         states = states or {}
-        self.scheduler = build_schedule(self.opt, optimizer, states, hard_reset=hard_reset)
+        self.scheduler = build_schedule(
+            self.opt, optimizer, states, hard_reset=hard_reset, updates=self.planned_updates
+        )
         if self.scheduler:
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()
         elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0

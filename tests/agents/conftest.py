@@ -200,7 +200,7 @@ def copy_of(trained: Callable[[str], tuple[Path, dict[str, float]]], tmp_path: P
 
 
 @pytest.fixture
-def make_agent(dictionary: str) -> Callable[..., Any]:
+def make_agent(dictionary: str, task: dict[str, Any]) -> Callable[..., Any]:
     """(model, **options) -> a tiny untrained agent on the task's dictionary. With `model_file=` of a file, that one."""
 
     def make(model: str, **options: Any) -> Any:
@@ -209,7 +209,8 @@ def make_agent(dictionary: str) -> Callable[..., Any]:
             own = {"model": model, "model_file": str(options["model_file"]), "load_from_checkpoint": False}
             return create_agent(_parse(**{**options, **own}))
         particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
-        defaults = {**TINY, **particular, "dict_file": dictionary, "task": "fromfile", "datatype": "train"}
+        data = {} if "task" in options else task
+        defaults = {**TINY, **particular, **data, "dict_file": dictionary, "datatype": "train"}
         own = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
         defaults = {name: value for name, value in defaults.items() if name not in own}
         return create_agent(_parse(**{**defaults, "model": model, **options}))

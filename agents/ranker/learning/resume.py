@@ -11,7 +11,9 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
+from parlai.agents.ranker.learning.inputs import check_evaluation_data, planned_updates
 from parlai.agents.ranker.learning.optimizer import check_optimizer
+from parlai.agents.ranker.learning.schedule import limit_warmup
 from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.core.exceptions import StopTrainException
 from parlai.core.metrics import Metric
@@ -51,6 +53,9 @@ class ResumableAgent(LearningAgent):
         self._lock = self._locked_model(opt) if not shared else None
         if self._is_in_loop:
             _prepare(opt)
+            check_evaluation_data(opt)
+            self.planned_updates = planned_updates(opt)
+            limit_warmup(opt, updates=self.planned_updates)
         seed = opt.get("seed")
         if seed is not None and not shared and self._trains(opt):
             seed_everything(seed)  # ParlAI does so when the weights have been drawn already
@@ -97,6 +102,7 @@ class ResumableAgent(LearningAgent):
             "accumulated": {"batches": self._number_grad_accum, "gradients": gradients},  # --update-freq
             "best": self._best,
             "validated_at": self._validated_at,
+            "planned_updates": self.planned_updates,
             "unwritten": self._unwritten.get(str(self.opt.get("model_file"))),
         }
 
@@ -184,6 +190,12 @@ class ResumableAgent(LearningAgent):
             if unwritten := self._restored.get("unwritten"):
                 self._unwritten[str(self.opt["model_file"])] = unwritten
         return states
+
+    def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
+        """As it was in the run, for the agent too that ParlAI makes of the best model at its end."""
+        if self.planned_updates is None and states:
+            self.planned_updates = (states.get(TRAINING_KEY) or {}).get("planned_updates")
+        super().build_lr_scheduler(states, hard_reset)
 
     def train_step(self, batch: Batch) -> Output | None:
         for checkpoint in self._checkpoints.values():

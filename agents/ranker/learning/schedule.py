@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import parlai.utils.logging as logging
 from parlai.core.opt import Opt
 from parlai.nn.lr_scheduler import ParlAILRScheduler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from polyencoder.errors import ConfigError
+
+UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate with the run's last update
 
 
 class WarmupThenPlateau(ParlAILRScheduler):
@@ -36,14 +41,56 @@ class WarmupThenPlateau(ParlAILRScheduler):
             self.scheduler.step(float(metrics_dict["loss"]))
 
 
+def needs_length(opt: Opt) -> bool:
+    """Whether the schedule depends on how many updates the run has."""
+    return opt.get("lr_scheduler") in UNTIL_THE_END or _warms_up(opt)
+
+
+def limit_warmup(opt: Opt, *, updates: int | None) -> None:
+    """A warm-up that was not asked for takes a tenth of a run at most: write that into the options.
+
+    `updates` is how many the run has, None if nobody knows.
+    """
+    if updates is None or not _warms_up(opt):
+        return
+    warmup = opt["warmup_updates"]
+    if not _warmup_is_given(opt) and warmup > updates // 10:
+        opt["warmup_updates"] = updates // 10
+        logging.info(f"warm-up: {updates // 10} of the run's {updates} updates (--warmup-updates to have others)")
+    elif warmup >= updates:
+        logging.warning(
+            f"--warmup-updates {warmup}: the run of {updates} updates is over before its learning rate is full"
+        )
+
+
+def _warms_up(opt: Opt) -> bool:
+    return (opt.get("warmup_updates") or -1) > 0 and opt.get("lr_scheduler") != "none"
+
+
+def _warmup_is_given(opt: Opt) -> bool:
+    return (opt.get("override") or {}).get("warmup_updates") is not None
+
+
 def build_schedule(
-    opt: Opt, optimizer: Optimizer, states: dict[str, Any], *, hard_reset: bool
+    opt: Opt, optimizer: Optimizer, states: dict[str, Any], *, hard_reset: bool, updates: int | None = None
 ) -> ParlAILRScheduler | None:
     """The schedule that `--lr-scheduler` names, in the state that a checkpoint left it in.
 
     So is the optimizer's rate: to make a schedule sets it to that of a first update, and to load its state does not set
-    it back.
+    it back. `updates` is how many the run has, if it is known and not `--max-train-steps`.
+
+    Raises:
+        ConfigError: the schedule ends with the run, of which nobody knows how many updates it has.
     """
+    if opt.get("lr_scheduler") in UNTIL_THE_END and opt.get("lr_scheduler_decay") != 1.0:
+        end = updates or opt.get("max_train_steps") or -1
+        if end <= 0:
+            raise ConfigError(
+                f"--lr-scheduler {opt['lr_scheduler']} ends with the run, and how many updates that has cannot be "
+                "known here: give --max-train-steps"
+            )
+        # a run that is shorter than its warm-up never comes to the decay, for which one update is left
+        opt = Opt({**opt, "max_train_steps": max(end, (opt.get("warmup_updates") or 0) + 1)})
     fresh = hard_reset or states.get("lr_scheduler_type", opt.get("lr_scheduler")) != opt.get("lr_scheduler")
     rates = [group["lr"] for group in optimizer.param_groups]
     schedule = _schedule(opt, optimizer, states, fresh=fresh)

@@ -1,0 +1,164 @@
+"""What a run reads is opened before it begins; how long it is decides its warm-up and its schedule."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import parlai.utils.logging as logging
+import pytest
+import torch
+from parlai.agents.ranker.learning.step import LearningAgent
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.errors import ConfigError, InputError
+
+EXAMPLES = 32  # of the task
+
+
+@pytest.fixture
+def pairs(tmp_path) -> Path:
+    """A folder of pairs for `-t selection:jsonl`."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        lines = [json.dumps({"context": [f"hello {n}"], "response": f"bye {n}"}) for n in range(8)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def train_on(pairs, tmp_path) -> Callable[..., None]:
+    """(**options) -> a training on the pairs."""
+
+    def run(**options: Any) -> None:
+        given = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
+        given |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
+        TrainModel.main(**{**given, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
+
+    return run
+
+
+@pytest.fixture
+def nothing_is_learnt(monkeypatch):
+    def fail(self, batch):
+        raise AssertionError("training had begun")
+
+    monkeypatch.setattr(LearningAgent, "train_step", fail)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("stream", ["", ":stream"])
+def test_a_file_that_is_missing(split, stream, pairs, train_on, nothing_is_learnt, tmp_path):
+    (pairs / f"{split}.jsonl").unlink()
+    with pytest.raises(InputError, match=rf"has no {split}\.jsonl"):
+        train_on(datatype=f"train{stream}")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_that_is_broken(pairs, train_on, nothing_is_learnt):
+    with open(pairs / "test.jsonl", "a") as file:
+        file.write('{"context": ["hello"], "resp\n')
+    with pytest.raises(InputError, match=r"test\.jsonl, line 9"):
+        train_on()
+
+
+def test_a_task_of_parlais(make_task, train, nothing_is_learnt, tmp_path):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    task = make_task(folder, train=[[{"text": "hello", "labels": "bye", "label_candidates": ["bye", "no"]}]])
+    (folder / "task_test.txt").unlink()
+    with pytest.raises(InputError, match=r"-t fromfile: its data for test cannot be opened: .*task_test\.txt"):
+        train("biencoder", tmp_path / "model", **task)
+
+
+def test_the_task_of_evaluation(pairs, task, train_on, nothing_is_learnt):
+    """`--evaltask`: the training task's own validation and test data are not read."""
+    for split in ("valid", "test"):
+        (pairs / f"{split}.jsonl").unlink()
+    elsewhere = {name: value for name, value in task.items() if name != "task"}
+    with pytest.raises(AssertionError, match="training had begun"):
+        train_on(evaltask="fromfile", **elsewhere)
+
+
+def test_opening_draws_nothing(make_agent, monkeypatch):
+    """A seeded run learns the same, whichever data it opens before."""
+    states = []
+    for counted in (False, True):
+        random.seed(1)
+        torch.manual_seed(1)
+        agent = make_agent("biencoder", num_epochs=2.0 if counted else -1)
+        states.append((random.getstate(), torch.get_rng_state().tolist(), agent.random.getstate()))
+    assert states[0] == states[1]
+
+
+# ---- how long a run is
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"),
+    [
+        ({"num_epochs": 3.0, "batchsize": 8}, 3 * EXAMPLES // 8),
+        ({"num_epochs": 3.0, "batchsize": 8, "update_freq": 3}, 3 * EXAMPLES // 8 // 3),
+        ({"num_epochs": 0.5, "batchsize": 5}, 4),  # 16 examples: the loop ends after the batch that has the last
+        ({"num_epochs": 3.0, "batchsize": 8, "max_train_steps": 7}, 7),
+        ({"num_epochs": 3.0, "batchsize": 8, "max_train_steps": 700}, 12),
+        ({"max_train_steps": 7}, 7),
+        ({"num_epochs": 3.0, "batchsize": 8, "dynamic_batching": "full"}, None),
+        ({"num_epochs": -1}, None),
+    ],
+)
+def test_the_number_of_updates(options, updates, make_agent):
+    assert make_agent("biencoder", **options).planned_updates == updates
+
+
+def test_several_processes_share_an_epoch(make_agent, in_processes):
+    results = in_processes(lambda rank: make_agent("biencoder", num_epochs=4.0, batchsize=8).planned_updates)
+    assert results == [4 * EXAMPLES // 16] * 2
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_ends_with_the_last_epoch(schedule, train, tmp_path):
+    path = tmp_path / "model"
+    options = {"lr_scheduler": schedule, "warmup_updates": 0, "learningrate": 1e-3, "log_every_n_steps": 1}
+    options |= {"validation_every_n_epochs": 1.0, "update_freq": 2, "batchsize": 4}
+    train("biencoder", path, num_epochs=3.0, **options)
+    reports = json.loads(Path(f"{path}.trainstats").read_text())["train_reports"]
+    rates = {int(report["total_train_updates"]): report["lr"] for report in reports}
+    last = 3 * EXAMPLES // 8
+    assert max(rates) == last
+    for update in (last // 2, last - 1):  # the rate after it; ParlAI's are not set any more after the last one
+        done = update / last
+        expected = 1 - done if schedule == "linear" else math.cos(done * math.pi / 2)
+        assert rates[update] == pytest.approx(1e-3 * expected, rel=1e-6)
+
+
+def test_a_schedule_of_a_run_whose_length_nobody_knows(make_agent, train, tmp_path):
+    for options in ({"num_epochs": 3.0, "dynamic_batching": "full"}, {"num_epochs": -1.0, "max_train_time": 5.0}):
+        with pytest.raises(ConfigError, match="--lr-scheduler linear ends with the run, .*give --max-train-steps"):
+            train("biencoder", tmp_path / "model", lr_scheduler="linear", **options)
+    with pytest.raises(ConfigError, match="--max-train-steps"):
+        make_agent("biencoder", lr_scheduler="cosine", load_from_checkpoint=False)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(19.0, 7), (1.0, 0), (1000.0, 100)])
+def test_a_warm_up_takes_a_tenth_of_the_run_at_most(epochs, warmup, make_agent):
+    agent = make_agent("biencoder", num_epochs=epochs, batchsize=8)  # 76 updates, 4, 4,000
+    assert agent.opt["warmup_updates"] == warmup
+    assert agent.scheduler.warmup_updates == warmup
+
+
+def test_a_warm_up_that_is_given_is_followed(make_agent, monkeypatch):
+    said = []
+    monkeypatch.setattr(logging, "warning", said.append)
+    agent = make_agent("biencoder", num_epochs=19.0, batchsize=8, warmup_updates=60)
+    assert agent.scheduler.warmup_updates == 60
+    assert not said
+    for schedule in ("reduceonplateau", "linear"):
+        agent = make_agent("biencoder", num_epochs=1.0, batchsize=8, warmup_updates=60, lr_scheduler=schedule)
+        assert agent.scheduler.warmup_updates == 60
+        assert "--warmup-updates 60: the run of 4 updates is over before" in said.pop()
