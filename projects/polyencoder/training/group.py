@@ -51,7 +51,9 @@ class Place:
         """
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
-            raise ConfigError(f"{missing[0]} is not set, as torchrun does: start with torchrun --nproc-per-node 2 -m ...")
+            raise ConfigError(
+                f"{missing[0]} is not set, as torchrun does: start with torchrun --nproc-per-node 2 -m ..."
+            )
         rank, count, local_rank, local_count = (int(os.environ[name]) for name in VARIABLES[:4])
         return cls(rank, count, local_rank, local_count)
 
