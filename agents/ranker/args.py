@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from argparse import ArgumentParser
+from functools import cache
+from typing import Any, get_args
 
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.transformer.transformer import TransformerRankerAgent
+from parlai.core.agents import Agent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
@@ -27,6 +30,7 @@ PAPER_DEFAULTS = {
     "warmup_updates": 100,
     "validation_every_n_epochs": 0.5,
     "save_after_valid": True,  # a run that is killed goes on from there
+    "share_word_embeddings": False,
     "normalize_sent_emb": None,  # as the sentence encoder or the initial model says, else False
     "share_encoders": False,
     # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant
@@ -62,6 +66,22 @@ def set_batch_size(parser: ParlaiParser, partial_opt: Opt | None, size: int) -> 
     """
     if "num_epochs" in (partial_opt or {}):
         parser.set_defaults(batchsize=size)
+
+
+def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
+    """Put the defaults of an agent's flags into options that lack them.
+
+    Those lack some that were written in Python, by ParlAI's own agents, or before a flag was there.
+    """
+    for name, value in _defaults(agent).items():
+        opt.setdefault(name, value)
+
+
+@cache
+def _defaults(agent: type[Agent]) -> dict[str, Any]:
+    parser = ParlaiParser(add_parlai_args=False, add_model_args=False)
+    agent.add_cmdline_args(parser, Opt())
+    return vars(ArgumentParser.parse_args(parser, []))
 
 
 def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:

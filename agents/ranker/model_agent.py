@@ -18,7 +18,7 @@ from parlai.agents.ranker.architecture import (
     ranker_config,
     scratch_backbone,
 )
-from parlai.agents.ranker.args import add_ranker_args
+from parlai.agents.ranker.args import add_ranker_args, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import (
@@ -68,6 +68,13 @@ class RankerModelAgent(TorchRankerAgent):
     @staticmethod
     def dictionary_class() -> type[RankerDictionary]:
         return RankerDictionary
+
+    def __new__(cls, opt: Opt, shared: dict[str, Any] | None = None) -> RankerModelAgent:
+        """Whoever makes an agent in Python need not know all of its flags; no `__init__` has read them yet."""
+        if not shared:
+            fill_in_defaults(cls, opt)
+        agent: RankerModelAgent = super().__new__(cls)
+        return agent
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):

@@ -14,6 +14,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
+from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
@@ -65,6 +66,8 @@ class TfidfAgent(Agent):
         return NoDictionary
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        if not shared:
+            fill_in_defaults(type(self), opt)
         super().__init__(opt, shared)
         _check_numbers(self.opt)
         self.id = "Tfidf"
@@ -246,7 +249,7 @@ def _weights(opt: Opt) -> TfidfWeights:
         origin = f"read from {path}"
     else:
         responses = islice(training_responses(opt), opt["tfidf_max_examples"])
-        weights = TfidfWeights.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt["task"])
+        weights = TfidfWeights.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt.get("task"))
         origin = "just learnt"
     logging.info(
         f"tfidf: weights of {len(weights.terms):,} terms in {weights.responses:,} responses of {weights.task}, {origin}"

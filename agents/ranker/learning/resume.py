@@ -111,6 +111,8 @@ class ResumableAgent(LearningAgent):
         path = path or self.opt.get("model_file")
         if not path:
             return
+        if path == self.opt.get("model_file") and not self._is_in_loop:
+            self.refuse_to_overwrite()
         if self._best_is_kept(path):
             logging.info(f"{path} stays: it has the best validation of this run")
             return

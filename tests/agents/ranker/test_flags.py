@@ -8,6 +8,7 @@ import shutil
 import pytest
 from parlai.agents.ranker import flags
 from parlai.core.agents import create_agent
+from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
@@ -255,3 +256,24 @@ def test_special_tokens_are_the_tokenizers(make_agent, tmp_path, task):
 def test_a_vocabulary_that_is_learnt_is_byte_level_bpe(make_agent, tmp_path):
     with pytest.raises(ConfigError, match="--dict-tokenizer gpt2: the vocabulary learnt from a task is byte-level BPE"):
         make_agent("biencoder", dict_tokenizer="gpt2")
+
+
+# ---- without a command line
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary, respond, labels):
+    agent = create_agent(Opt({"model": model, "dict_file": dictionary, "datapath": "data", "embedding_size": 32}))
+    ours = {name: action.default for name, action in flags_of(model=model).items() if name not in flags_of()}
+    texts = {"betas", "adafactor_eps", "nus"}  # whose defaults are still to be parsed
+    expected = {name: value for name, value in ours.items() if name in flags.FOLLOWED and name not in texts}
+    assert {name: agent.opt[name] for name in expected} == expected
+    assert agent.ranker.config.backbone["hidden_size"] == 32
+    (reply,) = respond(agent, {"text": "where is the owl ?", "label_candidates": labels})
+    assert reply["text"] in labels
+
+
+def test_tfidf_made_in_python_says_what_it_lacks():
+    for options in ({"model": "tfidf"}, {"model": "tfidf", "datapath": "data"}):
+        with pytest.raises(ConfigError, match="tfidf has no task to learn from"):
+            create_agent(Opt(options))

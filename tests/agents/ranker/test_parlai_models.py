@@ -8,6 +8,8 @@ import random
 
 import pytest
 import torch
+from parlai.core.agents import create_agent_from_model_file
+from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from tokenizers import ByteLevelBPETokenizer
@@ -245,6 +247,21 @@ def test_normalized_vectors_of_fixed_candidates(both, respond, labels, tmp_path)
     expected, found = (scores(respond(agent, {"text": "where is the cat ?"}))[0] for agent in agents)
     assert found == pytest.approx(expected, abs=1e-5)
     assert -1.0001 <= min(expected.values()) < max(expected.values()) <= 1.0001
+
+
+@pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
+def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
+    """ParlAI's options know none of our flags; they say `train`, which is not done here."""
+    path = theirs(model)
+    before = digests(path)
+    agent = create_agent_from_model_file(str(path), {"model": model})
+    agent.observe(Message({"text": "where is the cat ?", "label_candidates": labels, "episode_done": True}))
+    assert agent.act()["text"] in labels
+    with pytest.raises(CheckpointError, match="is ParlAI's own model, which training would overwrite"):
+        agent.save(str(path))
+    assert digests(path) == before
+    agent.save(str(tmp_path / "own"))
+    assert not is_parlai_model(tmp_path / "own")
 
 
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
