@@ -65,8 +65,22 @@ def check_writable(path: str | os.PathLike[str], *, flag: str, overwrite: bool) 
         raise ConfigError(f"{flag} {target}: is a folder or a device; give the name of a file")
     if target.exists() and not overwrite:
         raise ConfigError(f"{flag} {target}: is there already; give another name, or --overwrite")
+    _check_folder_of(target, shown=f"{flag} {target}")
+
+
+def check_writable_folder(path: str | os.PathLike[str], *, flag: str) -> None:
+    """Raise ConfigError where no folder can be written: before work that would be lost."""
+    check_place(flag, path)
+    target = Path(path)
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{flag} {target}: is a file; give the name of a folder")
+    _check_folder_of(target / "file", shown=f"{flag} {target}")
+
+
+def _check_folder_of(target: Path, *, shown: str) -> None:
+    """Try a file in the folder that there is above it. It makes no folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
-    with explaining(f"{flag} {target}", ConfigError), tempfile.NamedTemporaryFile(dir=folder):
+    with explaining(shown, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
+from polyencoder.files import check_writable_folder
 from polyencoder.training.group import Place, is_grouped, process_group
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.settings import RunSettings
@@ -98,6 +99,7 @@ def train(
     values = {} if config is None else _read(config)
     values |= {name: value for name, value in given.items() if value is not None}
     settings = RunSettings.from_mapping(values, origin=str(config) if config else "the command line")
+    check_writable_folder(settings.out, flag="--out")
     with _one_of_several(settings) as (settings, first), _logged(show=first):
         report = train_ranker(settings)
         if first:

@@ -200,12 +200,15 @@ def _read(path: Path) -> bytes:
 def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
     """onnxruntime's name for a device, and the CPU for what that one cannot do."""
     has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
-    kind = torch.device(device).type if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(device).type if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+    except (RuntimeError, TypeError):
+        kind = "unknown"
     if kind == "cpu" or (device is None and not has_cuda):
         return [CPU]
     if kind != "cuda" or not has_cuda:
         raise ConfigError(
-            f"this onnxruntime cannot run on {device}: use device='cpu', or for CUDA pip install onnxruntime-gpu"
+            f"this onnxruntime cannot run on {device!s:.60}: use device='cpu', or for CUDA pip install onnxruntime-gpu"
         )
     index = torch.device(device).index if device is not None else None
     return [("CUDAExecutionProvider", {"device_id": index or 0}), CPU]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import sys
@@ -17,13 +18,25 @@ import pytest
 from polyencoder.cli.main import main
 
 LONG = "n" * 300
+LOG = re.compile(r"\d\d:\d\d:\d\d ")  # of a training, before it stops
 EXPORT, IMPORT, CHECK = ["export", "MODEL", "out"], ["import", "MODEL", "out"], ["check", "MODEL"]
 CALIBRATE = ["calibrate", "-m", "MODEL", "-d", "pairs.jsonl"]
 INDEX = ["index", "-m", "MODEL", "-c", "texts.txt", "-o", "out", "--no-progress"]
 UPDATE = ["update", "-m", "MODEL", "-i", "index", "--add", "texts.txt"]
 SEARCH = ["search", "-m", "MODEL", "-i", "index", "--context", "hi"]
 MINE = ["mine", "-m", "MODEL", "-p", "pairs.jsonl", "-o", "out.jsonl", "--no-progress"]
-COMMANDS = {"export": EXPORT, "calibrate": CALIBRATE, "index": INDEX, "update": UPDATE, "search": SEARCH, "mine": MINE}
+EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
+TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
+COMMANDS = {
+    "evaluate": EVALUATE,
+    "train": TRAIN,
+    "export": EXPORT,
+    "calibrate": CALIBRATE,
+    "index": INDEX,
+    "update": UPDATE,
+    "search": SEARCH,
+    "mine": MINE,
+}
 
 
 def with_model(command: list[str], model: str) -> list[str]:
@@ -80,7 +93,7 @@ def refused(place, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model")])
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr().err
+        said = "\n".join(line for line in capsys.readouterr().err.splitlines() if not LOG.match(line))
         assert end.value.code == 1, said
         assert said.startswith("polyencoder: ")
         assert len(said.splitlines()) == 1, said
@@ -108,7 +121,7 @@ def test_what_is_no_model(name, model, refused):
     refused(with_model(command, model))
 
 
-@pytest.mark.parametrize("name", ["calibrate", "index", "search", "mine"])
+@pytest.mark.parametrize("name", ["calibrate", "evaluate", "index", "search", "mine", "train"])
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", "cpu:x", "cuda:-1"])
 def test_what_is_no_device(name, device, refused):
     assert "device" in refused([*COMMANDS[name], "--device", device])
@@ -121,7 +134,7 @@ def test_cuda_that_is_not_there(refused):
 
 @pytest.mark.parametrize(
     ("command", "out"),
-    [(command, out) for command, out in ((EXPORT, "out"), (INDEX, "out"), (MINE, "out.jsonl"), (IMPORT, "out"))],
+    [(EXPORT, "out"), (INDEX, "out"), (TRAIN, "out"), (MINE, "out.jsonl"), (IMPORT, "out")],
 )
 @pytest.mark.parametrize("where", ["texts.txt/below", "/proc/no/such", LONG, f"{LONG}/x", "pipe", "texts.txt"])
 def test_places_that_cannot_be_written_to(command, out, where, refused):
@@ -188,6 +201,8 @@ def test_what_faiss_cannot_build(faiss, refused):
     ("command", "where"),
     [
         ([*CALIBRATE[:-1], "half_context.jsonl"], "half_context.jsonl, line 1"),
+        ([*EVALUATE[:-1], "half_context.jsonl"], "half_context.jsonl, line 1"),
+        (instead(TRAIN, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
         ([*CALIBRATE[:-1], "half_response.jsonl"], "half_response.jsonl, line 1"),
         (instead(MINE, "pairs.jsonl", "half_context.jsonl"), "half_context.jsonl, line 1"),
         (instead(MINE, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),

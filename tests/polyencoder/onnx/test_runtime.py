@@ -140,14 +140,15 @@ def test_cuda_when_available(exported, sentences):
     torch.testing.assert_close(ranker.score(["hi"], sentences), expected, rtol=1e-2, atol=1e-2)  # TF32
 
 
-def test_a_device_that_onnxruntime_does_not_have(exported, monkeypatch):
+@pytest.mark.parametrize("device", ["cuda", "nonsense", "cpu:x", "meta"])
+def test_a_device_that_onnxruntime_does_not_have(device, exported, monkeypatch):
     import onnxruntime
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(
-        ConfigError, match="cannot run on cuda: use device='cpu', or for CUDA pip install onnxruntime-g"
+        ConfigError, match=f"cannot run on {device}: use device='cpu', or for CUDA pip install onnxruntime-g"
     ):
-        Ranker.from_pretrained(exported("bi")[1], backend="onnx", device="cuda")
+        Ranker.from_pretrained(exported("bi")[1], backend="onnx", device=device)
 
 
 def test_an_unknown_backend(exported):
