@@ -31,6 +31,7 @@ LIMITS = {
     "eval_model": "--num-examples 40",
     "display_model": "--num-examples 5",
     "display_data": "--num-examples 5",
+    "polyencoder train": "--max-updates 8",
 }
 FROM_SCRATCH = "--embedding-size 32 --ffn-size 32 --n-layers 1 --n-heads 2"
 INSTEAD = {"--nproc-per-node": "2"}
@@ -174,7 +175,7 @@ def _limited(command: Command) -> Command:
         if name in words:
             words[words.index(name) + 1] = value
     for name, limits in LIMITS.items():
-        if name in words:
+        if f" {name} " in f" {command} ":
             words += limits.split()
     if "train_model" in words and not {"--backbone", "--init-model", "tfidf"} & set(words):
         words += FROM_SCRATCH.split()

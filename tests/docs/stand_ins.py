@@ -20,6 +20,8 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from tests.task_files import make_datapath, write, write_csv
 
+ROOT = Path(__file__).parents[2]
+
 # What `$DATA` is in a shell, unless the document sets it.
 VARIABLES = {"DATA": "DATA", "BACKBONE": "BACKBONE"}
 
@@ -189,6 +191,13 @@ def _sentence_encoder(path: Path) -> None:
     (path / "1_Pooling/config.json").write_text(json.dumps(pooling), encoding="utf-8")
 
 
+def _settings(path: Path) -> None:
+    """The file of settings as the documents show it."""
+    shown = re.search(r"```yaml\n(.+?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert shown is not None
+    write(path, shown[1])
+
+
 # Name in the documents -> what makes it.
 FILES: dict[str, Callable[[Path], object]] = {
     "BACKBONE": _encoder,
@@ -204,6 +213,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "more.jsonl": _more_replies,
     "changed.jsonl": _changed_replies,
     "ids.txt": _ids,
+    "run.yaml": _settings,
     "easy": _easy_folder,  # what MODELS learn
     "valid.jsonl": _easy_pairs,
     "examples.jsonl": _easy_pairs,
