@@ -19,6 +19,7 @@ __all__ = ["Feed", "ahead"]
 T = TypeVar("T")
 
 AHEAD = 2  # batches that are made while the model is busy with another one
+LEAVING = 30.0  # seconds in which a batch that is under way is finished; a source that hangs keeps no process alive
 
 
 class Feed:
@@ -83,7 +84,10 @@ def _episode(example: TrainingExample) -> Episode:
 
 
 def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Iterator[T]:
-    """The items, made by a thread of their own, at most `depth` before they are asked for. Its errors come out here."""
+    """The items, made by a thread of their own, at most `depth` before they are asked for. Its errors come out here.
+
+    The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.
+    """
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
     over = threading.Event()
 
@@ -105,7 +109,8 @@ def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Iterator[T]:
         except BaseException as error:  # the reader of the queue raises it
             put(False, error)
 
-    threading.Thread(target=make, daemon=True).start()
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
     try:
         while True:
             is_item, value = ready.get()
@@ -117,3 +122,4 @@ def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Iterator[T]:
                 raise value
     finally:
         over.set()
+        maker.join(LEAVING)
