@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -49,7 +50,8 @@ class RankerAgent(WatchedAgent):
         if shared:
             self._confidence = shared["confidence"]
         else:
-            self._confidence = confidence(opt, self._calibration, learns=self._should_initialize_optimizer())
+            learns = self._should_initialize_optimizer()
+            self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
 
     def _set_candidate_variables(self, opt: Opt) -> None:
         check_sources(opt, in_loop=self._is_in_loop)
@@ -62,7 +64,9 @@ class RankerAgent(WatchedAgent):
 
     def _library_ranker(self) -> Ranker:
         """The model as it is now, as the library's `Ranker`."""
-        return Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
+        return ranker
 
     @abstractmethod
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:

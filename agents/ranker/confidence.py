@@ -9,7 +9,7 @@ from typing import Any
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
 
-from polyencoder.calibration import Calibration, least_probability
+from polyencoder.calibration import CalibratedRanker, Calibration, least_probability
 from polyencoder.errors import ConfigError
 
 
@@ -27,7 +27,9 @@ class Confidence:
         return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
 
 
-def confidence(opt: Opt, calibration: Callable[[], Calibration | None], *, learns: bool) -> Confidence | None:
+def confidence(
+    opt: Opt, calibration: Callable[[], Calibration | None], *, of: Callable[[], CalibratedRanker], learns: bool
+) -> Confidence | None:
     """What `--min-probability` asks for; None if it is not given.
 
     Raises ConfigError if the model is not calibrated, or is about to change.
@@ -38,7 +40,7 @@ def confidence(opt: Opt, calibration: Callable[[], Calibration | None], *, learn
     if learns:
         raise ConfigError("--min-probability holds for a model that has learnt: leave it out in training")
     found = calibration()
-    least = least_probability(found, wanted)
+    least = least_probability(found, wanted, of=of())
     return None if found is None or least is None else Confidence(found, least)
 
 

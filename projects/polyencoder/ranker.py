@@ -72,6 +72,8 @@ class Ranker(Scorer):
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
         super().__init__(model, text, device=device)
+        self.source: Path | None = None
+        """The folder or file that it was loaded from."""
         self.calibration: Calibration | None = None
         """Makes probabilities of scores, where `polyencoder calibrate` has fitted it."""
 
@@ -107,7 +109,7 @@ class Ranker(Scorer):
         else:
             parts = load_folder(path)
         ranker = cls(*parts, device=device)
-        ranker.calibration = read_calibration(path, ranker)
+        ranker.source, ranker.calibration = path, read_calibration(path, ranker)
         return ranker
 
     @classmethod
@@ -192,7 +194,7 @@ class Ranker(Scorer):
         candidates = checked_texts("candidates", candidates)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
-        least = least_probability(self.calibration, min_probability)
+        least = least_probability(self.calibration, min_probability, of=self)
         scores = self.score([context], candidates)[0]
         highest, order = best(scores, len(candidates) if top_k is None else max(top_k, DEPTH))
         ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]

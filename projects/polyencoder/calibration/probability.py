@@ -20,6 +20,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +45,7 @@ __all__ = [
 DEPTH = 10
 """How many of the best candidates a probability takes into account."""
 FORMAT_VERSION = 1
+_MOST_LOOKED_AT = 1000
 
 LeastProbability = float | str
 """What a candidate's probability must be at least: a number, or "auto" for the calibration's threshold."""
@@ -108,6 +110,8 @@ class CalibratedRanker(TextRanker, Protocol):
     """A ranker whose scores can be made probabilities, if it was calibrated."""
 
     calibration: Calibration | None
+    source: Path | None
+    """The folder or file that it was loaded from."""
 
 
 def calibration_file(model: str | os.PathLike[str]) -> Path:
@@ -142,14 +146,36 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     return None
 
 
-def least_probability(calibration: Calibration | None, wanted: LeastProbability | None) -> float | None:
-    """`min_probability` as a number; None for none. ConfigError if it is no probability, or nothing gives any."""
+def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:
+    """One nearby of the same weights: a model file and the folder that it was exported to are calibrated apart."""
+    home, fingerprint = model.absolute().parent, model_fingerprint(ranker.model, ranker.text)
+    for place in dict.fromkeys((home, home.parent, Path.cwd())):
+        for pattern in (f"*.{CALIBRATION}", f"*/{CALIBRATION}", f"*/*.{CALIBRATION}", f"*/*/*.{CALIBRATION}"):
+            for path in islice(place.glob(pattern), _MOST_LOOKED_AT):
+                try:
+                    if json.loads(path.read_bytes())["fingerprint"] == fingerprint:
+                        return path
+                except (OSError, ValueError, TypeError, KeyError):
+                    continue
+    return None
+
+
+def least_probability(
+    calibration: Calibration | None, wanted: LeastProbability | None, *, of: CalibratedRanker
+) -> float | None:
+    """`min_probability` as a number; None for none. ConfigError if it is no probability, or nothing gives any.
+
+    `of` is the ranker whose calibration this is.
+    """
     if wanted is None:
         return None
     if calibration is None:
+        model = "MODEL" if of.source is None else of.source
+        other = None if of.source is None else _other_calibration(of.source, of)
+        remedy = f"copy {other}, which is of the same weights, to {calibration_file(model)}, or " if other else ""
         raise ConfigError(
-            "a least probability needs a calibrated model, and this one is not, or was trained again since: run "
-            "`polyencoder calibrate --model MODEL --data FILE` (flag --min-probability)"
+            "a least probability needs a calibrated model, and this one is not, or was trained again since: "
+            f"{remedy}run `polyencoder calibrate --model {model} --data FILE` (flag --min-probability)"
         )
     if wanted == "auto":
         if calibration.threshold is None:

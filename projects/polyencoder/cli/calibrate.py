@@ -11,13 +11,23 @@ from polyencoder.calibration import DEPTH, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
-from polyencoder.cli.options import Device, KeepTurns, Model, left_out, load
+from polyencoder.cli.options import (
+    CandidatesColumn,
+    ContextColumn,
+    Device,
+    KeepTurns,
+    Model,
+    ResponseColumn,
+    left_out,
+    load,
+)
+from polyencoder.data.pairs import Columns, read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.files import check_writable
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.online import there
-from polyencoder.reading.examples import Example, read_examples
+from polyencoder.reading.examples import Example
 
 __all__ = ["calibrate"]
 
@@ -34,6 +44,9 @@ _PRECISION = "Also find the threshold from which on this share of the answers is
 def calibrate(
     model: Model,
     data: Annotated[Path, typer.Option("--data", "-d", help=_DATA)],
+    context: ContextColumn = "context",
+    response: ResponseColumn = "response",
+    candidates: CandidatesColumn = "candidates",
     index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
     rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
@@ -55,7 +68,8 @@ def calibrate(
     if not there(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), flag="the calibration", overwrite=True)
-    examples = read_examples(data, with_candidates=index is None)
+    columns = Columns(context, response, candidates)
+    examples = read_examples(data, columns=columns, with_candidates=index is None)
     ranker = load(model, device=device, backend="torch")
     reranker = load(rerank, device=device, backend="torch") if rerank else None
     searcher = None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyencoder.cli.options import BackendName, Device, Model, load
+from polyencoder.cli.options import BackendName, CandidatesColumn, ContextColumn, Device, Model, ResponseColumn, load
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import HUB, Columns, read_pairs
 from polyencoder.errors import InputError
@@ -21,9 +21,9 @@ __all__ = ["evaluate"]
 def evaluate(
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="FILE or GLOB, several with commas, or hf:NAME:SPLIT.")],
-    context: Annotated[str, typer.Option(help="The column with the context, a text or a list of turns.")] = "context",
-    response: Annotated[str, typer.Option(help="The column with the right response.")] = "response",
-    candidates: Annotated[str, typer.Option(help="The column with candidates, if there are any.")] = "candidates",
+    context: ContextColumn = "context",
+    response: ResponseColumn = "response",
+    candidates: CandidatesColumn = "candidates",
     num_negatives: Annotated[
         int, typer.Option(help="Candidates that are drawn from the file's responses for an example that has none.")
     ] = 19,

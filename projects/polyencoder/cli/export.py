@@ -9,11 +9,13 @@ import typer
 
 from polyencoder.card import read_run
 from polyencoder.checkpoint import WeightDtype
+from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
+from polyencoder.data.pairs import Columns, read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
 from polyencoder.export import README, export_folder
 from polyencoder.ranker import Ranker
-from polyencoder.reading.examples import Example, read_examples
+from polyencoder.reading.examples import Example
 
 __all__ = ["export"]
 
@@ -30,6 +32,9 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX graphs, checked against torch.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX graphs in int8, for CPUs.")] = False,
     check: Annotated[Path | None, typer.Option(help=_CHECK)] = None,
+    context: ContextColumn = "context",
+    response: ResponseColumn = "response",
+    candidates: CandidatesColumn = "candidates",
 ) -> None:
     """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
 
@@ -37,7 +42,7 @@ def export(
     """
     if check and not int8:
         raise ConfigError("--check compares int8 graphs with torch: give --int8 too")
-    examples = read_examples(check) if check else []
+    examples = read_examples(check, columns=Columns(context, response, candidates)) if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     change = export_folder(

@@ -10,12 +10,12 @@ import typer
 from tqdm import tqdm
 
 from polyencoder.cli.contexts import in_batches
-from polyencoder.cli.options import BackendName, Device, Model, load
+from polyencoder.cli.options import BackendName, ContextColumn, Device, Model, ResponseColumn, load
+from polyencoder.data.pairs import Columns, Pair, read_pairs
 from polyencoder.errors import InputError
 from polyencoder.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.index.open import open_index
 from polyencoder.reading import expand
-from polyencoder.reading.examples import Pair, read_pairs
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]
@@ -33,6 +33,11 @@ def mine(
         ),
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="A .jsonl file for -t selection:jsonl --candidates inline.")],
+    context: ContextColumn = "context",
+    response: ResponseColumn = "response",
+    candidates: Annotated[
+        str, typer.Option(help="The column that gets the response and its negatives.")
+    ] = "candidates",
     negatives: Annotated[int, typer.Option("--negatives", "-n", help="How many for each pair.")] = 4,
     ranks: Annotated[
         str, typer.Option(help="Which of the wrong responses, best first, are taken from, such as 10-100.")
@@ -55,8 +60,8 @@ def mine(
     """
     settings = HardNegatives(negatives, *parse_ranks(ranks), margin)
     check_writable(out, flag="--out", overwrite=overwrite)
-    files = expand(pairs)
-    right = _responses(files)
+    files, columns = expand(pairs), Columns(context, response, candidates)
+    right = _responses(files, columns)
     ranker = load(model, device=device, backend=backend)
     responses = dict.fromkeys(text for texts in right.values() for text in texts)
     miner = Miner(
@@ -69,14 +74,14 @@ def mine(
         open(temporary, "w", encoding="utf-8") as file,
         tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar,
     ):
-        for batch in in_batches(_pairs(files), batch_size):
+        for batch in in_batches(_pairs(files, columns), batch_size):
             mined = miner(
                 ranker.encode_contexts([pair.context for pair in batch]),
                 [pair.response for pair in batch],
                 right=[right[_key(pair)] for pair in batch],
             )
             for pair, texts in zip(batch, mined, strict=True):
-                record = {**pair.record, "candidates": [pair.response, *texts]}
+                record = {**pair.record, candidates: [pair.response, *texts]}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
@@ -84,18 +89,18 @@ def mine(
     typer.echo(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
 
 
-def _responses(files: list[str]) -> dict[str, list[str]]:
+def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
-    for pair in _pairs(files):
+    for pair in _pairs(files, columns):
         right.setdefault(_key(pair), []).append(pair.response)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str]) -> Iterator[Pair]:
-    return (pair for file in files for pair in read_pairs(file))
+def _pairs(files: list[str], columns: Columns) -> Iterator[Pair]:
+    return (pair for file in files for pair in read_pairs(file, columns=columns, add_response=True))
 
 
 def _key(pair: Pair) -> str:

@@ -11,7 +11,19 @@ import typer
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Backend, Ranker
 
-__all__ = ["BackendName", "Device", "IndexPath", "KeepTurns", "MinProbability", "Model", "left_out", "load"]
+__all__ = [
+    "BackendName",
+    "CandidatesColumn",
+    "ContextColumn",
+    "Device",
+    "IndexPath",
+    "KeepTurns",
+    "MinProbability",
+    "Model",
+    "ResponseColumn",
+    "left_out",
+    "load",
+]
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
@@ -24,6 +36,13 @@ IndexPath = Annotated[
     str, typer.Option("--index", "-i", help="The index: its folder, or milvus: and the address of a server or file.")
 ]
 
+ContextColumn = Annotated[
+    str, typer.Option("--context", help="The column with the context, a text or a list of turns.")
+]
+ResponseColumn = Annotated[str, typer.Option("--response", help="The column with the right response.")]
+CandidatesColumn = Annotated[
+    str, typer.Option("--candidates", help="The column with candidates: a list, or one text joined by |.")
+]
 KeepTurns = Annotated[
     bool,
     typer.Option(

@@ -15,8 +15,9 @@ from polyencoder.checks import unencodable
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.extras import require
 from polyencoder.reading import DataFile, OnBad, raise_it, records
+from polyencoder.reading.examples import Example
 
-__all__ = ["HUB", "Columns", "Pair", "hub_size", "read_pairs", "split_files"]
+__all__ = ["HUB", "Columns", "Pair", "hub_size", "read_examples", "read_pairs", "split_files"]
 
 HUB = "hf:"
 """What the name of a "file" begins with that is a dataset of the hub: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
@@ -46,13 +47,18 @@ class Pair(NamedTuple):
 
 
 def read_pairs(
-    source: str | Path | DataFile, *, columns: Columns | None = None, bad: OnBad = raise_it
+    source: str | Path | DataFile,
+    *,
+    columns: Columns | None = None,
+    add_response: bool = False,
+    bad: OnBad = raise_it,
 ) -> Iterator[Pair]:
     """The pairs of a file or dataset, one at a time.
 
     Args:
         source: a path, an open file, or a name that begins with `HUB`.
         columns: their names.
+        add_response: a response that is not among its candidates joins them, instead of being an error.
         bad: gets the error of a record that cannot be used.
 
     Raises:
@@ -63,9 +69,29 @@ def read_pairs(
     hub = isinstance(source, str) and source.startswith(HUB)
     for where, record in _hub_rows(str(source).removeprefix(HUB)) if hub else records(source, bad=bad):
         try:
-            yield _pair(record, columns, where=where)
+            yield _pair(record, columns, where=where, add_response=add_response)
         except InputError as error:
             bad(error)
+
+
+def read_examples(source: str | Path, *, columns: Columns | None = None, with_candidates: bool = True) -> list[Example]:
+    """The examples of a file to calibrate with or to check a model by; a response that is no candidate becomes one.
+
+    Raises:
+        InputError: as in `read_pairs`; for a record without candidates, unless none are wanted; and for an empty file.
+    """
+    columns = columns or Columns()
+    examples: list[Example] = []
+    for pair in read_pairs(source, columns=columns, add_response=True):
+        if with_candidates and pair.candidates is None:
+            raise InputError(
+                f"{pair.where}: has no {columns.candidates!r}; name that column with {columns.flag}candidates"
+            )
+        candidates = pair.candidates if with_candidates and pair.candidates else [pair.response]
+        examples.append((pair.context.split("\n"), pair.response, candidates))
+    if not examples:
+        raise InputError(f"{source}: no example in it")
+    return examples
 
 
 def split_files(folder: str | Path, split: str) -> list[str]:
@@ -83,7 +109,7 @@ def hub_size(name: str) -> int:
     return known.num_examples if known else sum(1 for _ in dataset)
 
 
-def _pair(record: dict[str, Any], columns: Columns, *, where: str) -> Pair:
+def _pair(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool) -> Pair:
     for name in (columns.context, columns.response):
         if name not in record:
             raise InputError(
@@ -98,6 +124,8 @@ def _pair(record: dict[str, Any], columns: Columns, *, where: str) -> Pair:
     except TypeError as error:
         raise InputError(f"{where}: {error}") from None
     if candidates and response not in candidates:
+        if add_response:
+            return Pair(context, response, [response, *candidates], record, where)
         raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
     return Pair(context, response, candidates or None, record, where)
 

@@ -63,7 +63,7 @@ class Searcher:
         self._rerank_k = rerank_k
         self._keep_turns = keep_turns
         self.calibration = ranker.calibration if reranker is None else reranker.calibration
-        self._least = least_probability(self.calibration, min_probability)
+        self._least = least_probability(self.calibration, min_probability, of=reranker or ranker)
         self._among: int | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from pathlib import Path
@@ -66,6 +67,32 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     likely = [loaded.rank(row["context"], row["candidates"], top_k=1)[0].probability for row in rows]
     assert sum(likely) / len(likely) > 1 / 16  # the first of 8, one of which is right half of the time, by chance
     assert len(set(likely)) > 50
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
+    ranker.save_pretrained(tmp_path / "model")
+    path = write(ranker, among=texts)
+    usual = call("calibrate", "--model", tmp_path / "model", "--data", path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    table = [{"q": row["context"], "a": row["response"], "c": row["candidates"]} for row in rows]
+    named = tmp_path / f"named{suffix}"
+    if suffix == ".parquet":
+        pq = pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pytest.importorskip("pyarrow").Table.from_pylist(table), named)
+    elif suffix == ".csv":
+        with open(named, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["q", "a", "c"])
+            writer.writerows(["\n".join(row["q"]), row["a"], "|".join(row["c"])] for row in table)
+    else:
+        named.write_text("".join(json.dumps(row) + "\n" for row in table))
+    names = ["--context", "q", "--response", "a", "--candidates", "c"]
+    assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual
+    with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name its columns with --context"):
+        call("calibrate", "--model", tmp_path / "model", "--data", named)
+    with pytest.raises(InputError, match="has no 'candidates'; name that column with --candidates"):
+        call("calibrate", "--model", tmp_path / "model", "--data", named, *names[:4])
 
 
 def test_an_index_is_searched(ranker, write, texts, tmp_path):

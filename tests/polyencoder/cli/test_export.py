@@ -128,9 +128,12 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, mess
     [
         ("", "no example in it"),
         ('{"context": "hi", "response": "ho"}', r"line 1: has no 'candidates'"),
-        ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: `context` is \[\]"),
-        ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: `response` is \['ho'\]"),
-        ('{"context": "hi", "response": "ho", "candidates": "ho"}', r"line 1: `candidates` is 'ho'"),
+        ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: the context is empty"),
+        ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: the response is list, not a text"),
+        (
+            '{"context": "hi", "response": "ho", "candidates": {"ho": 1}}',
+            r"line 1: the candidates are not a list of texts",
+        ),
     ],
 )
 def test_examples_that_cannot_be_used(model_file, tmp_path, line, message):

@@ -67,6 +67,16 @@ def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences):
         assert record["candidates"] == [pair["response"], *expected]
 
 
+def test_columns_of_other_names(run):
+    pairs = [{"q": one["context"], "a": one["response"], "candidates": ["kept"]} for one in PAIRS]
+    names = ["--context", "q", "--response", "a", "--candidates", "hard"]
+    usual = [record["candidates"] for record in run("-n", 2)]
+    named = run("-n", 2, "--overwrite", *names, pairs=pairs)
+    assert [record["hard"] for record in named] == usual
+    assert {"q", "a", "candidates", "hard"} == named[0].keys()
+    assert named[0]["candidates"] == ["kept"]
+
+
 def test_a_margin_may_leave_nothing(run):
     assert [record["candidates"] for record in run("--margin", 1000)] == [[pair["response"]] for pair in PAIRS]
 
@@ -77,8 +87,14 @@ def test_a_margin_may_leave_nothing(run):
         (["-n", "0"], PAIRS, ConfigError, "their number is 0"),
         (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
         ([], [], InputError, "pairs.jsonl: no pair in it"),
-        ([], [{"context": "hello"}], InputError, "line 1: `response` is None; it must be a text"),
-        ([], [{"context": [], "response": "x"}], InputError, "line 1: `context` is .*; it must be a text or a list"),
+        ([], [{"context": "hello"}], InputError, "line 1: has no 'response'; it has 'context'. Name .* --response"),
+        ([], [{"context": [], "response": "x"}], InputError, "line 1: the context is empty"),
+        (
+            [],
+            [{"context": 5, "response": "x"}],
+            InputError,
+            "line 1: the context is neither a text nor a list of texts",
+        ),
         (["--pairs", "no-such.jsonl"], PAIRS, InputError, "no-such.jsonl"),
     ],
 )
