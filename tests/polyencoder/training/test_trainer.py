@@ -188,7 +188,9 @@ def test_other_settings_do_not_go_on(make_ranker, tmp_path):
 
 def test_what_is_not_finite_is_not_learnt(make_ranker):
     ranker = make_ranker("bi")
-    ranker.model.config = replace(ranker.model.config, output_scaling=1e30)  # scores overflow
+    config = replace(ranker.model.config)
+    object.__setattr__(config, "output_scaling", 1e30)  # scores overflow; a configuration would refuse it
+    ranker.model.config = config
     before = weights(ranker.model)
     with pytest.raises(TrainingError, match=r"update 3: the loss is (nan|inf), as in the 3 updates up to it"):
         Trainer(ranker, replace(CONFIG, max_nonfinite=3), train=EXAMPLES).fit()
