@@ -74,7 +74,7 @@ class RankerAgent(WatchedAgent):
 
     def reads_turns(self) -> bool:
         """Whether batches need the contexts as text, for another model, whose tokenizer is its own."""
-        return False
+        return self._teacher is not None
 
     # ---- observing
 
@@ -225,6 +225,9 @@ class RankerAgent(WatchedAgent):
 
     def _blocks_repeats(self) -> bool:
         return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates in ("fixed", "index")
+
+    def training_pool(self, batch: Batch) -> CandidatePool:
+        return self._pool(batch, self.candidates)
 
     def _pool(self, batch: Batch, source: str) -> CandidatePool:
         pool = batch_pool(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,9 +44,6 @@ from polyencoder.importing.options import read_options
 from polyencoder.models import RankerModel, build_model, freeze
 from polyencoder.precision import why_bf16_gains_nothing
 from polyencoder.safe_load import plain_numbers
-from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
-from polyencoder.text import TokenBatch
-from polyencoder.training.distributed import gather_objects
 from polyencoder.transfer import transfer_weights
 
 
@@ -184,26 +180,6 @@ class RankerModelAgent(TorchRankerAgent):
             backbone.resize(size)
         model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
-
-    def measure_scaling(self, contexts: TokenBatch, candidates: Sequence[str]) -> None:
-        """`--output-scaling auto`: set it by the first batch of training, in every process that of the first one.
-
-        A process that has nothing to measure gives no contexts.
-        """
-        if not self._scaling_is_to_be_measured:
-            return
-        self._scaling_is_to_be_measured = False
-        scaling = None
-        if len(contexts):
-            tokens = self.dict.text.candidates(candidates).to(contexts.ids.device)
-            scaling = measured_scaling(self.ranker, contexts, tokens)
-        scaling = next(value for value in gather_objects(scaling) if value is not None)
-        self.ranker.config = dataclasses.replace(self.ranker.config, output_scaling=scaling)
-        describe_in_opt(self.opt, self.ranker.config)
-        logging.info(
-            f"--output-scaling auto: {scaling:.4g}; the outputs have a standard deviation of "
-            f"{BERT_OUTPUT_STD / scaling:.4g}, BERT's of {BERT_OUTPUT_STD}"
-        )
 
     def state_dict(self) -> dict[str, Any]:
         states = super().state_dict()

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from parlai.agents.ranker.args import add_cache_args
+from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args
 from parlai.agents.ranker.fixed import FixedCandidates
 from parlai.agents.ranker.indexed import IndexedAgent
-from parlai.agents.ranker.learning.distillation import DistillingAgent
-from parlai.agents.ranker.learning.hard_negatives import HardNegativesAgent
-from parlai.agents.ranker.learning.joint import Step
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -19,24 +16,21 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import ConfigError
 from polyencoder.text import TokenBatch
-from polyencoder.training.distributed import gather_vectors
-from polyencoder.training.gradient_caching import encode
 
 
-class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
+class SeparableAgent(IndexedAgent):
     """Base of the bi- and the poly-encoder agent."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         super().add_cmdline_args(parser, partial_opt=partial_opt)
+        add_distillation_args(parser)
+        add_hard_negative_args(parser)
         add_cache_args(parser)
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        if opt.get("grad_cache", 0) < 0:
-            raise ConfigError(f"--grad-cache {opt['grad_cache']}: give a number of contexts, or 0 to turn it off")
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         super().__init__(opt, shared)
         if not shared and opt.get("interactive_mode") and self.fixed is not None:
@@ -51,16 +45,6 @@ class SeparableAgent(DistillingAgent, HardNegativesAgent, IndexedAgent):
         self._vectors.clear()
         if self.fixed is not None:
             self.fixed.clear()
-
-    def learning_scores(self, contexts: TokenBatch, step: Step) -> Tensor:
-        text = self.dict.text
-        limit = self.opt.get("grad_cache", 0) * text.config.longest_context
-        candidates = text.pad(text.candidate_ids(step.own_texts)).to(contexts.ids.device)  # may be none
-        encoded, vectors = encode(self.ranker, contexts, candidates, max_tokens=limit or None)
-        if step.counts is not None:
-            vectors = gather_vectors(vectors, step.counts)
-        scores: Tensor = self.ranker.score(encoded, vectors if step.pool.index is None else vectors[step.pool.index])
-        return scores
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         encoded = self.ranker.encode_context(contexts)

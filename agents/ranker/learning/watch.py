@@ -18,12 +18,11 @@ from parlai.core.metrics import Metric, dict_report
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import is_primary_worker, num_workers
-from torch import Tensor
 
 from polyencoder.data.epochs import EPOCH_EXAMPLES
-from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import current_name, main_measures, number_of_candidates, summary
+from polyencoder.training.objective import Outcome
 
 # what the line and the curve call the numbers that ParlAI's reports have
 IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}
@@ -83,10 +82,10 @@ class WatchedAgent(ResumableAgent):
                 self._show(self._line)
         return output
 
-    def record(self, scores: Tensor, losses: Tensor, pool: CandidatePool) -> None:
-        super().record(scores, losses, pool)
+    def record(self, outcome: Outcome) -> None:
+        super().record(outcome)
         if self._is_watched:
-            self._counts.append(fmean(pool.counts(len(losses))))
+            self._counts.append(fmean(outcome.pool.counts(len(outcome))))
 
     def report(self) -> dict[str, Metric]:
         """ParlAI asks for it when it logs: a point of the curve."""

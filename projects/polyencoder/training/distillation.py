@@ -64,7 +64,7 @@ class Distillation:
         else:
             soft = margin_mse(student, teacher, torch.zeros_like(pool.labels))
         own = {
-            "teacher_pairs": (float(self.teacher.asked - asked), 1),
+            "teacher_pairs": (float(self.teacher.asked - asked), 0),
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
         return (1 - self.weight) * hard + self.weight * soft, {**sums, **own}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, shared_pool
+from polyencoder.errors import InputError
 from polyencoder.models import CrossEncoder, RankerModel
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import gather_vectors
@@ -21,9 +23,9 @@ from polyencoder.training.joint import JointStep, joint_step
 __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
 
 Sums = Mapping[str, tuple[float, int]]
-"""Metrics as a sum and the number of what was summed, so that batches and processes can be added up."""
+"""Metrics as a sum and the number of what was summed, 0 for a plain sum: batches and processes can be added up."""
 
-SHARED = ("batch", "batch-all-cands")  # sources of candidates that serve every example of a batch
+HOPELESS = 100  # batches without anything to learn, from the beginning of a run on
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,13 @@ class Ranking:
             are candidates too.
         grad_cache: a bi- or poly-encoder's memory, in contexts of the longest length (gradient caching); 0: no limit.
         pair_tokens: a cross-encoder's memory, in tokens of pairs; 0: no limit.
+        hopeless_after: so many batches at the beginning of a run in which the label is the only candidate are an error;
+            None: they are not, as negatives may come to be mined.
+
+    Attributes:
+        skipped: batches of this process that were left out, since the label was the only candidate of its example: the
+            loss is 0, whatever the model is. skipped_examples: of these batches.
+        has_learnt: whether any batch was not.
     """
 
     def __init__(
@@ -87,40 +96,71 @@ class Ranking:
         gather_negatives: bool = False,
         grad_cache: int = 0,
         pair_tokens: int = 0,
+        hopeless_after: int | None = HOPELESS,
     ) -> None:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
         self.gather_negatives = gather_negatives
+        self.skipped = self.skipped_examples = 0
+        self.has_learnt = False
+        self._hopeless_after = hopeless_after
         self.max_tokens = (pair_tokens if isinstance(model, CrossEncoder) else grad_cache * _longest(text)) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
-        """`batch` is None in a process that has no example of its own in this step, in which it helps the others."""
-        pool = shared_pool([], []) if batch is None else batch.pool
-        step = joint_step(pool, 0 if batch is None else len(batch), gather=self.gather_negatives)
+        """`batch` is None in a process that has no example of its own in this step, in which it helps the others.
+
+        Raises:
+            InputError: there is nothing to learn, in batch after batch.
+        """
+        own, joins = batch, self.gather_negatives and _is_grouped()  # then the others' candidates may be negatives
+        if batch is not None and not joins and not batch.pool.has_negatives:
+            self._skip(batch)
+            own = None
+        pool = shared_pool([], []) if own is None else own.pool
+        step = joint_step(pool, 0 if own is None else len(own), gather=self.gather_negatives)
         if not step.examples:
             return None
-        if batch is None:
+        if joins and not step.pool.has_negatives:
+            if own is not None:
+                self._skip(own)
+            return None
+        self.has_learnt = True
+        if own is None:
             return self._assist(step)
-        scores = step.pool.masked(self.scores(batch, step))
-        losses, sums = self.loss(scores, step.pool, batch)
+        scores = step.pool.masked(self.scores(own, step))
+        losses, sums = self.loss(scores, step.pool, own)
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
+
+    def check_has_learnt(self) -> None:
+        """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
+        if self.skipped and not self.has_learnt:
+            raise InputError(
+                f"nothing was learnt: in all of {self.skipped} batches the label was the only candidate; give a larger "
+                "batch size (--batchsize), or data with different labels"
+            )
+
+    def _skip(self, batch: Batch) -> None:
+        self.skipped += 1
+        self.skipped_examples += len(batch)
+        if self._hopeless_after is not None and self.skipped >= self._hopeless_after:
+            self.check_has_learnt()
 
     def scores(self, batch: Batch, step: JointStep) -> Tensor:
         """Scores [batch, n] of the step's candidates."""
         contexts, model = batch.contexts, self.model
-        same = step.counts is None and batch.candidates is not None
-        candidates = batch.candidates if same else self._tokens(step, contexts.ids.device)
-        assert candidates is not None
-        if isinstance(model, CrossEncoder):
-            if step.counts is not None:  # its pairs are read here, whoever's candidates they are
-                candidates = self.text.candidates(step.pool.texts).to(contexts.ids.device)
+        if isinstance(model, CrossEncoder):  # its pairs are read here, whoever's candidates they are
+            candidates = self._tokens(step.pool.texts, batch, step)
             return model.score(contexts, candidates, step.pool.index, max_tokens=self.max_tokens)
+        candidates = self._tokens(step.own_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
             vectors = gather_vectors(vectors, step.counts)
         return model.score(encoded, vectors if step.pool.index is None else vectors[step.pool.index])
 
-    def _tokens(self, step: JointStep, device: torch.device) -> TokenBatch:
-        return self.text.pad(self.text.candidate_ids(step.own_texts)).to(device)  # may be none
+    def _tokens(self, texts: Sequence[str], batch: Batch, step: JointStep) -> TokenBatch:
+        """The tokens of these candidates, maybe none: the batch's own where nobody else's are beside them."""
+        if step.counts is None and batch.candidates is not None:
+            return batch.candidates
+        return self.text.pad(self.text.candidate_ids(texts)).to(batch.contexts.ids.device)
 
     def _assist(self, step: JointStep) -> Outcome:
         """This process's part of a step in which it has no example: its backward pass, with the others'."""
@@ -137,3 +177,7 @@ class Ranking:
 
 def _longest(text: TextEncoder) -> int:
     return text.config.longest_context
+
+
+def _is_grouped() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -90,10 +90,9 @@ class Trainer:
         """
         self.model.train()
         self.updates.zero_grad()
-        if batch is not None:
-            batch = batch.to(self.device)
-            for callback in self.callbacks:
-                batch = callback.before_step(self, batch)
+        batch = None if batch is None else batch.to(self.device)
+        for callback in self.callbacks:
+            batch = callback.before_step(self, batch)
         with self.updates.autocast():
             outcome = self.objective(batch)
         if outcome is None:
@@ -120,6 +119,8 @@ class Trainer:
                 callback.on_start(self)
             if not self.goal.is_reached(self.progress):
                 self._run(self._feed)
+                if isinstance(self.objective, Ranking):
+                    self.objective.check_has_learnt()
         finally:
             for callback in self.callbacks:
                 callback.on_end(self)
@@ -151,6 +152,11 @@ class Trainer:
     def stop(self, why: str) -> None:
         """End the run after this step."""
         self._why = why
+
+    @property
+    def skipped(self) -> int:
+        """Batches that were left out, since there was nothing to choose in them."""
+        return self.objective.skipped if isinstance(self.objective, Ranking) else 0
 
     @property
     def stopped(self) -> str | None:

@@ -247,5 +247,7 @@ def test_hard_negatives_come_to_batches_of_one_as_well(make_agent, respond, labe
 
 @pytest.mark.parametrize("name", ["eval_candidates", "interactive_candidates"])
 def test_words_are_no_replies(make_agent, name):
-    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} vocab: .* use inline, batch or fixed"):
+    with pytest.raises(
+        ConfigError, match=f"--{name.replace('_', '-')} vocab is not supported: .* no list of replies; use "
+    ):
         make_agent("biencoder", **{name: "vocab"})

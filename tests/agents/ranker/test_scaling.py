@@ -33,7 +33,7 @@ def test_it_is_measured_before_anything_is_learnt(model, make_agent, respond):
     assert agent.ranker.config.output_scaling == scaling
 
 
-def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, trained, task, tmp_path):
+def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, respond, trained, task, tmp_path):
     """The number stays with the model file; a new one is measured for a model that starts from it."""
     path = tmp_path / "model"
     source, _ = trained("biencoder")
@@ -47,7 +47,7 @@ def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, trained, task
 
     resumed = make_agent("polyencoder", model_file=path, output_scaling="auto", datatype="train", **task)
     assert resumed.ranker.config.output_scaling == scaling
-    resumed.measure_scaling(*[resumed.dict.text.candidates(["hello"])] * 2)
+    respond(resumed, *TURNS)
     assert resumed.ranker.config.output_scaling == scaling
 
 

@@ -24,6 +24,11 @@ class Run(Protocol):
     progress: Progress
     goal: Goal
 
+    @property
+    def skipped(self) -> int:
+        """Batches that were left out, since there was nothing to choose in them."""
+        ...
+
     def stop(self, why: str) -> None:
         """End the run after this step."""
         ...
@@ -48,8 +53,8 @@ class Callback:
     def on_start(self, run: Run) -> None:
         """Before the first step; a checkpoint may put the run where another one stopped."""
 
-    def before_step(self, run: Run, batch: Batch) -> Batch:
-        """The batch that is learnt from, in the place of this one."""
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        """The batch that is learnt from, in the place of this one; None if this process has none in this step."""
         return batch
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:

@@ -47,13 +47,16 @@ class MinedNegatives(Callback):
         self._miner: Miner | None = None
         self._indexed_at: int | None = None
 
-    def before_step(self, run: Run, batch: Batch) -> Batch:
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if batch is None:
+            return None
         assert batch.pool.labels is not None
         labels = [batch.pool.candidates(row)[column] for row, column in enumerate(batch.pool.labels.tolist())]
         self._seen.update(dict.fromkeys(labels))
+        steps = run.updates.count + run.skipped  # without mined negatives a batch may have none at all
         if self._indexed_at is None:
-            self._indexed_at = run.updates.count
-        if run.updates.count - self._indexed_at >= self._every:
+            self._indexed_at = steps
+        if steps - self._indexed_at >= self._every:
             self._index(run)
         if self._miner is None:
             return batch
@@ -71,6 +74,6 @@ class MinedNegatives(Callback):
         with run.updates.autocast():
             self._miner = Miner(self._ranker, self._make(list(self._seen)), self._settings)
         run.model.train()
-        self._indexed_at = run.updates.count
+        self._indexed_at = run.updates.count + run.skipped
         seconds = time.perf_counter() - start
         _log.info("hard negatives: indexed the %d labels seen so far, in %.1f s", len(self._seen), seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from polyencoder.data.collator import Batch
@@ -16,17 +17,26 @@ _log = logging.getLogger(__name__)
 
 
 class MeasuredScaling(Callback):
-    """Sets the model's `output_scaling` by the first batch of a run, in every process that of the first one."""
+    """Sets the model's `output_scaling` by the first batch of a run, in every process that of the first that has one.
 
-    def __init__(self) -> None:
+    `told` hears the number.
+    """
+
+    def __init__(self, told: Callable[[float], None] | None = None) -> None:
+        self._told = told
         self._done = False
 
-    def before_step(self, run: Run, batch: Batch) -> Batch:
-        if run.updates.count or self._done:
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if self._done or run.updates.count:
+            return batch
+        own = None
+        if batch is not None:
+            tokens = run.text.candidates(batch.pool.texts).to(batch.contexts.ids.device)
+            own = measured_scaling(run.model, batch.contexts, tokens)
+        scaling = next((value for value in gather_objects(own) if value is not None), None)
+        if scaling is None:
             return batch
         self._done = True
-        tokens = run.text.candidates(batch.pool.texts).to(batch.contexts.ids.device)
-        scaling = gather_objects(measured_scaling(run.model, batch.contexts, tokens))[0]
         run.model.config = replace(run.model.config, output_scaling=scaling)
         _log.info(
             "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g",
@@ -34,4 +44,6 @@ class MeasuredScaling(Callback):
             BERT_OUTPUT_STD / scaling,
             BERT_OUTPUT_STD,
         )
+        if self._told is not None:
+            self._told(scaling)
         return batch

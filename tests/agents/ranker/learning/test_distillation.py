@@ -8,11 +8,12 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F
-from parlai.agents.ranker.learning import distillation
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.training.losses import distillation_kl, margin_mse
+from polyencoder.training.objective import Ranking
+from polyencoder.training.teacher import Teacher
 
 STUDENTS = ["biencoder", "polyencoder"]
 TURNS = [
@@ -37,16 +38,16 @@ def teacher_file(trained):
 
 @pytest.fixture
 def learnt(monkeypatch):
-    """What each call of `losses` was given and gave: [(scores, pool, losses)]."""
+    """What each step gave: [(scores, pool, losses)]."""
     calls = []
-    losses = distillation.DistillingAgent.losses
+    step = Ranking.__call__
 
-    def record(self, scores, pool, batch):
-        found = losses(self, scores, pool, batch)
-        calls.append((scores.detach(), pool, found.detach()))
-        return found
+    def record(self, batch):
+        outcome = step(self, batch)
+        calls.append((outcome.scores, outcome.pool, outcome.losses))
+        return outcome
 
-    monkeypatch.setattr(distillation.DistillingAgent, "losses", record)
+    monkeypatch.setattr(Ranking, "__call__", record)
     return calls
 
 
@@ -54,13 +55,13 @@ def learnt(monkeypatch):
 def asked(monkeypatch):
     """The number of pairs in each request to a teacher's ranker."""
     requests = []
-    ask = distillation.Teacher._ask
+    ask = Teacher._ask
 
     def record(self, contexts, candidates, index, rows, columns):
         requests.append(len(rows))
         return ask(self, contexts, candidates, index, rows, columns)
 
-    monkeypatch.setattr(distillation.Teacher, "_ask", record)
+    monkeypatch.setattr(Teacher, "_ask", record)
     return requests
 
 

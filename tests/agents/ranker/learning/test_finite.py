@@ -24,13 +24,14 @@ def make_learner(make_agent, respond, monkeypatch):
 
     def make(**options):
         agent = make_agent("polyencoder", candidates="batch", warmup_updates=-1, learningrate=0.1, **options)
-        losses, factor = agent.losses, [1.0]
+        objective, factor = agent.trainer.objective, [1.0]
+        loss = objective.loss
 
         def multiplied(*args):
-            found = losses(*args)
-            return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1))
+            found, sums = loss(*args)
+            return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1)), sums
 
-        monkeypatch.setattr(agent, "losses", multiplied)
+        monkeypatch.setattr(objective, "loss", multiplied)
 
         def learn(by=1.0):
             factor[0] = by

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.learning import hard_negatives
 
 from polyencoder import ConfigError, Ranker
+from polyencoder.training.objective import Ranking
 
 MODELS = ["biencoder", "polyencoder"]
 
@@ -19,13 +19,13 @@ def turns_of(animals) -> list[dict]:
 def pools(monkeypatch):
     """The pool of each batch that was learnt."""
     made = []
-    pool = hard_negatives.HardNegativesAgent.learning_pool
+    step = Ranking.__call__
 
     def record(self, batch):
-        made.append(pool(self, batch))
-        return made[-1]
+        made.append(batch.pool)
+        return step(self, batch)
 
-    monkeypatch.setattr(hard_negatives.HardNegativesAgent, "learning_pool", record)
+    monkeypatch.setattr(Ranking, "__call__", record)
     return made
 
 

@@ -29,9 +29,9 @@ def losses(monkeypatch) -> list[float]:
     seen: list[float] = []
     record = LearningAgent.record
 
-    def spy(self, scores, losses, pool):
-        seen.append(float(losses.mean()))
-        return record(self, scores, losses, pool)
+    def spy(self, outcome):
+        seen.append(float(outcome.losses.mean()))
+        return record(self, outcome)
 
     monkeypatch.setattr(LearningAgent, "record", spy)
     return seen
