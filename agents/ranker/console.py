@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from polyencoder.errors import PolyencoderError
 
-__all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line"]
+__all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
 
 AGENTS = {name: name for name in ("biencoder", "polyencoder", "crossencoder", "tfidf")}
 
@@ -50,6 +50,20 @@ def hide_options() -> None:
     """Commands list all options, two hundred, twice: only with `--loglevel debug`. `X.run.json` has them too."""
     if _is_command() and _without_options not in logging.logger.filters:
         logging.logger.addFilter(_without_options)
+
+
+def show_library_log() -> None:
+    """What the library has to say goes into ParlAI's log."""
+    log = standard_logging.getLogger("polyencoder")
+    if not any(isinstance(handler, _IntoParlai) for handler in log.handlers):
+        log.addHandler(_IntoParlai())
+        log.setLevel(standard_logging.INFO)
+        log.propagate = False
+
+
+class _IntoParlai(standard_logging.Handler):
+    def emit(self, record: standard_logging.LogRecord) -> None:
+        logging.logger.log(record.getMessage(), level=record.levelno)
 
 
 def _is_command() -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.architecture import describe_in_opt
 from parlai.agents.ranker.args import MAX_NONFINITE
+from parlai.agents.ranker.console import show_library_log
 from parlai.agents.ranker.learning.parts import callbacks, check_options, objective, open_teacher
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
@@ -23,7 +23,6 @@ from polyencoder.errors import TrainingError, first_line
 from polyencoder.evaluation import ranks
 from polyencoder.models import RankerModel
 from polyencoder.ranker import Ranker
-from polyencoder.scaling import BERT_OUTPUT_STD
 from polyencoder.text import TokenBatch
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.finite import FiniteUpdates
@@ -42,6 +41,7 @@ class LearningAgent(RankerModelAgent):
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         check_options(opt)
+        show_library_log()
         self._finite = FiniteUpdates(limit=opt.get("max_nonfinite", MAX_NONFINITE))
         self._teacher: Teacher | None = shared["teacher"] if shared else None
         self._trainer: Trainer | None = None
@@ -125,14 +125,10 @@ class LearningAgent(RankerModelAgent):
         for name, (value, count) in outcome.sums.items():
             self.global_metrics.add(name, AverageMetric(value, count) if count else SumMetric(value))
 
-    def _scaled(self, scaling: float) -> None:
+    def _scaled(self, _: float) -> None:
         """`--output-scaling auto` was measured."""
         self._scaling_is_to_be_measured = False
         describe_in_opt(self.opt, self.ranker.config)
-        logging.info(
-            f"--output-scaling auto: {scaling:.4g}; the outputs have a standard deviation of "
-            f"{BERT_OUTPUT_STD / scaling:.4g}, BERT's of {BERT_OUTPUT_STD}"
-        )
 
     # ---- an update
 

@@ -34,9 +34,11 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.callbacks.log import Log
+from polyencoder.training.config import SHARED_CANDIDATES
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
-from polyencoder.training.objective import Loss, Ranking
+from polyencoder.training.lock import TrainingLock
+from polyencoder.training.objective import HOPELESS, Loss, Ranking
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.settings import RunSettings
@@ -75,9 +77,20 @@ def train_ranker(settings: RunSettings) -> RunReport:
     Raises:
         ConfigError: settings that contradict each other.
         InputError: data that cannot be used.
-        TrainingError: the losses are not finite again and again, or the end could not be written.
+        TrainingError: the losses are not finite again and again, the end could not be written, or another process
+            trains in that folder.
         CheckpointError: the folder holds a run with other settings.
     """
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    lock = TrainingLock.of(Path(settings.out) / CHECKPOINT) if is_first else None
+    try:
+        return _train(settings, is_first=is_first)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     train, valid = _data(settings)
     seed_everything(settings.seed)
     ranker = _ranker(settings)
@@ -101,15 +114,14 @@ def train_ranker(settings: RunSettings) -> RunReport:
         train=[TrainingExample([p.context], p.response, p.candidates if inline else None) for p in train],
         sampler=sampler if inline else None,
         callbacks=[*callbacks, best, Log(), checkpoints],
-        objective=None
-        if loss is None
-        else Ranking(
+        objective=Ranking(
             ranker.model,
             ranker.text,
             loss=loss,
-            gather_negatives=config.gather_negatives and not inline,
+            gather_negatives=config.gather_negatives and settings.source in SHARED_CANDIDATES,
             grad_cache=config.grad_cache,
             pair_tokens=config.pair_tokens,
+            hopeless_after=None if settings.hard_negatives else HOPELESS,
         ),
         with_turns=loss is not None,
     )
@@ -125,8 +137,8 @@ def train_ranker(settings: RunSettings) -> RunReport:
         checkpoints.resumed,
         trainer.stopped,
     )
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        _write_card(ranker, settings, report, examples=len(examples))
+    if is_first:
+        _write_card(ranker, settings, best, evaluated=len(examples))
     return report
 
 
@@ -237,10 +249,19 @@ def _of_the_run(settings: RunSettings) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(settings).items() if name not in NOT_OF_THE_RUN}
 
 
-def _write_card(ranker: Ranker, settings: RunSettings, report: RunReport, *, examples: int) -> None:
+def _write_card(ranker: Ranker, settings: RunSettings, best: KeepBest, *, evaluated: int) -> None:
     flags = {name: value for name, value in _of_the_run(settings).items() if value is not None}
-    run = Run(flags, {"valid": {**main_measures(report.trained), "examples": examples}}, command="polyencoder train")
-    write_text(report.out / README, model_card(ranker, name=report.out.resolve().name, run=run))
+    measures = {**main_measures(best.report or {}), "examples": evaluated}
+    out = Path(settings.out)
+    run = Run(
+        flags,
+        {"valid": measures},
+        command="polyencoder train",
+        updates=best.updates,
+        examples=best.examples,
+        seed=settings.seed,
+    )
+    write_text(out / README, model_card(ranker, name=out.resolve().name, run=run))
 
 
 def _say(who: str, metrics: Mapping[str, float]) -> None:

@@ -152,7 +152,7 @@ def test_a_context_without_codes_scores_zero(make_vectors):
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"top_k": 1, "allowed": torch.ones(4, dtype=torch.bool)}, r"allowed must be torch.bool \[5\]"),
         ({"top_k": 1, "allowed": torch.ones(5)}, "got torch.float32"),
-        ({"top_k": 1, "attention": "multihead"}, "basic, sqrt; got 'multihead'"),
+        ({"top_k": 1, "attention": "multihead"}, "attention is 'multihead', but the contexts have no keys"),
     ],
 )
 def test_bad_input_is_refused(make_vectors, settings, message):

@@ -48,7 +48,7 @@ def test_no_hits(cross):
 def test_errors(cross, make_ranker, hits):
     with pytest.raises(InputError, match="a poly-encoder cannot re-rank: give a cross-encoder"):
         rerank(make_ranker("poly"), CONTEXTS, hits)
-    with pytest.raises(InputError, match="rerank_k is 0; it must be at least 1"):
+    with pytest.raises(InputError, match="rerank_k is 0 .int.; it must be at least 1"):
         rerank(cross, CONTEXTS, hits, k=0)
     with pytest.raises(InputError, match="2 contexts, but hits of 3"):
         rerank(cross, CONTEXTS[:2], hits)

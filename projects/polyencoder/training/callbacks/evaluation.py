@@ -84,6 +84,8 @@ class KeepBest(Callback):
         self._ranker, self._folder, self._metric, self._patience = ranker, folder, metric, patience
         self.report: dict[str, float] | None = None
         """The metrics of the best evaluation."""
+        self.updates = self.examples = 0
+        """Of the run, when it was made."""
         self._bad = 0
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
@@ -96,6 +98,7 @@ class KeepBest(Callback):
                 run.stop(f"no better {self._metric} in {self._bad} evaluations")
             return
         self._bad, self.report = 0, dict(report)
+        self.updates, self.examples = run.updates.count, run.progress.examples
         if not dist.is_initialized() or dist.get_rank() == 0:
             self._ranker.save_pretrained(self._folder)
 
@@ -108,7 +111,8 @@ class KeepBest(Callback):
         return value < best if self._metric in LOWER_IS_BETTER else value > best
 
     def state_dict(self) -> dict[str, Any]:
-        return {"report": self.report, "bad": self._bad}
+        return {"report": self.report, "bad": self._bad, "updates": self.updates, "examples": self.examples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.report, self._bad = state["report"], state["bad"]
+        self.updates, self.examples = state["updates"], state["examples"]
