@@ -6,61 +6,28 @@ import shutil
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 import parlai.utils.logging as logging
 from parlai.core.opt import Opt
 from tqdm import tqdm
 
+from polyencoder.training.progress import Goal
+
 EVERY = 0.2  # seconds between two versions of the line
 RECENT = 200  # batches that the rate is measured over
 BAR = 8  # characters
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What has been done of a run, those parts of it included that ran before it was resumed."""
+def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
+    """When ParlAI's training loop ends, by the options; `epoch` is the number of examples in one, if it is known."""
 
-    examples: int = 0
-    updates: int = 0
-    seconds: float = 0.0
+    def limit(name: str) -> Any:
+        return value if (value := opt.get(name) or -1) > 0 else None
 
-
-@dataclass(frozen=True)
-class Goal:
-    """When ParlAI's training loop ends: at whichever of these comes first, None where there is no such limit."""
-
-    examples: float | None = None
-    updates: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def of(cls, opt: Opt, *, epoch: int | None) -> Goal:
-        """The goal of the options; `epoch` is the number of examples in one, if it is known."""
-
-        def limit(name: str) -> Any:
-            return value if (value := opt.get(name) or -1) > 0 else None
-
-        epochs = limit("num_epochs")
-        examples = epochs * epoch if epochs and epoch else None
-        return cls(examples, limit("max_train_steps"), limit("max_train_time"))
-
-    def share(self, done: Progress) -> float | None:
-        """The part of the run that is done, from 0 to 1."""
-        pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
-        return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
-
-    def seconds_left(self, done: Progress, *, rate: float) -> float | None:
-        """About how long it takes from here, at so many examples a second, validations not counted."""
-        lefts = []
-        if self.seconds:
-            lefts.append(self.seconds - done.seconds)
-        if rate and self.examples:
-            lefts.append((self.examples - done.examples) / rate)
-        if rate and self.updates and done.updates:
-            lefts.append((self.updates - done.updates) * done.examples / done.updates / rate)
-        return max(0.0, min(lefts)) if lefts else None
+    epochs = limit("num_epochs")
+    examples = epochs * epoch if epochs and epoch else None
+    return Goal(examples, limit("max_train_steps"), limit("max_train_time"))
 
 
 class Rate:

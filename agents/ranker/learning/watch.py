@@ -10,7 +10,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.curve import Curve
-from parlai.agents.ranker.learning.progress import Goal, Progress, ProgressLine, Rate, line
+from parlai.agents.ranker.learning.progress import ProgressLine, Rate, goal_of, line
 from parlai.agents.ranker.learning.record import write_record
 from parlai.agents.ranker.learning.resume import ResumableAgent
 from parlai.core.message import Message
@@ -23,6 +23,7 @@ from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import current_name, main_measures, number_of_candidates, summary
 from polyencoder.training.objective import Outcome
+from polyencoder.training.progress import Progress
 
 # what the line and the curve call the numbers that ParlAI's reports have
 IN_TRAINING = {"mean_loss": "loss", "train_accuracy": "R@1", "lr": "learning rate"}
@@ -143,10 +144,11 @@ class WatchedAgent(ResumableAgent):
 
     def _progress(self) -> Progress:
         seconds = self._before.seconds + time.monotonic() - self._started
-        return Progress(self._before.examples + self._examples, self._number_training_updates, seconds)
+        examples = self._before.examples + self._examples
+        return Progress(examples=examples, updates=self._number_training_updates, seconds=seconds)
 
     def _show(self, shown: ProgressLine) -> None:
-        goal, done, rate = Goal.of(self.opt, epoch=self._epoch), self._progress(), self._rate.value()
+        goal, done, rate = goal_of(self.opt, epoch=self._epoch), self._progress(), self._rate.value()
         numbers = _renamed(super().report(), IN_TRAINING)
         known = {name: value for name, value in numbers.items() if value is not None}
         text = line(rate=rate, report=known, seconds_left=goal.seconds_left(done, rate=rate))

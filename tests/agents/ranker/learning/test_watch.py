@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parlai.agents.ranker.learning import progress as progress_module
 from parlai.agents.ranker.learning.curve import Curve
-from parlai.agents.ranker.learning.progress import Goal, Progress, ProgressLine, Rate, line
+from parlai.agents.ranker.learning.progress import ProgressLine, Rate, goal_of, line
 from parlai.agents.ranker.learning.record import write_record
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
@@ -26,6 +26,7 @@ from PIL import Image
 
 from polyencoder.checkpoint import read_states
 from polyencoder.errors import ConfigError
+from polyencoder.training.progress import Goal, Progress
 
 OPTIONS = {"model": "biencoder", "task": "selection:jsonl", "loglevel": "info", "dict_maxtokens": 300, "batchsize": 4}
 OPTIONS |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "text_truncate": 16, "n_positions": 32}
@@ -37,22 +38,22 @@ OPTIONS |= {"validation_cutoff": 2.0}  # a lucky model that has all of the valid
 
 
 def test_goals_and_what_is_left():
-    goal = Goal.of(Opt(num_epochs=2.5, max_train_steps=-1, max_train_time=100.0), epoch=400)
+    goal = goal_of(Opt(num_epochs=2.5, max_train_steps=-1, max_train_time=100.0), epoch=400)
     assert goal == Goal(examples=1000, updates=None, seconds=100)
     done = Progress(examples=250, updates=10, seconds=20)
     assert goal.share(done) == 0.25
     assert goal.seconds_left(done, rate=10) == 75
     assert goal.seconds_left(done, rate=1) == 80  # the time is up before
-    steps = Goal.of(Opt(num_epochs=-1, max_train_steps=40, max_train_time=-1), epoch=400)
+    steps = goal_of(Opt(num_epochs=-1, max_train_steps=40, max_train_time=-1), epoch=400)
     assert steps.seconds_left(done, rate=10) == 75
     assert steps.share(Progress(examples=2000, updates=50)) == 1
 
 
 def test_nothing_is_promised_of_what_is_not_known():
-    endless = Goal.of(Opt(num_epochs=-1), epoch=None)
-    assert endless.share(Progress(5, 5, 5)) is None
-    assert endless.seconds_left(Progress(5, 5, 5), rate=5) is None
-    assert Goal.of(Opt(num_epochs=3), epoch=None) == endless  # of a task that does not say how long an epoch is
+    endless = goal_of(Opt(num_epochs=-1), epoch=None)
+    assert endless.share(Progress(5, 5, 5, 5)) is None
+    assert endless.seconds_left(Progress(5, 5, 5, 5), rate=5) is None
+    assert goal_of(Opt(num_epochs=3), epoch=None) == endless  # of a task that does not say how long an epoch is
     assert Goal(examples=10).seconds_left(Progress(), rate=0) is None
     assert line(rate=0, report={}, seconds_left=None) == ""
 
