@@ -107,6 +107,9 @@ def _meet(place: Place, backend: str) -> Store:
     host = {"name": socket.gethostname(), "address": _own_address()}
     store.set(f"host of {place.rank}", json.dumps(host))
     hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(place.count)]
+    store.set(f"read by {place.rank}", "")
+    if place.rank == 0:  # the store is in this process, which an error below ends: not before the others have read it
+        store.wait([f"read by {rank}" for rank in range(place.count)])
     if backend == "gloo" and len({host["name"] for host in hosts}) > 1:
         for host in hosts:
             if ip_address(host["address"]).is_loopback:
