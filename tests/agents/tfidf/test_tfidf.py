@@ -153,7 +153,7 @@ def test_the_labels_of_a_batch_are_candidates(make_weights, make_tfidf, respond)
 
 def test_a_batch_of_one_has_no_candidates(make_weights, make_tfidf, respond):
     agent = make_tfidf(model_file=make_weights(), eval_candidates="batch")
-    asked = examples(3)
+    asked = [one | {"eval_labels": [label]} for one, label in zip(examples(3), RESPONSES, strict=False)]
     with pytest.raises(InputError, match="--eval-candidates batch: a batch of one example has one candidate"):
         respond(agent, asked[0])
     assert all("metrics" in reply for reply in respond(agent, *asked[:2]))
