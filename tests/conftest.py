@@ -283,6 +283,7 @@ def in_processes(tmp_path):
     The processes are forked, so that the function may use what the test has and nothing is imported anew.
     """
     import multiprocessing
+    import pickle
     import traceback
     from datetime import timedelta
 
@@ -295,10 +296,11 @@ def in_processes(tmp_path):
             dist.init_process_group(
                 "gloo", init_method=f"file://{place}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
             )
-            pipe.send((True, function(rank)))
+            # plain pickle sends a tensor's values, `send` a handle that ends with this process
+            pipe.send_bytes(pickle.dumps((True, function(rank))))
             dist.destroy_process_group()
         except BaseException:
-            pipe.send((False, traceback.format_exc()))
+            pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
 
     def run(function, count=2):
         groups.append(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class LearningAgent(RankerModelAgent):
         self._finite = FiniteUpdates(limit=opt.get("max_nonfinite", MAX_NONFINITE))
         self._teacher: Teacher | None = shared["teacher"] if shared else None
         self._trainer: Trainer | None = None
+        self._losses_are_finite = True  # those of the last batch
         super().__init__(opt, shared)
         self.model = self.ranker
         if not shared and self._should_initialize_optimizer():
@@ -61,9 +63,9 @@ class LearningAgent(RankerModelAgent):
     def forget_vectors(self) -> None:
         """The model has changed: whatever was computed with it is stale."""
 
+    @abstractmethod
     def training_pool(self, batch: Batch) -> CandidatePool:
         """What the examples of a batch choose from."""
-        raise NotImplementedError
 
     # ---- a step
 
@@ -97,7 +99,7 @@ class LearningAgent(RankerModelAgent):
             self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(left_out))
         if outcome is None or not len(outcome):
             return None
-        if torch.isfinite(outcome.losses).all():
+        if self._losses_are_finite:
             self.record(outcome)
         if not self.opt.get("train_predict"):
             return Output()
@@ -186,8 +188,9 @@ class ParlaiUpdates:
     def zero_grad(self) -> None:
         self._agent.zero_grad()
 
-    def see(self, losses: Tensor) -> bool:
-        return self._agent._finite.see(losses)
+    def check_losses(self, losses: Tensor) -> bool:
+        self._agent._losses_are_finite = self._agent._finite.check_losses(losses)
+        return self._agent._losses_are_finite
 
     def backward(self, loss: Tensor) -> None:
         self._agent.backward(loss)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["any_process", "gather_objects", "gather_vectors", "sum_gradients"]
+__all__ = ["any_process", "broadcast_weights", "gather_objects", "gather_vectors", "sum_gradients"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,13 @@ def any_process(flag: bool, *, device: torch.device) -> bool:
     count = torch.tensor(int(flag), device=device)
     dist.all_reduce(count)
     return bool(count)
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Give the model of every process the weights of the first one's."""
+    if dist.is_available() and dist.is_initialized():
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
 
 
 def gather_vectors(vectors: Tensor, counts: Sequence[int]) -> Tensor:

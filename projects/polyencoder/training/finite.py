@@ -32,7 +32,7 @@ class FiniteUpdates:
         self._in_a_row = 0
         self._bad_loss: float | None = None  # of a batch since the last update
 
-    def see(self, losses: Tensor) -> bool:
+    def check_losses(self, losses: Tensor) -> bool:
         """Take note of a batch's losses [batch], before the update that it is part of; whether they are finite."""
         total = float(losses.sum())
         if not math.isfinite(total):

@@ -10,14 +10,14 @@ import torch.distributed as dist
 
 from polyencoder.data.collator import Batch, Collator, TrainingExample
 from polyencoder.data.epochs import Reader, Source
-from polyencoder.data.feed import Feed, ahead
+from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
 from polyencoder.models import freeze
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
-from polyencoder.training.distributed import gather_objects
+from polyencoder.training.distributed import broadcast_weights, gather_objects
 from polyencoder.training.objective import Objective, Outcome, Ranking
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
@@ -27,6 +27,8 @@ from polyencoder.training.schedule import Schedule
 from polyencoder.training.updates import OptimizerUpdates, Updates
 
 __all__ = ["Trainer"]
+
+SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
 
 class Trainer:
@@ -64,7 +66,7 @@ class Trainer:
         self.ranker, self.config, self.callbacks = ranker, config or TrainingConfig(), list(callbacks)
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
-        self._feed = None if train is None else self._open(train, sampler)
+        self._loader = None if train is None else self._open(train, sampler)
         self.goal = self._goal()
         self.objective: Objective = objective or Ranking(
             self.model,
@@ -75,6 +77,8 @@ class Trainer:
         )
         self.updates: Updates = updates or self._own_updates()
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
+        self.is_over = False
+        """Whether the goal is reached, for all processes alike."""
         self._why: str | None = None
 
     # ---- the step
@@ -98,7 +102,7 @@ class Trainer:
         if outcome is None:
             return None
         self.updates.backward(outcome.loss)
-        self.updates.see(outcome.losses)
+        self.updates.check_losses(outcome.losses)
         self.updates.step()
         return outcome
 
@@ -111,37 +115,42 @@ class Trainer:
             TrainingError: the losses are not finite again and again.
             InputError: an example cannot be used.
         """
-        if self._feed is None:
+        if self._loader is None:
             raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
         self._why = None
+        broadcast_weights(self.model)
         try:
             for callback in self.callbacks:
                 callback.on_start(self)
-            if not self.goal.is_reached(self.progress):
-                self._run(self._feed)
+            rank = self._loader.reader.number
+            if rank > 0:  # weights and checkpoint are the first process's, dropout is each one's own
+                seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
+            if self._why is None and not self.goal.is_reached(self.progress):
+                self._run(self._loader)
                 if isinstance(self.objective, Ranking):
                     self.objective.check_has_learnt()
         finally:
-            for callback in self.callbacks:
-                callback.on_end(self)
             self.model.eval()
+        for callback in self.callbacks:
+            callback.on_end(self)
         return self.progress
 
-    def _run(self, feed: Feed) -> None:
+    def _run(self, loader: TrainingLoader) -> None:
         before, start = self.progress.seconds, time.monotonic()
-        for batch in ahead(self._batches(feed)):
+        for batch in prefetched(self._batches(loader)):
             outcome = self.step(batch)
             self.progress.batches += 1
-            self.progress.examples += len(batch) * feed.reader.count
+            self.progress.examples += len(batch) * loader.reader.count
             self.progress.updates = self.updates.count
             self.progress.seconds = before + time.monotonic() - start
+            self.is_over = self._is_over()
             for callback in self.callbacks:
                 callback.after_step(self, outcome)
-            if self._why is not None or self._is_over():
+            if self._why is not None or self.is_over:
                 return
 
-    def _batches(self, feed: Feed) -> Iterator[Batch]:
-        for examples in feed.batches(seen=self.progress.batches * feed.batch_size):
+    def _batches(self, loader: TrainingLoader) -> Iterator[Batch]:
+        for examples in loader.batches(seen=self.progress.batches * loader.batch_size):
             yield self._collator(examples)
 
     def _is_over(self) -> bool:
@@ -179,6 +188,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "updates": self.updates.state_dict(),
             "progress": self.progress.to_dict(),
+            "stopped": self._why,
             "random": random_state(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
         }
@@ -188,7 +198,7 @@ class Trainer:
         assert isinstance(self.updates, OptimizerUpdates)
         self.model.load_state_dict(state["model"])
         self.updates.load_state_dict(state["updates"])
-        self.progress = Progress(**state["progress"])
+        self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         for callback in self.callbacks:
             if callback.name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.name])
@@ -196,22 +206,22 @@ class Trainer:
 
     # ---- made of the configuration
 
-    def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> Feed:
+    def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> TrainingLoader:
         seed_everything(self.config.seed)
-        return Feed(
+        return TrainingLoader(
             train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=_this_reader()
         )
 
     def _goal(self) -> Goal:
         config = self.config
-        examples = None if self._feed is None or config.epochs is None else config.epochs * self._feed.examples
+        examples = None if self._loader is None or config.epochs is None else config.epochs * self._loader.examples
         return Goal(examples, config.max_updates, config.max_seconds)
 
     def _own_updates(self) -> OptimizerUpdates:
         config = self.config
         freeze(self.model, fine_tuned=config.fine_tuned)
         optimizer = build_optimizer(self.model, config.optimizer)
-        batch = config.batch_size * (1 if self._feed is None else self._feed.reader.count)
+        batch = config.batch_size * (1 if self._loader is None else self._loader.reader.count)
         total = self.goal.total_updates(batch=batch, accumulate=config.accumulate)
         return OptimizerUpdates(
             self.model,

@@ -34,8 +34,8 @@ class Updates(Protocol):
         """Before a batch: forget the gradients of the last update."""
         ...
 
-    def see(self, losses: Tensor) -> bool:
-        """Whether a batch's losses [batch] are finite; a batch whose losses are not is not learnt from."""
+    def check_losses(self, losses: Tensor) -> bool:
+        """Whether a batch's losses [batch] are finite; an update with a batch whose losses are not is left out."""
         ...
 
     def backward(self, loss: Tensor) -> None:
@@ -91,8 +91,8 @@ class OptimizerUpdates:
         if self._collected == 0:
             self.optimizer.zero_grad()
 
-    def see(self, losses: Tensor) -> bool:
-        return self._finite.see(losses)
+    def check_losses(self, losses: Tensor) -> bool:
+        return self._finite.check_losses(losses)
 
     def backward(self, loss: Tensor) -> None:
         self.precision.backward(loss / self._accumulate)

@@ -178,6 +178,51 @@ def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
         assert torch.equal(one, other)
 
 
+def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
+    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
+
+    def fit():
+        ranker = make_ranker("bi")
+        best = KeepBest(ranker, tmp_path / "best", patience=2)
+        checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={})
+        parts = [Evaluation(ranker, VALID, every=8), best, checkpoints]
+        trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=parts)
+        return trainer.fit().updates, trainer.stopped
+
+    assert fit() == fit() == (6, "no better hits@1 in 2 evaluations")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
+    """Two with half of each batch, the second with other weights at first: the same losses and weights."""
+
+    def run(rank: int = 0, count: int = 1):
+        ranker, losses = make_ranker(architecture, seed=rank), Losses()
+        config = replace(PLAIN, batch_size=4 // count)
+        Trainer(ranker, config, train=EXAMPLES, callbacks=[losses]).fit()
+        return losses.values, weights(ranker.model)
+
+    (first, ours), (second, theirs) = in_processes(lambda rank: run(rank, 2))
+    alone, expected = run()
+    assert [(one + other) / 2 for one, other in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
+    for one, other, wanted in zip(ours, theirs, expected, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_limit_of_time_ends_all_processes_together(make_ranker, in_processes, tmp_path):
+    """The first one's clock counts; nobody waits for an evaluation that the others do not make."""
+
+    def run(rank: int):
+        ranker = make_ranker("bi")
+        config = replace(PLAIN, max_updates=None, max_seconds=0.3 if rank == 0 else 1000.0)
+        parts = [Evaluation(ranker, VALID, every=1000)]
+        return Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit().updates
+
+    first, second = in_processes(run)
+    assert first == second > 0
+
+
 def test_other_settings_do_not_go_on(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()

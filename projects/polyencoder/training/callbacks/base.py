@@ -23,6 +23,7 @@ class Run(Protocol):
     updates: Updates
     progress: Progress
     goal: Goal
+    is_over: bool
 
     @property
     def skipped(self) -> int:
@@ -64,7 +65,7 @@ class Callback:
         """After an evaluation, whose metrics these are."""
 
     def on_end(self, run: Run) -> None:
-        """After the last step, and after an error."""
+        """After the last step, unless the run broke off with an error."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on needs, in tensors, numbers, texts and containers of them."""

@@ -74,9 +74,12 @@ class Checkpoints(Callback):
         self._due = True  # after the callbacks behind this one have seen the evaluation
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        late = self._every is not None and time.monotonic() - self._written >= self._every
-        if gather_objects(self._due or late)[0]:
+        if self._due or (self._every is not None and self._is_late(self._every)):
             self.write(run)
+
+    def _is_late(self, every: float) -> bool:
+        """Whether it is time for another one, by the first process's clock."""
+        return gather_objects(time.monotonic() - self._written >= every)[0]
 
     def on_end(self, run: Run) -> None:
         if self._failed is not None:

@@ -44,7 +44,7 @@ class Evaluation(Callback):
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         due = run.progress.examples // self._every > self._done
-        if due or run.goal.is_reached(run.progress):
+        if due or run.is_over:
             self._done = run.progress.examples // self._every
             self._evaluate(run)
 

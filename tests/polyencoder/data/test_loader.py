@@ -1,4 +1,4 @@
-"""Batches that are made ahead of the model: their order, their errors, and the thread that makes them."""
+"""Batches that are made before the model needs them: their order, their errors, and the thread that makes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from polyencoder.data.feed import ahead
+from polyencoder.data.loader import prefetched
 
 
 def test_items_come_in_order_and_errors_where_they_were():
@@ -17,7 +17,7 @@ def test_items_come_in_order_and_errors_where_they_were():
 
     got = []
     with pytest.raises(ValueError, match="the sixth"):
-        got.extend(ahead(items()))  # extend keeps what came before the error
+        got.extend(prefetched(items()))  # extend keeps what came before the error
     assert got == list(range(5))
 
 
@@ -25,13 +25,13 @@ def test_python_may_end_while_a_batch_is_under_way():
     """A thread that Python's end finds inside torch ends the process with SIGABRT, after all work was done."""
     code = """
 import torch
-from polyencoder.data.feed import ahead
+from polyencoder.data.loader import prefetched
 
 def items():
     while True:
         yield torch.randn(1000, 1000) @ torch.randn(1000, 1000)
 
-batches = ahead(items())
+batches = prefetched(items())
 next(batches)
 batches.close()
 """

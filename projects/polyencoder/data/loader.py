@@ -14,15 +14,15 @@ from polyencoder.data.epochs import Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
 
-__all__ = ["Feed", "ahead"]
+__all__ = ["TrainingLoader", "prefetched"]
 
 T = TypeVar("T")
 
-AHEAD = 2  # batches that are made while the model is busy with another one
+DEPTH = 2  # batches that are made while the model is busy with another one
 LEAVING = 30.0  # seconds in which a batch that is under way is finished; a source that hangs keeps no process alive
 
 
-class Feed:
+class TrainingLoader:
     """Batches of examples without end, in an order that the seed decides, another one in each epoch.
 
     Args:
@@ -83,7 +83,7 @@ def _episode(example: TrainingExample) -> Episode:
     return [message if example.candidates is None else {**message, "candidates": example.candidates}]
 
 
-def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Iterator[T]:
+def prefetched(items: Iterable[T], *, depth: int = DEPTH) -> Iterator[T]:
     """The items, made by a thread of their own, at most `depth` before they are asked for. Its errors come out here.
 
     The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.
