@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from polyencoder.cpu.heap import return_free_memory
+from polyencoder.modeling.cpu.heap import return_free_memory
 
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]

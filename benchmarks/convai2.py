@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from benchmarks.agents import CONVAI2, quiet_parlai
-from polyencoder.reading.examples import Example
+from polyencoder.data.readers.examples import Example
 
 __all__ = ["validation_examples"]
 

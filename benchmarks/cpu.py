@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
-from polyencoder.cpu.attention import plain_attention
-from polyencoder.cpu.dropout import dropout
-from polyencoder.cpu.products import ONEDNN_IS_FASTER, linear
+from polyencoder.modeling.cpu.attention import plain_attention
+from polyencoder.modeling.cpu.dropout import dropout
+from polyencoder.modeling.cpu.products import ONEDNN_IS_FASTER, linear
 
 SIZES = {"minilm": 384, "bert-base": 768}
 LENGTH, HEADS = 128, 12

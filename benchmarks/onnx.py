@@ -28,12 +28,12 @@ import torch
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
 from benchmarks.convai2 import validation_examples
 from polyencoder import Ranker, RankerConfig
-from polyencoder.backbone import scratch_config
+from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import recall_at_1
+from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.extras import require
-from polyencoder.models import build_model
-from polyencoder.onnx import export_onnx, quantize_int8
-from polyencoder.reading.examples import Example
+from polyencoder.modeling import build_model
+from polyencoder.modeling.backbone import scratch_config
 from polyencoder.text import TextEncoder
 
 CANDIDATE_WORDS = (4, 20)  # the fewest and the most

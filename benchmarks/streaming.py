@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import argument_parser, machine, measured_alone, peak_extra_mb, print_report
+from polyencoder.data.readers import json_array, open_bytes
 from polyencoder.errors import InputError, PolyencoderError
-from polyencoder.reading import json_array, open_bytes
 
 # What each task reads, below the data path: the first of these that is there.
 FILES = {

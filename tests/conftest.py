@@ -20,9 +20,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from polyencoder.backbone import scratch_config
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.models import build_model
+from polyencoder.modeling import build_model
+from polyencoder.modeling.backbone import scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 

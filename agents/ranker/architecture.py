@@ -8,11 +8,11 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.flags import OF_THE_RANKER, flag, given_flags
 from parlai.core.opt import Opt
 
-from polyencoder.backbone import scratch_config
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import parlai_text
-from polyencoder.sentence_encoder import sentence_vectors
+from polyencoder.modeling.backbone import scratch_config
+from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.text import turn_separator
 
 # What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same

@@ -12,7 +12,7 @@ from parlai.core.agents import Agent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
-from polyencoder.models import FINE_TUNED
+from polyencoder.modeling import FINE_TUNED
 from polyencoder.text import TurnSeparator
 
 # Section 5.1 of Humeau et al. (ICLR 2020) and the input lengths of its first version.

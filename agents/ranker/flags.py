@@ -20,11 +20,11 @@ from typing import Any
 import parlai.utils.logging as logging
 from parlai.core.opt import Opt
 
-from polyencoder.backbone import max_length
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import END_OF_WORD
+from polyencoder.modeling.backbone import max_length
 from polyencoder.text import turn_separator
 
 # Fields of RankerConfig and the flags that set them

@@ -34,17 +34,17 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
-from polyencoder.backbone import Backbone, backbone_config, load_pretrained, with_dropout
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
-from polyencoder.compiling import compile_encoders
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.importing.options import read_options
-from polyencoder.models import RankerModel, build_model, freeze
-from polyencoder.precision import why_bf16_gains_nothing
+from polyencoder.modeling import RankerModel, build_model, freeze
+from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, with_dropout
+from polyencoder.modeling.bf16 import why_bf16_gains_nothing
+from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
-from polyencoder.transfer import transfer_weights
 
 
 class RankerModelAgent(TorchRankerAgent):

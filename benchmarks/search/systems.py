@@ -18,10 +18,10 @@ from torch import Tensor
 
 from benchmarks.agents import make_agent, options, size
 from benchmarks.common import synchronize
-from polyencoder.backbone import Backbone, scratch_config
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.index.meta import separable
-from polyencoder.models import build_model
+from polyencoder.modeling import build_model
+from polyencoder.modeling.backbone import Backbone, scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.text import TextEncoder, train_tokenizer

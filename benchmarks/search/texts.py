@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
-from polyencoder.reading import lines, records
+from polyencoder.data.readers import lines, records
 
 __all__ = ["made_candidates", "made_contexts", "read_candidates", "read_contexts"]
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from polyencoder.config import RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import explaining, fingerprint, replacing
-from polyencoder.finite import check_finite
-from polyencoder.models import RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling.finite import check_finite
 from polyencoder.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 

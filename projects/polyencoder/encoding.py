@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from polyencoder.cpu.heap import return_free_memory
 from polyencoder.files import fingerprint
-from polyencoder.models import SeparableRanker
+from polyencoder.modeling import SeparableRanker
+from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.text import TextEncoder, token_batches
 
 PART = 1 << 12  # texts that are tokenized at a time: what a tokenizer makes of one is a hundred times its ids

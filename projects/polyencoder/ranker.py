@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from polyencoder.backbone import backbone_config, load_pretrained, load_tokenizer
 from polyencoder.calibration import (
     DEPTH,
     Calibration,
@@ -29,8 +28,8 @@ from polyencoder.checkpoint import (
 from polyencoder.checks import checked_count, checked_device, checked_texts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.export import save_ranker
-from polyencoder.hub import push
+from polyencoder.export.folder import save_ranker
+from polyencoder.export.hub import push
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
 from polyencoder.index.build import SHARD_SIZE
@@ -39,16 +38,17 @@ from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.models import RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling.backbone import backbone_config, load_pretrained, load_tokenizer
+from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.sentence_encoder import sentence_vectors
 from polyencoder.text import TextEncoder, TurnSeparator, separate_turns
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
-"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.onnx`)."""
+"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
 
 
 class Ranked(NamedTuple):
@@ -334,8 +334,8 @@ def _read_graphs(
     name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
 ) -> tuple[Path, tuple[RankerModel, TextEncoder]]:
     """The folder of exported graphs, and a ranker's parts that run them."""
-    from polyencoder.onnx.files import HOW_TO_EXPORT, download_patterns  # an extra, which few need
-    from polyencoder.onnx.runtime import load_onnx
+    from polyencoder.export.onnx.files import HOW_TO_EXPORT, download_patterns  # an extra, which few need
+    from polyencoder.export.onnx.runtime import load_onnx
 
     path = Path(name)
     if there(name) and path.is_file():

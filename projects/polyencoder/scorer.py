@@ -10,7 +10,7 @@ from torch import Tensor
 from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
-from polyencoder.models import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch

@@ -17,8 +17,8 @@ from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.utils.misc import warn_once
 
 from polyencoder.data.epochs import Episode
+from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.reading import DataFile, OnBad, lines
 
 __all__ = ["Convai2Teacher"]
 

@@ -17,8 +17,8 @@ from parlai.tasks.selection.pairs import add_file_argument
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
 from polyencoder.data.epochs import Episode
+from polyencoder.data.readers import DataFile, OnBad, expand, records
 from polyencoder.errors import InputError
-from polyencoder.reading import DataFile, OnBad, expand, records
 
 __all__ = ["AmazonqaTeacher", "RedditTeacher"]
 

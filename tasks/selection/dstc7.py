@@ -15,8 +15,8 @@ from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
 from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.readers import DataFile, OnBad, json_array, lines
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.reading import DataFile, OnBad, json_array, lines
 
 __all__ = ["Dstc7Teacher"]
 

@@ -18,8 +18,8 @@ from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from polyencoder.data.episodes import Counts
 from polyencoder.data.epochs import Episode
 from polyencoder.data.pairs import HUB, Columns, hub_size, read_pairs, split_files
+from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.reading import DataFile, OnBad, expand
 
 __all__ = ["JsonlTeacher", "add_file_argument"]
 

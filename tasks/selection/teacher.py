@@ -25,8 +25,8 @@ from polyencoder.data.dice import Dice
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.errors import InputError
-from polyencoder.reading import BadExamples, DataFile, OnBad
 
 __all__ = ["CHOICES", "SelectionTeacher"]
 

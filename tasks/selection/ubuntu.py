@@ -16,8 +16,8 @@ from parlai.tasks.ubuntu.build import build
 
 from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.readers import DataFile, OnBad, records
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.reading import DataFile, OnBad, records
 
 __all__ = ["UbuntuTeacher"]
 

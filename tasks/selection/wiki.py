@@ -19,8 +19,8 @@ from parlai.utils import logging
 
 from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.errors import InputError
-from polyencoder.reading import DataFile, OnBad, lines
 
 __all__ = ["WikiTeacher"]
 

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from polyencoder.data.dice import Dice
+from polyencoder.data.readers import lines
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.files import replacing
-from polyencoder.reading import lines
 
 __all__ = ["articles", "main", "write_splits"]
 

@@ -14,7 +14,7 @@ from polyencoder.calibration import read_calibration
 from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
 from polyencoder.checkpoint import model_fingerprint
-from polyencoder.reading.examples import Example
+from polyencoder.data.readers.examples import Example
 
 NONE = "I have no good answer to that."
 

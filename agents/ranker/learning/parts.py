@@ -7,7 +7,7 @@ from collections.abc import Callable
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
-from polyencoder.models import RankerModel
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.callbacks import Callback

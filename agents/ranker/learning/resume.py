@@ -23,7 +23,7 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
 from polyencoder.files import replacing
-from polyencoder.finite import check_finite
+from polyencoder.modeling.finite import check_finite
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock

@@ -22,7 +22,7 @@ from polyencoder.data import collator
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import TrainingError, first_line
 from polyencoder.evaluation import ranks
-from polyencoder.models import RankerModel
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch
 from polyencoder.training.distributed import sum_gradients

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from polyencoder.calibration.probability import DEPTH
+from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import example_scores
 from polyencoder.index.searcher import Searcher
 from polyencoder.protocol import TextRanker
-from polyencoder.reading.examples import Example
 
 __all__ = ["Observations", "observe", "observe_search"]
 

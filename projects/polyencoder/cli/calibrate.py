@@ -22,12 +22,12 @@ from polyencoder.cli.options import (
     load,
 )
 from polyencoder.data.pairs import Columns, read_examples
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.files import check_writable
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.online import there
-from polyencoder.reading.examples import Example
 
 __all__ = ["calibrate"]
 

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from polyencoder.checks import half_characters
+from polyencoder.data.readers import records
 from polyencoder.errors import InputError
-from polyencoder.reading import records
 
 __all__ = ["Question", "in_batches", "read_questions"]
 

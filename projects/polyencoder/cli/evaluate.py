@@ -10,10 +10,10 @@ import typer
 from polyencoder.cli.options import BackendName, CandidatesColumn, ContextColumn, Device, Model, ResponseColumn, load
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import HUB, Columns, read_pairs
+from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.names import main_measures, parse_hits_at
-from polyencoder.reading import expand
 
 __all__ = ["evaluate"]
 

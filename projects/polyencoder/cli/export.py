@@ -7,15 +7,15 @@ from typing import Annotated, cast
 
 import typer
 
-from polyencoder.card import read_run
 from polyencoder.checkpoint import WeightDtype
 from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
 from polyencoder.data.pairs import Columns, read_examples
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
-from polyencoder.export import README, export_folder
+from polyencoder.export.card import read_run
+from polyencoder.export.folder import README, export_folder
 from polyencoder.ranker import Ranker
-from polyencoder.reading.examples import Example
 
 __all__ = ["export"]
 

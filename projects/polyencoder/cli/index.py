@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
+from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
 from polyencoder.index.build import SHARD_SIZE
@@ -16,7 +17,6 @@ from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.open import open_index
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.reading import BadExamples, expand, lines
 
 __all__ = ["index", "update"]
 

@@ -12,10 +12,10 @@ from tqdm import tqdm
 from polyencoder.cli.contexts import in_batches
 from polyencoder.cli.options import BackendName, ContextColumn, Device, Model, ResponseColumn, load
 from polyencoder.data.pairs import Columns, Pair, read_pairs
+from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.index.open import open_index
-from polyencoder.reading import expand
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]

@@ -11,11 +11,11 @@ import typer
 from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.contexts import Question, in_batches, read_questions
 from polyencoder.cli.options import BackendName, Device, IndexPath, KeepTurns, MinProbability, Model, left_out, load
+from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Filter, Found, Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.reading import expand
 
 __all__ = ["search"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from polyencoder.data.dice import Dice, shuffled
 from polyencoder.data.epochs import Episode
-from polyencoder.reading import DataFile, open_bytes
+from polyencoder.data.readers import DataFile, open_bytes
 
 __all__ = ["Counts", "InMemory", "Streamed", "estimated_counts"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.checks import unencodable
+from polyencoder.data.readers import DataFile, OnBad, raise_it, records
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.extras import require
-from polyencoder.reading import DataFile, OnBad, raise_it, records
-from polyencoder.reading.examples import Example
 
 __all__ = ["HUB", "Columns", "Pair", "hub_size", "read_examples", "read_pairs", "split_files"]
 

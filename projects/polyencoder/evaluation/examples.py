@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from polyencoder.data.readers.examples import Example
 from polyencoder.encoding import BATCH_TOKENS
 from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
-from polyencoder.models import CrossEncoder
+from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import TextRanker
-from polyencoder.reading.examples import Example
 from polyencoder.text import token_batches
 
 

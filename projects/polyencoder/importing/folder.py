@@ -16,7 +16,7 @@ from transformers import AutoModel, PretrainedConfig
 from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.files import replacing
-from polyencoder.finite import check_finite
+from polyencoder.modeling.finite import check_finite
 
 __all__ = ["rename", "save_backbone", "weights_and_biases"]
 

@@ -24,7 +24,7 @@ from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.importing.parlai_encoder import WORD_EMBEDDINGS
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
-from polyencoder.models import RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model
 from polyencoder.text import TextEncoder
 
 # `transformer/polyencoder`, `parlai.agents.transformer.polyencoder:PolyencoderAgent`, ...; ours are plain `polyencoder`

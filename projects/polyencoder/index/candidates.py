@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.catalogue import canonical
-from polyencoder.reading import OnBad, expand, raise_it, records
 
 MAX_CHARACTERS = 20_000
 """A longer candidate is no reply, but a file without line ends or of another format: a model reads some 400 of it."""

@@ -18,7 +18,7 @@ from polyencoder.files import write_text
 from polyencoder.index.catalogue import CATALOGUE
 from polyencoder.index.faiss_file import FAISS, has_faiss
 from polyencoder.index.vectors import VectorDtype, check_dtype
-from polyencoder.models import CrossEncoder, SeparableRanker
+from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.protocol import TextRanker
 
 META, UNFINISHED = "meta.json", "unfinished.json"

@@ -9,7 +9,7 @@ import torch
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
-from polyencoder.models import CrossEncoder
+from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import Context, TextRanker
 
 __all__ = ["check_reranker", "rerank"]

@@ -22,7 +22,7 @@ from polyencoder.errors import PolyencoderError
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import quantize, vector_files, write_vectors
-from polyencoder.models import SeparableRanker
+from polyencoder.modeling import SeparableRanker
 from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from polyencoder.errors import ConfigError
-from polyencoder.models import FINE_TUNED
+from polyencoder.modeling import FINE_TUNED
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.schedule import ScheduleConfig
@@ -32,7 +32,7 @@ class TrainingConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: PrecisionName = "float32"
     fine_tuned: str = "all_encoder_layers"
-    """Layer freezing: what of the encoder learns; a row of Table 3 (`polyencoder.models.freeze`)."""
+    """Layer freezing: what of the encoder learns; a row of Table 3 (`polyencoder.modeling.freeze`)."""
     accumulate: int = 1
     """Of how many batches an update takes the mean gradient."""
     clip: float | None = 1.0

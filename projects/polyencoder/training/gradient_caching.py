@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from polyencoder.models import SeparableRanker
-from polyencoder.recompute import recomputed
+from polyencoder.modeling import SeparableRanker
+from polyencoder.modeling.activation_checkpointing import recomputed
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
 from polyencoder.text.tokens import TokenBatch, token_batches

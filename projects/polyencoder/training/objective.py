@@ -14,7 +14,7 @@ from torch import Tensor
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.errors import InputError
-from polyencoder.models import CrossEncoder, RankerModel
+from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import gather_vectors
 from polyencoder.training.gradient_caching import encode

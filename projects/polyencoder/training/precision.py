@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
-from polyencoder.precision import why_bf16_gains_nothing
+from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 
 __all__ = ["Precision", "PrecisionName"]
 

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from polyencoder.card import Run, model_card
 from polyencoder.data.collator import TrainingExample
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import HUB, Columns, Pair, read_pairs
+from polyencoder.data.readers import expand
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import Tally, evaluate, of_example, ranks
 from polyencoder.evaluation.names import main_measures
 from polyencoder.evaluation.tfidf import TfidfVectors, TfidfWeights
-from polyencoder.export import README
+from polyencoder.export.card import Run, model_card
+from polyencoder.export.folder import README
 from polyencoder.files import write_text
 from polyencoder.ranker import Ranker
-from polyencoder.reading import expand
-from polyencoder.reading.examples import Example
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest

@@ -15,7 +15,7 @@ from torch import Tensor
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
-from polyencoder.models import CrossEncoder
+from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import Context, TextRanker
 from polyencoder.training.score_cache import ScoreCache
 

@@ -13,7 +13,7 @@ from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
-from polyencoder.models import freeze
+from polyencoder.modeling import freeze
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig

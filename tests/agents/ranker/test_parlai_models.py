@@ -19,7 +19,7 @@ from polyencoder.cli.main import app
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import import_parlai, is_parlai_model, parlai_text, read_parlai_model
-from polyencoder.models import CrossEncoder
+from polyencoder.modeling import CrossEncoder
 from polyencoder.ranker import Ranker
 
 THEIRS = {"biencoder": "transformer/biencoder", "polyencoder": "transformer/polyencoder"}

@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.data.dice import Dice
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
-from polyencoder.reading import lines
+from polyencoder.data.readers import lines
 
 
 def numbered(count: int):

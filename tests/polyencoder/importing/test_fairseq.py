@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, RobertaConfig, RobertaModel
 
-from polyencoder.backbone import load_pretrained, load_tokenizer, max_length
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq import import_fairseq
+from polyencoder.modeling.backbone import load_pretrained, load_tokenizer, max_length
 from polyencoder.text import TextEncoder
 
 DIM, N_HEADS, N_LAYERS, N_POSITIONS = 16, 2, 2, 34

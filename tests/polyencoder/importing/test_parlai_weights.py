@@ -15,7 +15,7 @@ from polyencoder.checkpoint import load_weights
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
-from polyencoder.models import build_model
+from polyencoder.modeling import build_model
 from polyencoder.text.tokens import pad
 
 AGENTS = {"bi": BiencoderAgent, "poly": PolyencoderAgent, "cross": CrossencoderAgent}

@@ -12,11 +12,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModel, AutoTokenizer, XLMConfig, XLMModel
 
-from polyencoder.backbone import load_pretrained, load_tokenizer, max_length
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.xlm import import_xlm
-from polyencoder.models import build_model
+from polyencoder.modeling import build_model
+from polyencoder.modeling.backbone import load_pretrained, load_tokenizer, max_length
 from polyencoder.text import TextEncoder, TokenBatch
 
 DIM, N_HEADS, N_LAYERS, N_POSITIONS = 16, 2, 2, 40

@@ -16,7 +16,7 @@ from polyencoder.index.exact import scan
 from polyencoder.index.faiss_file import build_faiss
 from polyencoder.index.faiss_kinds import KINDS
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
-from polyencoder.models.multihead import CandidateAttention
+from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, score
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import multi_head_attention_forward
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.models.multihead import CandidateAttention
+from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, Keys, score, search
 from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import stacked

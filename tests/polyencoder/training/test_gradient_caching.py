@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.models import freeze
+from polyencoder.modeling import freeze
 from polyencoder.text import token_batches
 from polyencoder.training.gradient_caching import encode
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
 from polyencoder.protocol import TextRanker
-from polyencoder.reading.examples import Example
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome

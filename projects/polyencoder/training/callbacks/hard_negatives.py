@@ -14,7 +14,7 @@ from polyencoder.data.collator import Batch
 from polyencoder.data.pool import shared_pool
 from polyencoder.errors import ConfigError
 from polyencoder.index.base import Index
-from polyencoder.models import CrossEncoder
+from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.hard_negatives import HardNegatives, Miner

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyencoder.data.collator import Batch
-from polyencoder.scaling import BERT_OUTPUT_STD, measured_scaling
+from polyencoder.modeling.scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 

@@ -1,0 +1,28 @@
+"""Records of the data files that users have, one at a time, with errors that name the file and the line.
+
+Every reader takes a path or an open `DataFile`, and `bad`: what to do with a record that cannot be used.
+"""
+
+from __future__ import annotations
+
+from polyencoder.data.readers.bad import BadExamples, OnBad, raise_it
+from polyencoder.data.readers.json_array import json_array
+from polyencoder.data.readers.lines import lines
+from polyencoder.data.readers.records import FORMATS, format_of, records
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, expand, open_bytes
+
+__all__ = [
+    "FORMATS",
+    "BadExamples",
+    "DamagedFile",
+    "DataFile",
+    "OnBad",
+    "Source",
+    "expand",
+    "format_of",
+    "json_array",
+    "lines",
+    "open_bytes",
+    "raise_it",
+    "records",
+]

@@ -1,0 +1,116 @@
+"""Rows of comma- or tab-separated files with a header row, as Python's csv module reads them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from polyencoder.data.readers.bad import OnBad, raise_it
+from polyencoder.data.readers.lines import raw_lines, undecodable
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
+from polyencoder.errors import InputError
+
+__all__ = ["rows"]
+
+
+def rows(
+    source: Source,
+    *,
+    delimiter: str = ",",
+    columns: Sequence[str] | None = None,
+    bad: OnBad = raise_it,
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Empty lines are left out.
+
+    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins.
+
+    Args:
+        source: a path or an open `DataFile`.
+        columns: those that are wanted; None: all.
+        bad: gets the error of a row whose quotes are wrong, or with more or fewer cells than the header; of a file
+            without a header, and of one that is damaged from some line on.
+
+    Raises:
+        InputError: a file that cannot be opened, or without one of `columns`; and what `bad` raises.
+    """
+    with opened(source) as file:
+        text = _Lines(file)
+        try:
+            header, names = _header(text, delimiter)
+        except InputError as error:  # without its header, nothing of the file can be used
+            bad(error)
+            return
+        wanted = names if columns is None else list(columns)
+        for name in wanted:
+            if name not in names:
+                raise InputError(f"{header}: no column {name!r}; the header has: {', '.join(names)}")
+        for where, cells in _cells(text, delimiter, bad):
+            if len(cells) != len(names):
+                bad(InputError(f"{where}: has {len(cells)} cells, but the header names {len(names)} columns"))
+                continue
+            record = dict(zip(names, cells, strict=True))
+            yield where, record if columns is None else {name: record[name] for name in wanted}
+
+
+def _header(text: _Lines, delimiter: str) -> tuple[str, list[str]]:
+    """The place of the first row, and the names of the columns that it gives."""
+    for where, names in _cells(text, delimiter, raise_it):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{where}: the header names the column {twice!r} twice")
+        return where, names
+    raise InputError(f"{text.path}: has no header row that names its columns")
+
+
+def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list[str]]]:
+    """The rows of cells that are whole and not empty, with their places."""
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    while True:
+        text.begin_row()
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except DamagedFile as error:
+            bad(DamagedFile(f"{error}; line {text.number} is the last whole one"))
+            return
+        except csv.Error as error:
+            # An open quote is only noticed where it has swallowed the rest of the file, or too much for one cell.
+            bad(text.error or InputError(f"{text.where}: not a row of cells ({error}); look for a quote out of place"))
+            continue
+        if text.error is not None:
+            bad(text.error)
+        elif cells:
+            yield text.where, cells
+
+
+class _Lines:
+    """The lines that csv asks for, with their numbers. One that cannot be decoded is empty, and spoils its row."""
+
+    def __init__(self, file: DataFile) -> None:
+        self._numbered = zip(count(1), raw_lines(file))
+        self.path = file.path
+        self._first = 0
+        self.number = 0
+        self.error: InputError | None = None
+
+    def begin_row(self) -> None:
+        self._first = self.number + 1
+        self.error = None
+
+    @property
+    def where(self) -> str:
+        """The place of the row."""
+        return f"{self.path}, line {self._first}"
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._numbered)
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            self.error = undecodable(self.path, self.number, error)
+            return ""

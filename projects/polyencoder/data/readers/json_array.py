@@ -1,0 +1,86 @@
+"""The objects of one long JSON array, such as the DSTC7 files, without the array ever being in memory."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from polyencoder.checks import half_characters
+from polyencoder.data.readers.bad import OnBad, raise_it
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
+from polyencoder.errors import InputError
+from polyencoder.extras import require
+
+__all__ = ["holds_array", "json_array"]
+
+CHUNK = 1 << 16
+NEXT_OBJECT = re.compile(rb"\}[ \t\r]*\n\s*\{")  # nowhere in one JSON value, but between any two JSON lines
+
+
+def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a top-level array, each with its place: (`file.json, example 12`, {...}); the first is example 1.
+
+    Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array.
+
+    Args:
+        source: a path (`.gz`, `.bz2` and `.xz` are decompressed, `-` is standard input) or an open `DataFile`.
+        bad: gets the error of an element that is not an object; of a file that holds something other than an array,
+            and of one that is damaged, cut off or not JSON from some example on.
+
+    Raises:
+        ConfigError: ijson is not installed.
+        InputError: a file that cannot be opened, and what `bad` raises.
+    """
+    ijson = require("ijson", extra="data")  # it takes the fastest of its backends that works here
+    number = 0
+    with opened(source) as file:
+        try:
+            if not holds_array(file):
+                bad(InputError(f"{file.path}: {_what_it_is(file.peek())}"))
+                return
+            # `read` would throw away the good bytes before a damaged one; `read1` gives them.
+            chunks = SimpleNamespace(read=file.read1)
+            for number, record in enumerate(ijson.items(chunks, "item", use_float=True, buf_size=CHUNK), start=1):
+                where = f"{file.path}, example {number}"
+                if not isinstance(record, dict):
+                    bad(InputError(f"{where}: not a JSON object, but {record!r:.60}"))
+                elif problem := half_characters(record):
+                    bad(InputError(f"{where}: {problem}"))
+                else:
+                    yield where, record
+        except DamagedFile as error:
+            bad(DamagedFile(f"{error}; example {number} is the last whole one"))
+        except ijson.JSONError as error:
+            bad(DamagedFile(f"{file.path}, example {number + 1}: not valid JSON, or cut off ({_reason(error)})"))
+
+
+def holds_array(file: DataFile) -> bool:
+    """Whether a file, of which nothing has been read yet, begins as a JSON array does. Drops a mark of UTF-8."""
+    try:
+        if file.peek().startswith(codecs.BOM_UTF8):
+            file.read(len(codecs.BOM_UTF8))
+        return file.peek().lstrip().startswith(b"[")
+    except DamagedFile:
+        return False  # whoever reads it meets the damage again
+
+
+def _what_it_is(head: bytes) -> str:
+    """What a file that does not begin with an array holds, and what to do about it."""
+    if not head.strip():
+        return "is empty, not a JSON array of examples"
+    if not head.lstrip().startswith(b"{"):
+        return f"not a JSON array of examples, but begins with {head.lstrip()[:20]!r}"
+    if NEXT_OBJECT.search(head):
+        return "holds JSON lines, not one JSON array of examples; put them between [ and ], with a comma between two"
+    return "holds one JSON object, not an array of examples; give the array that is in it"
+
+
+def _reason(error: Exception) -> str:
+    """What ijson says, in one line: the yajl library draws a picture, with the place behind its first line."""
+    said = error.args[0] if error.args else ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    what, *picture = [line.strip() for line in text.splitlines()] or [type(error).__name__]
+    return f"{what}: {picture[0]}" if picture and picture[0] else what

@@ -1,0 +1,208 @@
+"""The model card of an exported ranker: what it is, how it was trained, how well it did, how to use it.
+
+Facts alone, from the model and from what ParlAI keeps beside a model file (`X.opt`, `X.valid`, `X.test` and
+`X.trainstats`). What is not known is left out. Paths of the machine that trained it are cut to their last part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from polyencoder.evaluation.names import current_name, main_measures
+from polyencoder.modeling import CrossEncoder
+from polyencoder.protocol import TextRanker
+
+__all__ = ["Run", "model_card", "read_run"]
+
+_KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder"}
+
+# What of a training matters to a reader, when the options do not say which of them were given
+_FLAGS = (
+    *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
+    *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
+    *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
+)
+_LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
+_PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
+_NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of the training of a model."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """The options that shaped it, `learningrate` -> 5e-05."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each part of the data, `valid` or `test`: R20@1 -> 0.83."""
+
+    command: str = "parlai train_model"
+    """What the options are flags of."""
+    updates: int | None = None
+    """Of the model that was kept, like `examples`."""
+    examples: int | None = None
+    seed: int | None = None
+
+    @property
+    def task(self) -> str | None:
+        return self.flags.get("task")
+
+
+def read_run(model_file: str | os.PathLike[str]) -> Run:
+    """What ParlAI keeps of a training beside the model file. Files that are missing or damaged are left out."""
+    opt = _read(f"{os.fspath(model_file)}.opt")
+    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS}
+    flags = {name: _without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
+    stats = _read(f"{os.fspath(model_file)}.trainstats")
+    metrics = {}
+    for part in ("valid", "test"):
+        report = _last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
+        if part == "valid" and not report:
+            report = _best(stats, metric=opt.get("validation_metric"))
+        if isinstance(report, dict) and (chosen := main_measures(report)):
+            metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
+    best = _best(stats, metric=opt.get("validation_metric")) or stats
+    updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
+    return Run(flags, metrics, updates=updates, examples=examples, seed=opt.get("seed"))
+
+
+def model_card(
+    ranker: TextRanker, *, name: str, run: Run | None = None, dtype: str = "float32", graphs: str = ""
+) -> str:
+    """The README.md of a model folder.
+
+    Args:
+        ranker: the model.
+        name: of the folder or the repository, for the title and the example.
+        run: its training, if that is known.
+        dtype: of the weights in the folder.
+        graphs: in which precisions it has ONNX graphs, "float32" or "float32 and int8"; empty for none.
+    """
+    run = run or Run()
+    config = ranker.model.config
+    kind = _KINDS[config.architecture]
+    facts: dict[str, Any] = {
+        "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
+        "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
+        "reduction": config.reduction + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
+        "normalization": "vectors of length 1" if config.normalize else "none",
+        "output scaling": f"{config.output_scaling:.4g}",
+        "parameters": f"{sum(p.numel() for p in ranker.model.parameters()):,}, kept in {dtype}",
+        "context": f"the latest {config.text.longest_context} tokens",
+        "candidate": f"the first {config.text.label_truncate} tokens",
+        "trained for": _length(run),
+        "ONNX graphs": graphs,
+    }
+    tags = ["response-selection", "dialogue", f"{config.architecture}-encoder"]
+    parts = [
+        "\n".join(["---", "library_name: polyencoder", "tags:", *(f"- {tag}" for tag in tags), "---"]),
+        f"# {name}",
+        f"A {kind.lower()} that ranks replies to a dialogue"
+        + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
+        _table(("", ""), ((label, value) for label, value in facts.items() if value)),
+        "## Use",
+        _usage(ranker, name=name),
+        *_results(run),
+        *_training(run),
+        "## Versions",
+        ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _usage(ranker: TextRanker, *, name: str) -> str:
+    lines = [
+        "from polyencoder import Ranker",
+        "",
+        f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
+        'ranker.rank(["hi !", "hello , do you ski ?"], ["yes , every winter .", "no ."], top_k=1)',
+    ]
+    if not isinstance(ranker.model, CrossEncoder):
+        lines += ['index = ranker.index(candidates, "replies")  # millions of them, encoded once']
+        lines += ['ranker.search(["hi !"], index, top_k=5)']
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _results(run: Run) -> list[str]:
+    names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
+    if not names:
+        return []
+    rows = ([part, *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
+    return ["## Results", _table(("", *names), rows)]
+
+
+def _training(run: Run) -> list[str]:
+    if not run.flags:
+        return []
+    rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
+    return ["## Training", _table((f"flag of `{run.command}`", "value"), rows)]
+
+
+def _length(run: Run) -> str:
+    known = {"updates": run.updates, "examples": run.examples}
+    parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
+    return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
+
+
+def _encoder(backbone: Mapping[str, Any], *, name: str | None) -> str:
+    layers, dim = backbone.get("num_hidden_layers"), backbone.get("hidden_size")
+    kind = f"{name}: {backbone['model_type']}" if name else backbone["model_type"]
+    return f"{kind}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
+
+
+def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    cells = [list(heading), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        values = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _last_report(path: str) -> dict[str, Any] | None:
+    """The last evaluation in a `.valid` or `.test` file: a line of JSON, where ParlAI did not write a table."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                return dict(json.loads(line))
+            except ValueError:
+                return None
+    return None
+
+
+def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
+    """The validation that gave the model which was kept."""
+    reports = stats.get("valid_reports") or []
+    best = stats.get("best_valid")
+    return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)
+
+
+def _without_folder(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

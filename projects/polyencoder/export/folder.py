@@ -1,0 +1,134 @@
+"""A trained ranker as a folder for production: weights, configuration, tokenizer, model card, perhaps ONNX graphs.
+
+Everything is made in a folder of its own beside the wanted one and takes its place when it is complete and checked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from polyencoder.calibration import CalibratedRanker, calibration_file
+from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder, model_fingerprint, save_folder
+from polyencoder.config import RankerConfig
+from polyencoder.data.readers.examples import Example
+from polyencoder.errors import CheckpointError
+from polyencoder.evaluation import RecallChange, recall_change
+from polyencoder.export.card import Run, model_card
+from polyencoder.files import explaining, replacing
+from polyencoder.scorer import Scorer
+
+__all__ = ["export_folder", "save_ranker"]
+
+README = "README.md"
+_CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
+
+
+def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
+    """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
+    save_folder(folder, ranker.model, ranker.text, dtype=dtype)
+    if ranker.calibration is None:
+        calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
+    else:
+        fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
+        replace(ranker.calibration, fingerprint=fingerprint).save(folder)
+
+
+def export_folder(
+    ranker: CalibratedRanker,
+    folder: str | os.PathLike[str],
+    *,
+    dtype: WeightDtype = "float32",
+    run: Run | None = None,
+    readme: str | None = None,
+    onnx: bool = False,
+    int8: bool = False,
+    examples: Sequence[Example] = (),
+) -> RecallChange | None:
+    """Write a ranker as `config.json`, `model.safetensors`, `tokenizer.json` and `README.md`, and as graphs.
+
+    Args:
+        ranker: a ranker of torch.
+        folder: where; new, empty, or an earlier export, whose files are replaced and whose other graphs go.
+        dtype: of the weights; rounded ones are also what the graphs are made of.
+        run: what is known of its training, for the model card.
+        readme: the model card itself; None for one that is made of the ranker and `run`.
+        onnx: also write the ONNX graphs, each checked against torch.
+        int8: also write the quantized graphs; implies `onnx`.
+        examples: (context, label, candidates), on whose text the graphs are checked and R@1 is compared.
+
+    Returns:
+        R@1 of torch and of the int8 graphs on the examples; None without `int8` or without examples.
+
+    Raises:
+        CheckpointError: the folder is a file or holds something else, a weight is too large for float16, or a graph
+            deviates from torch. Nothing is written then.
+        ConfigError: a package for the graphs is not installed.
+        InputError: the ranker is itself one of graphs, or an example cannot be used.
+    """
+    target = Path(folder)
+    with explaining(target, CheckpointError):
+        _check_target(target)
+    change = None
+    with explaining(target, CheckpointError), _placing(target) as made:
+        save_ranker(ranker, made, dtype=dtype)
+        graphs = ""
+        if onnx or int8:
+            graphs = "float32 and int8" if int8 else "float32"
+            change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
+        if readme is None:
+            readme = model_card(ranker, name=target.resolve().name, run=run, dtype=dtype, graphs=graphs)
+        (made / README).write_text(readme, encoding="utf-8")
+    return change
+
+
+def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[Example]) -> RecallChange | None:
+    """The graphs of the model in this folder, which has the weights as they were rounded."""
+    from polyencoder.export.onnx import export_onnx, load_onnx, quantize_int8  # an extra, which few need
+
+    ranker = Scorer(*load_folder(folder), device="cpu")
+    contexts = (" ".join([context] if isinstance(context, str) else context) for context, _, _ in examples[:_CHECKED])
+    export_onnx(ranker, folder, check_texts=[text for text in contexts if text.strip()])
+    if not int8:
+        return None
+    quantize_int8(folder)
+    if not examples:
+        return None
+    quantized = Scorer(*load_onnx(folder, precision="int8", device="cpu"), device="cpu")
+    ranker = Scorer(ranker.model, ranker.text, device=device)
+    return recall_change(ranker, quantized, examples)
+
+
+def _check_target(target: Path) -> None:
+    """Raise CheckpointError when exporting there would put a model among other things."""
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"{target}: is a file; give a folder to export to")
+    if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
+        return
+    if not (target / CONFIG).is_file():
+        raise CheckpointError(f"{target}: has other files in it; give a new folder, or one with an earlier export")
+    RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
+
+
+@contextmanager
+def _placing(target: Path) -> Iterator[Path]:
+    """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield made
+        target.mkdir(exist_ok=True)
+        names = {path.name for path in made.iterdir()}
+        for old in [*target.glob("*.onnx"), target / "onnx.json", target / CALIBRATION]:  # of the model that was there
+            if old.name not in names:
+                old.unlink(missing_ok=True)
+        for name in sorted(names, key=lambda name: name == CONFIG):  # the configuration last: it makes a model of them
+            with replacing(target / name) as temporary:
+                os.replace(made / name, temporary)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

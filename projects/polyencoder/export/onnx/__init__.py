@@ -1,0 +1,21 @@
+"""Rankers as ONNX graphs: exported and checked, quantized to int8, run by onnxruntime in place of torch.
+
+export_onnx(Ranker.from_pretrained("model"), "folder")
+quantize_int8("folder")
+Ranker.from_pretrained("folder", backend="onnx-int8")
+"""
+
+from __future__ import annotations
+
+from polyencoder.export.onnx.export import export_onnx
+from polyencoder.export.onnx.quantize import quantize_int8
+from polyencoder.export.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
+
+__all__ = [
+    "OnnxCrossEncoder",
+    "OnnxRanker",
+    "OnnxSeparable",
+    "export_onnx",
+    "load_onnx",
+    "quantize_int8",
+]

@@ -1,0 +1,197 @@
+"""A ranker's transformers as ONNX graphs, each checked against torch before it takes its place.
+
+Tracing is torch's older way to ONNX, and the one that every torch since 2.4 has. What it could get wrong (a length or a
+batch size frozen into the graph, a mask taken for all true) the check would see: it runs texts of other lengths and
+batches of other sizes than the trace did.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.onnx.utils import export as trace  # torch.onnx.export is another exporter in newer versions
+
+from polyencoder.checkpoint import CONFIG, TOKENIZER, weights_fingerprint
+from polyencoder.encoding import candidate_fingerprint
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
+from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
+from polyencoder.export.onnx.steps import Step, steps_of
+from polyencoder.extras import require
+from polyencoder.files import replacing
+from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.protocol import TextRanker
+from polyencoder.text import TextEncoder, TokenBatch, pad, surround
+
+OPSET = 17  # the first with layer normalisation as one operator
+TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
+LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB
+
+CHECK_TEXTS = (
+    "hello",
+    "i like to ski in the mountains .",
+    "That is great! My brother likes to ski too, but he broke his leg last winter and now he watches it on TV.",
+    "What's the best way to learn Python in 2 weeks?  Are there any good (free) books about it?",
+    "The train from Zurich to Milan leaves at 9:33 and takes the Gotthard base tunnel, which is 57 km long; it was "
+    "opened in June 2016. The seats on the right have the better view of the lake.",
+)
+
+
+def export_onnx(
+    ranker: TextRanker, folder: str | os.PathLike[str], *, check_texts: Sequence[str] | None = None
+) -> None:
+    """Write a ranker as ONNX graphs, with all that `Ranker.from_pretrained(folder, backend="onnx")` needs.
+
+    A bi- or poly-encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder `scorer.onnx`; their inputs and
+    outputs are those of `polyencoder.export.onnx.steps`. `model.safetensors` is neither needed nor written.
+
+    Args:
+        ranker: a ranker of torch.
+        folder: made if it is not there. int8 graphs of an earlier export in it are removed.
+        check_texts: texts like those that the ranker is for, on which the graphs are compared with torch, besides a
+            few of our own.
+
+    Raises:
+        CheckpointError: a graph deviates from torch by more than 1e-4 of the largest value, or the folder holds another
+            model's weights. Nothing is left behind.
+        ConfigError: a package is missing, or the model is too large for an ONNX file.
+        InputError: the ranker is itself one of graphs, or a check text is empty.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"{target}: is a file; give a folder to export to")
+    require("onnxruntime", extra="onnx")
+    model, text = _plain(ranker.model), ranker.text
+    texts = list(CHECK_TEXTS) + list(check_texts or ())
+    if not all(one.strip() for one in texts):
+        raise InputError("a check text is empty; give texts with words in them")
+    weights = weights_fingerprint(model.state_dict())
+    check_weights(target, weights, remedy="export to another folder, or save this ranker there first")
+    example, batches = _token_batches(model, text, texts)
+    steps, differences = steps_of(model), dict[str, float]()
+    with _no_empty_folder(target), ExitStack() as written:
+        # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
+        description = written.enter_context(replacing(target / DESCRIPTION))
+        for name, step in steps.items():
+            path = written.enter_context(replacing(target / name))
+            _trace(step.eval(), example, path)
+            differences[name] = _check(step, batches, path, name=str(target / name))
+        for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
+            written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
+        candidates = None if isinstance(model, CrossEncoder) else candidate_fingerprint(model, text)
+        description.write_text(Description(weights, candidates, differences).to_json(), encoding="utf-8")
+        for name in (DESCRIPTION, *map(int8_name, steps)):
+            (target / name).unlink(missing_ok=True)
+
+
+def _plain(model: RankerModel) -> RankerModel:
+    """The model on the CPU in float32, where graphs are made and compared."""
+    if isinstance(model, OnnxSeparable | OnnxCrossEncoder):
+        raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
+    for tower in [module for module in model.modules() if isinstance(module, Backbone)]:
+        if sum(parameter.numel() * 4 for parameter in tower.parameters()) > LARGEST:
+            raise ConfigError(
+                "the model is too large for ONNX: a file holds at most 2 GiB, 536 million float32 weights"
+            )
+    if all(p.device.type == "cpu" and p.dtype == torch.float32 for p in model.parameters()):
+        return model
+    return copy.deepcopy(model).to("cpu", torch.float32)
+
+
+def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> tuple[TokenBatch, list[TokenBatch]]:
+    """A batch to trace on, and batches to check on: one short sequence, one long one, all together.
+
+    The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
+    kinds, it keeps the side that it saw.
+    """
+    words = [token for ids in text.ids(texts) for token in ids]
+
+    def longest(limit: int) -> list[int]:
+        return surround(words * (limit // len(words) + 1), start=text.start_id, end=text.end_id, max_tokens=limit)
+
+    sequences = [text.context_ids([one]) for one in texts] + [
+        text.context_ids(texts),
+        longest(text.config.text_truncate),
+    ]
+    segments = [[0] * len(ids) for ids in sequences]
+    if isinstance(model, CrossEncoder):
+        seconds = [*text.candidate_ids([*reversed(texts), texts[0]]), longest(text.config.label_truncate)]
+        segments = [first + [1] * len(second) for first, second in zip(segments, seconds, strict=True)]
+        sequences = [first + second for first, second in zip(sequences, seconds, strict=True)]
+    by_length = sorted(zip(sequences, segments, strict=True), key=lambda pair: len(pair[0]))
+
+    def batch(rows: Sequence[tuple[list[int], list[int]]]) -> TokenBatch:
+        ids, kinds = zip(*rows, strict=True)
+        return pad(ids, pad_id=text.pad_id, segments=kinds)
+
+    return batch([by_length[-1], by_length[1]]), [batch(by_length[:1]), batch(by_length[-1:]), batch(by_length)]
+
+
+def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
+    return tuple(getattr(tokens, name) for name in step.inputs)
+
+
+def _trace(step: Step, example: TokenBatch, path: Path) -> None:
+    """Write the graph of a step."""
+    axes = {name: {0: "batch", 1: "length"} for name in step.inputs}
+    axes |= {name: {0: "batch", 1: "codes"} if len(step.outputs) > 1 else {0: "batch"} for name in step.outputs}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of all that might go wrong: the check tells whether it did
+        trace(
+            step,
+            _inputs(step, example),
+            os.fspath(path),
+            input_names=list(step.inputs),
+            output_names=list(step.outputs),
+            dynamic_axes=axes,
+            opset_version=OPSET,
+        )
+
+
+def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:
+    """How far the graph deviates from torch, relative to the largest value; an error when that is too far."""
+    graph = Graph(path, device="cpu")
+    deviations, largest = [], 0.0
+    for tokens in batches:
+        with torch.no_grad():
+            expected = _real(step(*_inputs(step, tokens)), step.outputs)
+        found = _real(graph(tokens), graph.outputs)
+        same_shape = found.shape == expected.shape
+        deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
+        largest = max(expected.abs().max().item(), largest)
+    relative = torch.tensor(deviations).max().item() / (largest or 1.0)  # Python's max would lose a nan
+    if not relative <= TOLERANCE:
+        raise CheckpointError(
+            f"{name}: the graph deviates from torch by {relative:.1e} of the largest value (at most {TOLERANCE:.0e} is "
+            "let through), so nothing was written: this backbone cannot be exported with these versions of torch and "
+            "transformers"
+        )
+    return relative
+
+
+def _real(outputs: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+    """What means something in a step's outputs, in one row: of what has a mask that which is not masked."""
+    named = dict(zip(names, outputs, strict=True))
+    mask = named.pop("codes_mask", None)
+    return torch.cat([(tensor if mask is None else tensor[mask]).flatten() for tensor in named.values()])
+
+
+@contextmanager
+def _no_empty_folder(target: Path) -> Iterator[None]:
+    """Take a folder that was made for an export away again when that fails."""
+    was_there = target.exists()
+    try:
+        yield
+    except BaseException:
+        if not was_there:
+            with suppress(OSError):
+                target.rmdir()
+        raise

@@ -1,0 +1,87 @@
+"""The files of an exported ranker, and whether they belong together.
+
+Beside `config.json` and `tokenizer.json` there are the graphs (`context.onnx` and `candidates.onnx`, or a
+cross-encoder's `scorer.onnx`), perhaps each again as `*.int8.onnx`, and `onnx.json`, which says what they were made
+from. `model.safetensors` may be there too; then it must hold the same weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import safetensors.torch
+
+from polyencoder.checkpoint import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS, weights_fingerprint
+from polyencoder.config import Architecture
+from polyencoder.errors import CheckpointError
+
+Precision = Literal["float32", "int8"]
+
+CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
+DESCRIPTION = "onnx.json"
+FORMAT_VERSION = 1
+
+HOW_TO_EXPORT = "write them with `polyencoder export MODEL FOLDER --onnx` or `polyencoder.export.onnx.export_onnx`"
+HOW_TO_QUANTIZE = (
+    "write them with `polyencoder export MODEL FOLDER --onnx --int8` or `polyencoder.export.onnx.quantize_int8`"
+)
+
+
+def graph_names(architecture: Architecture) -> tuple[str, ...]:
+    """The float32 graphs of a ranker of this architecture."""
+    return (SCORER,) if architecture == "cross" else (CONTEXT, CANDIDATES)
+
+
+def int8_name(name: str) -> str:
+    """The name of a graph's quantized form."""
+    return name.removesuffix(".onnx") + ".int8.onnx"
+
+
+def download_patterns(precision: Precision) -> list[str]:
+    """The files of a hub repository that this precision needs."""
+    names = (CONTEXT, CANDIDATES, SCORER)
+    return [CONFIG, TOKENIZER, CALIBRATION, DESCRIPTION, *(names if precision == "float32" else map(int8_name, names))]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `onnx.json` says."""
+
+    weights: str
+    """Fingerprint of the torch weights that the graphs were made from."""
+    candidates: str | None
+    """Fingerprint of all that decides a candidate's vector, as of the torch ranker; None for a cross-encoder."""
+    differences: dict[str, float]
+    """What the check found: the graphs' largest deviation from torch, relative to the largest value."""
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+def read_description(folder: Path) -> Description:
+    """Read `onnx.json`; CheckpointError when it is missing, damaged or of another version."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: no {DESCRIPTION} in it: it has no exported graphs; {HOW_TO_EXPORT}")
+    try:
+        values = json.loads(path.read_bytes())
+        version = values["format_version"]
+        if version == FORMAT_VERSION:
+            return Description(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); export again") from None
+    raise CheckpointError(
+        f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; export again"
+    )
+
+
+def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
+    """Raise CheckpointError when the folder holds torch weights other than those with this fingerprint."""
+    path = folder / WEIGHTS
+    if path.is_file() and weights_fingerprint(safetensors.torch.load_file(path)) != expected:
+        raise CheckpointError(f"{path}: not the weights of these graphs; {remedy}")

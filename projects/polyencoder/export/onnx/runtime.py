@@ -1,0 +1,223 @@
+"""Exported graphs in place of a torch model: the same methods, the transformers run by onnxruntime.
+
+The scores are `polyencoder.scoring`'s, from the vectors that the graphs give. Nothing here learns.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.checkpoint import CONFIG, TOKENIZER
+from polyencoder.config import RankerConfig
+from polyencoder.encoding import BATCH_TOKENS
+from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.export.onnx.files import (
+    CANDIDATES,
+    CONTEXT,
+    HOW_TO_EXPORT,
+    HOW_TO_QUANTIZE,
+    SCORER,
+    Precision,
+    check_weights,
+    graph_names,
+    int8_name,
+    read_description,
+)
+from polyencoder.extras import require
+from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.scoring import ContextEncoding, Keys
+from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
+
+CPU = "CPUExecutionProvider"
+GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
+
+
+class Graph:
+    """One ONNX graph: token ids and mask in, tensors out."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, threads: int | None = None, device: torch.device | str | None = None
+    ) -> None:
+        """Open a graph.
+
+        Args:
+            path: the file.
+            threads: of onnxruntime; None for as many as torch uses.
+            device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
+
+        Raises:
+            ConfigError: onnxruntime is not installed, or has no CUDA although it was asked for.
+            CheckpointError: not a graph that onnxruntime can read.
+        """
+        runtime = require("onnxruntime", extra="onnx")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.log_severity_level = 3  # errors alone
+        providers = _providers(runtime, device)
+        try:
+            self._session = runtime.InferenceSession(os.fspath(path), options, providers=providers)
+        except Exception as error:  # onnxruntime's own exceptions share no base but Exception
+            raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
+        self._inputs = {one.name for one in self._session.get_inputs()}
+        self._on_cpu = providers == [CPU]
+        self.outputs = [one.name for one in self._session.get_outputs()]
+        self.dim = self._session.get_outputs()[0].shape[-1]
+
+    def __call__(self, tokens: TokenBatch) -> list[Tensor]:
+        """The graph's outputs for a batch, on the CPU.
+
+        Where it runs on a CPU, for which padding costs as much as text, sequences of like length go through together.
+        """
+        if not self._on_cpu:
+            return self._run(tokens)
+        tokens = tokens.to("cpu")
+        groups = token_batches(tokens.mask.sum(1).tolist(), max_tokens=BATCH_TOKENS, batch_size=GROUP)
+        parts = [self._run(tokens.select(torch.tensor(rows))) for rows in groups]
+        order = torch.tensor([row for rows in groups for row in rows]).argsort()
+        return [_stack(outputs)[order] for outputs in zip(*parts, strict=True)]
+
+    def _run(self, tokens: TokenBatch) -> list[Tensor]:
+        given = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
+        feed = {
+            name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs and tensor is not None
+        }
+        return [torch.from_numpy(output) for output in self._session.run(None, feed)]
+
+
+class _Exported(nn.Module):
+    """What exported rankers share: they stand on a device like any module, but hold no weights."""
+
+    candidate_fingerprint: str | None = None
+    """Decides, as `polyencoder.encoding.candidate_fingerprint` does, which rankers can share an index."""
+    weights_fingerprint: str = ""
+    """Of the torch weights that the graphs were made from."""
+
+    def _stand(self, config: RankerConfig) -> None:
+        self.config = config
+        # Empty: it moves with `to(device)`, and what the graphs give goes where it is.
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise InputError(
+            "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
+        )
+
+
+class OnnxSeparable(_Exported, SeparableRanker):
+    """A bi- or poly-encoder of two graphs."""
+
+    def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph) -> None:
+        nn.Module.__init__(self)  # not SeparableRanker's: there are no towers to build
+        self._stand(config)
+        self._context, self._candidates = context, candidates
+
+    @property
+    def dim(self) -> int:
+        return int(self._candidates.dim)
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        """The vectors of each context: [batch, codes, dim] with their mask."""
+        outputs = [output.to(self.place.device) for output in self._context(tokens)]
+        named = dict(zip(self._context.outputs, outputs, strict=True))
+        keys = None
+        if "keys" in named:
+            keys = Keys(named["keys"], named["key_biases"], self.config.poly_attention_heads)
+        return ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
+
+    def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        """One vector for each candidate: [n, dim]."""
+        return self._candidates(tokens)[0].to(self.place.device)
+
+
+class OnnxCrossEncoder(_Exported, CrossEncoder):
+    """A cross-encoder of one graph."""
+
+    def __init__(self, config: RankerConfig, *, scorer: Graph) -> None:
+        nn.Module.__init__(self)  # not CrossEncoder's: there is no tower to build
+        self._stand(config)
+        self._scorer = scorer
+
+    def _score_pairs(self, tokens: TokenBatch) -> Tensor:
+        return self._scorer(tokens)[0].to(tokens.ids.device)
+
+
+OnnxRanker = OnnxSeparable | OnnxCrossEncoder
+
+
+def load_onnx(
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+    threads: int | None = None,
+    device: torch.device | str | None = None,
+) -> tuple[OnnxRanker, TextEncoder]:
+    """Read a folder of graphs: `Ranker(*load_onnx(folder, threads=4))`.
+
+    Args:
+        folder: what `export_onnx` wrote.
+        precision: "int8" for what `quantize_int8` added.
+        threads, device: see `Graph`.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the weights in the folder are not those of the graphs.
+        ConfigError: onnxruntime is not installed, or the configuration or tokenizer cannot be used.
+    """
+    source = Path(folder)
+    description = read_description(source)
+    config = RankerConfig.from_json(_read(source / CONFIG), origin=str(source / CONFIG))
+    files = {name: name if precision == "float32" else int8_name(name) for name in graph_names(config.architecture)}
+    for file in files.values():
+        if not (source / file).is_file():
+            remedy = HOW_TO_EXPORT if precision == "float32" else HOW_TO_QUANTIZE
+            raise CheckpointError(f"{source}: no {file} in it: the {precision} graphs are missing; {remedy}")
+    check_weights(source, description.weights, remedy="the model was saved again since: export the graphs again")
+    _read(source / TOKENIZER)
+    text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
+    graphs = {name: Graph(source / file, threads=threads, device=device) for name, file in files.items()}
+    model: OnnxRanker
+    if config.architecture == "cross":
+        model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
+    else:
+        model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
+        exact = precision == "float32"  # an int8 ranker's vectors are others
+        model.candidate_fingerprint = description.candidates if exact else f"{description.candidates}-{precision}"
+    model.weights_fingerprint = description.weights
+    return model.eval(), text
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {HOW_TO_EXPORT}") from None
+
+
+def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
+    """onnxruntime's name for a device, and the CPU for what that one cannot do."""
+    has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
+    try:
+        kind = torch.device(device).type if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+    except (RuntimeError, TypeError):
+        kind = "unknown"
+    if kind == "cpu" or (device is None and not has_cuda):
+        return [CPU]
+    if kind != "cuda" or not has_cuda:
+        raise ConfigError(
+            f"this onnxruntime cannot run on {device!s:.60}: use device='cpu', or for CUDA pip install onnxruntime-gpu"
+        )
+    index = torch.device(device).index if device is not None else None
+    return [("CUDAExecutionProvider", {"device_id": index or 0}), CPU]
+
+
+def _stack(parts: tuple[Tensor, ...]) -> Tensor:
+    """One tensor of several [batch, ...]; where one has fewer codes than another it is filled up with zeros (False)."""
+    if parts[0].dim() == 1:
+        return torch.cat(parts)
+    width = max(part.size(1) for part in parts)
+    behind = (0, 0) * (parts[0].dim() - 2)  # nothing is added to the dimensions after the codes
+    return torch.cat([nn.functional.pad(part, (*behind, 0, width - part.size(1))) for part in parts])

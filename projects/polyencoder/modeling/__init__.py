@@ -1,0 +1,43 @@
+"""The rankers: bi-encoder, poly-encoder, cross-encoder."""
+
+from __future__ import annotations
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.backbone import Backbone, build_backbone, max_length
+from polyencoder.modeling.cross import CrossEncoder
+from polyencoder.modeling.freezing import FINE_TUNED, freeze
+from polyencoder.modeling.separable import BiEncoder, PolyEncoder, SeparableRanker
+
+__all__ = [
+    "FINE_TUNED",
+    "BiEncoder",
+    "CrossEncoder",
+    "PolyEncoder",
+    "RankerModel",
+    "SeparableRanker",
+    "build_model",
+    "freeze",
+]
+
+RankerModel = SeparableRanker | CrossEncoder
+
+_MODELS: dict[str, type[SeparableRanker] | type[CrossEncoder]] = {
+    "bi": BiEncoder,
+    "poly": PolyEncoder,
+    "cross": CrossEncoder,
+}
+
+
+def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
+    """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights."""
+    longest = config.text.longest_context
+    if config.architecture == "cross":
+        longest += config.text.label_truncate
+    limit = max_length(config.backbone)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
+            "give a smaller --text-truncate or --label-truncate"
+        )
+    return _MODELS[config.architecture](config, backbone or build_backbone(config.backbone))

@@ -1,0 +1,58 @@
+"""Activations that are computed again instead of kept: the gradients of a large step in the memory of a small one.
+
+Gradient caching (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021): a batch
+goes through the encoder piece by piece, of which nothing but the vectors is kept; once their gradients are known, each
+piece goes through again, with the random state it had, and on to the gradients of the weights. `torch.utils.checkpoint`
+of every piece is the same within one ordinary backward pass: the engine takes the pieces one after the other, from the
+last to the first, and computes again only the one that it is at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.text.tokens import TokenBatch
+
+__all__ = ["recomputed"]
+
+T = TypeVar("T")
+
+
+def recomputed(function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
+    """`function(tokens)`, without its activations, which are computed again when its gradients are asked for.
+
+    The second time is like the first: the state of the random numbers, on the CPU and on the tokens' device, and
+    autocast's are set back. Costs one more forward pass; does nothing where gradients are off.
+    """
+    if not torch.is_grad_enabled():
+        return function(tokens)
+
+    # Plain tensors, of which checkpoint sees the device whose random state it has to keep
+    def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
+        if ids.device.type == "cpu":
+            return_free_memory()  # of the piece before: its vectors or gradients lie in the midst of it
+        with _weights_cast_anew(ids.device.type):
+            return function(TokenBatch(ids, mask, segments))
+
+    result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
+    return result
+
+
+@contextmanager
+def _weights_cast_anew(device: str) -> Iterator[None]:
+    """Autocast as it is, but without its memory of weights already cast.
+
+    Pieces that share a cast weight would add up its gradient in bfloat16, of which many pieces lose the small parts.
+    """
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    with torch.autocast(device, torch.get_autocast_dtype(device), cache_enabled=False):
+        yield

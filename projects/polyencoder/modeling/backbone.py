@@ -1,0 +1,329 @@
+"""The transformer under a ranker: any Hugging Face encoder, by hub id, by folder, or from scratch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from polyencoder.errors import ConfigError, first_line, one_line
+from polyencoder.modeling.cpu.attention import attention
+from polyencoder.modeling.cpu.functions import fast_functions
+from polyencoder.modeling.cpu.packing import pack
+from polyencoder.modeling.finite import check_finite
+from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
+from polyencoder.text.lengths import length_groups
+from polyencoder.text.tokens import TokenBatch
+from polyencoder.text.vocabulary import special_tokens
+
+# Keys of a Hugging Face configuration that say where it came from, not what it is.
+_PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
+
+# Families that mask what is padding and nothing else (others see a window, or add biases)
+_PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
+_TRANSFORMERS_5 = int(transformers.__version__.partition(".")[0]) >= 5
+
+
+class Backbone(nn.Module):
+    """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
+
+    Its pooler, which the rankers do not use, is taken off: it would only cost memory and, in distributed training,
+    be a parameter without a gradient.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        if getattr(model, "pooler", None) is not None:
+            model.register_module("pooler", None)
+        self.model = model
+        self.compiled = False  # `compile_encoders` says so
+        self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
+        self.first_position = first_position(model.config.to_dict())
+        self.masks_padding_alone = model.config.model_type in _PADDING_ALONE
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    def forward(self, tokens: TokenBatch) -> Tensor:
+        """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
+
+        On a CPU, where padding costs as much as text, little or none of it goes through the model: learning takes all
+        sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
+        processor's caches.
+        """
+        if tokens.ids.device.type != "cpu" or _is_a_graph() or not len(tokens):
+            return self._run(tokens)
+        if torch.is_grad_enabled() and not self.compiled and self.masks_padding_alone and _TRANSFORMERS_5:
+            return self._run_packed(tokens)
+        return self._run_grouped(tokens)
+
+    def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
+        """The model's outputs for tokens, of which the word embeddings may be there already."""
+        inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
+        inputs["attention_mask"] = self._attention_mask(tokens.mask)
+        if self.takes_segments and tokens.segments is not None:
+            inputs["token_type_ids"] = tokens.segments
+        on_a_cpu = tokens.ids.device.type == "cpu" and not self.compiled and not _is_a_graph()
+        with fast_functions() if on_a_cpu else nullcontext():
+            output: Tensor = self.model(**inputs).last_hidden_state
+        return output
+
+    def _run_packed(self, tokens: TokenBatch) -> Tensor:
+        """All sequences in one row, which attention alone takes apart."""
+        packing = pack(tokens.mask)
+        inputs = {
+            "input_ids": packing.take(tokens.ids),
+            "position_ids": packing.positions.unsqueeze(0) + self.first_position,
+        }
+        if self.takes_segments and tokens.segments is not None:
+            inputs["token_type_ids"] = packing.take(tokens.segments)
+        with fast_functions(partial(packing.attend, attention)):
+            return packing.put(self.model(**inputs).last_hidden_state, *tokens.ids.shape)
+
+    def _run_grouped(self, tokens: TokenBatch) -> Tensor:
+        """Sequences of like length together."""
+        groups = length_groups(tokens.mask.sum(1).tolist())
+        if len(groups) == 1:
+            return self._run(tokens)
+        width = tokens.ids.size(1)
+        order = torch.tensor([row for rows in groups for row in rows])
+        parts = [tokens.select(rows) for rows in order.split([len(rows) for rows in groups])]
+        outputs = [self._run(part, words) for part, words in zip(parts, self._words(parts), strict=True)]
+        padded = torch.cat([F.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
+        return padded[order.argsort()]
+
+    def _words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
+        """The word embeddings of each part, when they learn: one look-up has one gradient of the table's size."""
+        table = self.model.get_input_embeddings()
+        if not (torch.is_grad_enabled() and isinstance(table, nn.Embedding) and table.weight.requires_grad):
+            return [None] * len(parts)
+        words = table(torch.cat([part.ids.flatten() for part in parts])).split([part.ids.numel() for part in parts])
+        return [part_words.view(*part.ids.shape, -1) for part_words, part in zip(words, parts, strict=True)]
+
+    def _attention_mask(self, mask: Tensor) -> Tensor:
+        """What the model takes as its mask: [batch, length], or [batch, 1, 1, length] where that saves time.
+
+        A sequence without any token sees its first padding: no row of attention weights may be without any.
+
+        From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
+        time. The second is for the families whose attention mask is that of the padding and nothing else.
+        """
+        mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
+        narrow = mask.device.type == "cpu" and not _is_a_graph()
+        if narrow and _TRANSFORMERS_5 and self.masks_padding_alone and not bool(mask.all()):
+            return mask[:, None, None]
+        return mask.long()
+
+    def resize(self, vocabulary_size: int) -> bool:
+        """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
+        words: Any = self.model.get_input_embeddings()
+        if vocabulary_size <= words.num_embeddings:
+            return False
+        self.model.resize_token_embeddings(vocabulary_size)
+        return True
+
+    def embeddings(self) -> nn.Module:
+        """The embedding block: words, positions, segments and their normalisation."""
+        embeddings = getattr(self.model, "embeddings", None)
+        return embeddings if isinstance(embeddings, nn.Module) else self.model.get_input_embeddings()
+
+    def layers(self) -> nn.ModuleList:
+        """The transformer layers, first to last."""
+        count = int(self.model.config.num_hidden_layers)
+        for module in self.model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == count:
+                return module
+        raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
+
+
+def _is_a_graph() -> bool:
+    """Whether the model runs to be written down, as what it does with sequences of any lengths."""
+    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
+
+
+_MOST_LAYERS = 1_000
+
+
+def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
+    """The configuration of a model as a plain dictionary that `build_backbone` takes."""
+    return _plain(model.config)
+
+
+def build_backbone(config: dict[str, Any]) -> Backbone:
+    """An encoder of this configuration with fresh random weights.
+
+    Beside the keys of Hugging Face there may be `embedding_norm`: false leaves out the normalization of the embeddings.
+    """
+    values = dict(config)
+    model_type, embedding_norm = values.pop("model_type"), values.pop("embedding_norm", True)
+    if model_type not in CONFIG_MAPPING:
+        raise ConfigError(f"this version of transformers knows no model type {model_type!r:.60}")
+    try:
+        hf_config = AutoConfig.for_model(model_type, **values)
+        if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
+        model = AutoModel.from_config(
+            hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+        )
+    except Exception as error:  # transformers and torch each have their own words for a value that cannot be
+        raise ConfigError(f"no {model_type} can be made of the backbone's configuration: {one_line(error)}") from error
+    if not embedding_norm:
+        model.embeddings.LayerNorm = nn.Identity()
+    return Backbone(model)
+
+
+# How the families of encoders name their dropout: of the hidden states, of the attention weights
+_DROPOUT = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "dropout")
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
+
+
+def with_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
+    """The configuration of an encoder with other rates of dropout; None leaves one as it is."""
+    rates = _dropout_keys(dropout, attention_dropout)
+    return config | {key: rate for key, rate in rates.items() if key in config}
+
+
+def _dropout_keys(dropout: float | None, attention_dropout: float | None) -> dict[str, float]:
+    groups = ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout))
+    return {key: rate for keys, rate in groups if rate is not None for key in keys}
+
+
+def load_pretrained(
+    name: str | os.PathLike[str], *, dropout: float | None = None, attention_dropout: float | None = None
+) -> Backbone:
+    """A pre-trained encoder by hub id or folder, in float32, with its own dropout unless another is given.
+
+    Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
+    encoder, CheckpointError when its weights are not finite.
+    """
+    with _explaining(name) as where:
+        # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
+        for key, rate in _dropout_keys(dropout, attention_dropout).items():
+            if hasattr(config, key):
+                setattr(config, key, rate)
+        model = AutoModel.from_pretrained(
+            name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False, **where
+        )
+    if not _is_encoder(model):
+        raise ConfigError(
+            f"--backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
+        )
+    check_finite(model.named_parameters(), origin=f"--backbone {name}")
+    return Backbone(model)
+
+
+def _is_encoder(model: PreTrainedModel) -> bool:
+    """Whether every token sees every other: no decoder, and none beside it. Not all decoders' configurations say so."""
+    if getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False):
+        return False
+    return not any(getattr(module, "is_causal", False) for module in model.modules())
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+    """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
+    with _explaining(name) as where:
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(f"--backbone {name}: its tokenizer has no fast (tokenizer.json) version")
+    return tokenizer.backend_tokenizer, special_tokens(tokenizer)
+
+
+@contextmanager
+def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
+    """Give where transformers may look for a model, and turn what it raises into one line that names the flag."""
+    offline = None
+    if not there(name):
+        if reason := hub_id_problem(name):
+            raise ConfigError(f"--backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder")
+        offline = why_no_hub()
+    problem = f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
+    if offline and not was_downloaded(name):
+        raise ConfigError(f"{problem} (not downloaded before, and {offline})")
+    try:
+        yield {"local_files_only": offline is not None}
+    except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
+        raise ConfigError(f"{problem} ({first_line(error)})") from error
+
+
+def scratch_config(
+    *,
+    vocabulary_size: int,
+    dim: int,
+    n_layers: int,
+    n_heads: int,
+    ffn_dim: int,
+    n_positions: int,
+    activation: str = "gelu",
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    pad_id: int = 0,
+    layer_norm_eps: float = 1e-5,
+) -> dict[str, Any]:
+    """The configuration of a BERT of these dimensions: ParlAI's `xlm` variant, a post-layer-norm encoder."""
+    if dim % n_heads:
+        raise ConfigError(f"--embedding-size {dim} is not a multiple of --n-heads {n_heads}")
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=dim,
+        num_hidden_layers=n_layers,
+        num_attention_heads=n_heads,
+        intermediate_size=ffn_dim,
+        max_position_embeddings=n_positions,
+        hidden_act=activation,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=attention_dropout,
+        type_vocab_size=2,
+        layer_norm_eps=layer_norm_eps,
+        pad_token_id=pad_id,
+        initializer_range=min(0.02 * (768 / dim) ** 0.5, 0.1),  # BERT's 0.02 at its 768 dimensions
+    )
+    return _plain(config)
+
+
+def _plain(config: PretrainedConfig) -> dict[str, Any]:
+    values = {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
+    # as JSON gives it back (keys are text, tuples lists), so that a configuration is the same before and after saving
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
+
+
+def max_length(config: dict[str, Any]) -> int | None:
+    """The longest sequence, in tokens, that an encoder of this configuration takes; None when it has no limit."""
+    positions = config.get("max_position_embeddings")
+    if not positions:
+        return None
+    if not isinstance(positions, int):
+        raise ConfigError(f"the backbone's max_position_embeddings is {positions!r:.60}; it must be a whole number")
+    return int(positions) - first_position(config)
+
+
+def first_position(config: dict[str, Any]) -> int:
+    """The number of a sequence's first position: RoBERTa and its kin count from the padding id + 1."""
+    return (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
+
+
+_POSITIONS_AFTER_PADDING = {
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}

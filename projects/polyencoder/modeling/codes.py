@@ -1,0 +1,80 @@
+"""The m vectors of a context: the four kinds of Section 4.4 and Appendix C of the poly-encoder paper."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.config import Attention, ContextVectors
+from polyencoder.modeling.multihead import CodesAttention
+from polyencoder.scoring import ContextEncoding
+
+
+class LearntCodes(nn.Module):
+    """m learnt codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
+
+    The attention `multihead` is ParlAI's: the codes are queries, projected like the outputs.
+    """
+
+    def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic", heads: int = 1) -> None:
+        super().__init__()
+        self.scale = 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
+        # Small enough that every code begins as nearly the mean of the outputs, large enough that no two are alike:
+        # training starts at the bi-encoder with the reduction `mean` and sets the codes apart.
+        self.codes = nn.Parameter(torch.randn(n_codes, dim) / math.sqrt(dim))
+        self.attention = CodesAttention(dim, heads) if attention == "multihead" else None
+
+    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
+        """[batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
+        if self.attention is not None:
+            return ContextEncoding(self.attention(self.codes, outputs, mask), None)
+        logits = self.codes @ outputs.transpose(1, 2) * self.scale  # [batch, m, length]
+        weights = logits.masked_fill(~mask.unsqueeze(1), -torch.inf).softmax(dim=-1)
+        return ContextEncoding(weights @ outputs, None)
+
+
+class FirstOutputs(nn.Module):
+    """The first m outputs; a context of fewer tokens gives fewer vectors (Appendix C)."""
+
+    def __init__(self, n_codes: int) -> None:
+        super().__init__()
+        self.n_codes = n_codes
+
+    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
+        """[batch, length, dim] and mask [batch, length] -> [batch, min(m, length), dim]."""
+        return ContextEncoding(outputs[:, : self.n_codes], mask[:, : self.n_codes])
+
+
+class LastOutputs(nn.Module):
+    """The last m real outputs and, when asked, the first one h_1 beside them (Appendix C).
+
+    A context so short that h_1 is among its last m outputs has it once.
+    """
+
+    def __init__(self, n_codes: int, *, with_first: bool = False) -> None:
+        super().__init__()
+        self.n_codes = n_codes
+        self.with_first = with_first
+
+    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
+        """[batch, length, dim] and mask [batch, length] -> [batch, min(m, length) (+ 1), dim], in the text's order."""
+        width = min(self.n_codes, outputs.size(1))
+        first_of_last = mask.sum(1, keepdim=True) - width  # [batch, 1], negative in a short context
+        positions = first_of_last + torch.arange(width, device=outputs.device)
+        kept = positions >= 0
+        if self.with_first:
+            positions = torch.cat([torch.zeros_like(first_of_last), positions], dim=1)
+            kept = torch.cat([first_of_last > 0, kept], dim=1)
+        index = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, outputs.size(-1))
+        return ContextEncoding(outputs.gather(1, index), kept)
+
+
+def build_codes(kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1) -> nn.Module:
+    """The module that makes the context vectors of this kind."""
+    if kind == "codes":
+        return LearntCodes(n_codes, dim, attention=attention, heads=heads)
+    if kind == "n_first":
+        return FirstOutputs(n_codes)
+    return LastOutputs(n_codes, with_first=kind == "first_n_last")

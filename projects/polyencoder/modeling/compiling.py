@@ -1,0 +1,40 @@
+"""torch.compile for the encoders of a ranker."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import torch
+from torch import nn
+
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.backbone import Backbone
+
+__all__ = ["compile_encoders"]
+
+
+def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") -> None:
+    """Have torch compile the transformers in `model` when they first run.
+
+    In place: names of parameters, checkpoints and `model` itself stay as they are. Lengths may change from batch to
+    batch without compiling anew (`dynamic`).
+
+    Raises:
+        ConfigError: the machine has nothing to compile with.
+    """
+    if torch.device(device).type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise ConfigError("--compile true needs the package `triton` on a GPU: pip install triton, or leave it out")
+    else:
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        if shutil.which(compiler) is None:
+            raise ConfigError(
+                f"--compile true needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
+                "name it in the environment variable CXX, or leave --compile out"
+            )
+    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+        backbone.compiled = True
+        backbone.model.compile(dynamic=True)

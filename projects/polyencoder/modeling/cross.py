@@ -1,0 +1,88 @@
+"""The cross-encoder: context and candidate in one sequence, one score out (Section 4.3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.config import RankerConfig
+from polyencoder.modeling.activation_checkpointing import recomputed
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.pooling import reduce
+from polyencoder.text.tokens import TokenBatch, pad, token_batches
+
+PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transformer at once when nothing is learnt
+
+
+class CrossEncoder(nn.Module):
+    """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's."""
+
+    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.tower = backbone
+        self.linear = nn.Linear(backbone.dim, 1)
+
+    def score(
+        self,
+        contexts: TokenBatch,
+        candidates: TokenBatch,
+        index: Tensor | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Tensor:
+        """Scores [batch, n] of each context's candidates.
+
+        `index` [batch, n] names each context's candidates by their row in `candidates`; rows below 0 are no
+        candidates and score -inf. Without it every context is scored with every candidate. Pairs of like length go
+        through the transformer together, so that little of it is padding.
+
+        At most `max_tokens` tokens, padding included, go through at once. While learning, their activations are then
+        computed again for the gradients; None keeps those of all pairs, and where nothing is learnt sets a limit that
+        suits most machines.
+        """
+        if index is None:
+            index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
+        rows, columns = (index >= 0).nonzero(as_tuple=True)
+        pairs = self._pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
+        lengths = [len(ids) for ids, _ in pairs]
+        unlimited = sum(lengths) * len(lengths) if torch.is_grad_enabled() else PAIR_TOKENS
+        batches = token_batches(lengths, max_tokens=max_tokens or unlimited)
+        device = contexts.ids.device
+        scores = torch.full(index.shape, -torch.inf, device=device)
+        for batch in batches:
+            tokens = self._tokens([pairs[i] for i in batch]).to(device)
+            values = recomputed(self._score_pairs, tokens) if len(batches) > 1 else self._score_pairs(tokens)
+            place = torch.tensor(batch, device=device)
+            scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
+        return scores
+
+    def forward(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
+        """The same as `score`."""
+        return self.score(contexts, candidates, index)
+
+    def _pairs(
+        self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Ids and segments of each (context, candidate)."""
+        context_ids = contexts.sequences()
+        skip = 0 if self.config.pair_start else 1
+        candidate_ids = [ids[skip:] for ids in candidates.sequences()]
+        return [
+            (
+                context_ids[row] + candidate_ids[column],
+                [0] * len(context_ids[row]) + [1] * len(candidate_ids[column]),
+            )
+            for row, column in zip(rows, columns, strict=True)
+        ]
+
+    def _tokens(self, pairs: list[tuple[list[int], list[int]]]) -> TokenBatch:
+        ids, segments = zip(*pairs, strict=True)
+        return pad(ids, pad_id=int(self.config.backbone.get("pad_token_id") or 0), segments=segments)
+
+    def _score_pairs(self, tokens: TokenBatch) -> Tensor:
+        """Scores [pairs] of sequences of a context and a candidate."""
+        config = self.config
+        vectors = reduce(self.tower(tokens), tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
+        values: Tensor = self.linear(vectors * config.output_scaling).squeeze(-1)
+        return values

@@ -1,0 +1,28 @@
+"""Which parameters learn: the four choices of Table 3 of the poly-encoder paper."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.backbone import Backbone
+
+# ParlAI's names (its --type-optimization) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
+FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
+
+
+def freeze(model: nn.Module, *, fine_tuned: str) -> None:
+    """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns."""
+    if fine_tuned not in FINE_TUNED:
+        raise ConfigError(f"cannot fine-tune {fine_tuned!r}; choose one of {', '.join(FINE_TUNED)}")
+    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+        backbone.requires_grad_(fine_tuned == "all")
+        if fine_tuned == "all":
+            continue
+        if fine_tuned == "all_encoder_layers":
+            backbone.requires_grad_(True)
+            backbone.embeddings().requires_grad_(False)
+            continue
+        layers = backbone.layers()
+        for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
+            layer.requires_grad_(True)

@@ -1,0 +1,111 @@
+"""Rankers whose candidates are encoded without their context: the bi-encoder and the poly-encoder."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from polyencoder.config import RankerConfig
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.codes import build_codes
+from polyencoder.modeling.multihead import CandidateAttention
+from polyencoder.modeling.pooling import reduce
+from polyencoder.scoring import ContextEncoding, score
+from polyencoder.text.tokens import TokenBatch
+
+
+class SeparableRanker(nn.Module, ABC):
+    """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2).
+
+    The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all of them in one call.
+    """
+
+    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.context_tower = backbone
+        self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
+        self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
+
+    @property
+    def candidate_tower(self) -> Backbone:
+        return self.own_candidate_tower or self.context_tower
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the vectors that `encode_candidates` gives."""
+        return self.context_tower.dim
+
+    @abstractmethod
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        """The vectors of each context: [batch, codes, dim] with their mask."""
+
+    def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        """One vector for each candidate: [n, dim]."""
+        vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
+        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+
+    def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
+        """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
+        return score(context, candidates, attention=self.config.poly_attention)
+
+    def forward(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
+        """Scores [batch, n] of each context's candidates.
+
+        `index` [batch, n] names each context's candidates by their row in `candidates`; without it every context is
+        scored with every candidate.
+        """
+        vectors = self.encode_candidates(candidates)
+        return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
+
+    def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        config = self.config
+        return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        if self.config.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        return vectors * self.config.output_scaling
+
+
+def perceptron(dim: int) -> nn.Sequential:
+    """What ParlAI's `--share-encoders` puts behind the encoder of candidates: [n, dim] -> [n, dim]."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+
+
+class BiEncoder(SeparableRanker):
+    """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        vectors = self._scaled(self._reduce(self.context_tower(tokens), tokens.mask))
+        return ContextEncoding(vectors.unsqueeze(1), None)
+
+
+class PolyEncoder(SeparableRanker):
+    """The context as m vectors, over which each candidate attends before the dot product (Section 4.4)."""
+
+    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.codes = build_codes(
+            config.context_vectors,
+            config.n_codes,
+            backbone.dim,
+            attention=config.codes_attention,
+            heads=config.codes_attention_heads,
+        )
+        multihead = config.poly_attention == "multihead"
+        self.attention = CandidateAttention(backbone.dim, config.poly_attention_heads) if multihead else None
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        context = self._codes(tokens)
+        return context if self.attention is None else self.attention(context)
+
+    def _codes(self, tokens: TokenBatch) -> ContextEncoding:
+        outputs = self.context_tower(tokens)
+        if self.config.normalize:  # the codes attend over the outputs as they are; what they extract is scaled
+            context: ContextEncoding = self.codes(outputs, tokens.mask)
+            return ContextEncoding(self._scaled(context.vectors), context.mask)
+        scaled: ContextEncoding = self.codes(outputs * self.config.output_scaling, tokens.mask)
+        return scaled

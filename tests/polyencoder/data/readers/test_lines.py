@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import sys
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.data.readers import BadExamples, lines, open_bytes
+from polyencoder.errors import ConfigError, InputError
+
+# Ends of lines, what looks like one, a mark of UTF-8, characters of one to four bytes.
+PIECES = st.sampled_from(
+    ["\n", "\r", "\r\n", "\u2028", "\x0b", "\x85", "\ufeff", " ", "a", "b c", "\u00e9", "\U0001f600"]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(pieces=st.lists(PIECES, max_size=20), copies=st.sampled_from([1, 3000]))
+def test_the_lines_are_those_of_pythons_text_files(tmp_path_factory, pieces, copies):
+    content = "".join(pieces * copies).encode()
+    path = tmp_path_factory.getbasetemp() / "lines.txt"
+    path.write_bytes(content)
+    # newline=None is "universal newlines"; utf-8-sig drops the mark at the beginning.
+    expected = [line.removesuffix("\n") for line in io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig")]
+    assert list(lines(path)) == list(enumerate(expected, start=1))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    rows=st.lists(st.binary(max_size=6).map(lambda row: row.replace(b"\n", b"").replace(b"\r", b""))),
+    large=st.booleans(),
+)
+def test_each_line_that_is_not_utf8_is_left_out_alone(tmp_path_factory, rows, large):
+    rows = [b"x", *rows, *[b"x" * 40] * 1000 * large]
+    path = tmp_path_factory.getbasetemp() / "bytes.txt"
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    expected, n_bad = [], 0
+    for number, row in enumerate(rows, start=1):
+        try:
+            expected.append((number, row.decode()))
+        except UnicodeDecodeError:
+            n_bad += 1
+    bad = BadExamples(skip=True)
+    assert list(lines(path, bad=bad)) == expected
+    assert bad.count == n_bad
+
+
+def test_a_line_in_another_encoding_is_named(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes("one\ncaf\u00e9\n".encode("latin-1"))
+    found = lines(path)
+    assert next(found) == (1, "one")
+    with pytest.raises(InputError, match=r"latin.txt, line 2: is not utf-8 text \(byte 0xe9 at column 4\); convert"):
+        next(found)
+    assert list(lines(path, encoding="latin-1")) == [(1, "one"), (2, "caf\u00e9")]
+
+
+def test_utf16_is_recognised(tmp_path):
+    path = tmp_path / "notepad.txt"
+    path.write_bytes("one\n".encode("utf-16"))
+    with pytest.raises(InputError, match="line 1: is not utf-8 text .* looks like UTF-16: save it as UTF-8"):
+        list(lines(path))
+    with pytest.raises(ConfigError, match="cannot read lines in the encoding 'utf-16'"):
+        list(lines(path, encoding="utf-16"))
+    with pytest.raises(ConfigError, match="unknown encoding 'utf-99'"):
+        list(lines(path, encoding="utf-99"))
+
+
+def test_a_cut_gzip_gives_whole_lines_and_then_an_error(tmp_path):
+    expected = [(number, f"line {number * 7919}") for number in range(1, 60)]
+    whole = gzip.compress("".join(f"{text}\n" for _, text in expected).encode(), mtime=0)
+    path = tmp_path / "cut.gz"
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        bad = BadExamples(skip=True)
+        if length == 0:
+            with pytest.raises(InputError, match="is empty"):
+                list(lines(path, bad=bad))
+            continue
+        found = list(lines(path, bad=bad))
+        assert found == expected[: len(found)]
+        assert bad.count == (length < len(whole))
+        if bad.first is not None:
+            assert bad.first.endswith(f"; line {len(found)} is the last whole one")
+    assert found == expected
+
+
+def test_a_damaged_gzip_never_gives_a_wrong_line_without_an_error(tmp_path):
+    expected = [(number, f"line {number * 7919}") for number in range(1, 60)]
+    whole = gzip.compress("".join(f"{text}\n" for _, text in expected).encode(), mtime=0)
+    path = tmp_path / "damaged.gz"
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        bad = BadExamples(skip=True)
+        if list(lines(path, bad=bad)) != expected:
+            assert bad.count
+
+
+@pytest.mark.parametrize("missing", [8, 1000, 50_000])  # 8: the check sum alone
+def test_all_lines_before_the_damage_are_given(tmp_path, missing):
+    digits = random.Random(0)
+    text = "".join(f"{digits.randrange(10 ** digits.randrange(60))}\n" for _ in range(20_000)).encode()
+    cut = gzip.compress(text)[:-missing]
+    path = tmp_path / "cut.gz"
+    path.write_bytes(cut)
+    *expected, _ = zlib.decompressobj(wbits=31).decompress(cut).decode().split("\n")
+    bad = BadExamples(skip=True)
+    assert [line for _, line in lines(path, bad=bad)] == expected
+    assert bad.first.endswith(f"; line {len(expected)} is the last whole one")
+
+
+def test_an_open_file_is_left_open(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("one\ntwo\n")
+    with open_bytes(path) as file:
+        assert [text for _, text in lines(file)] == ["one", "two"]
+        assert not file.closed
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\r\ntwo")))
+    assert list(lines("-")) == [(1, "one"), (2, "two")]
+
+
+def test_a_missing_file_is_not_skipped(tmp_path):
+    with pytest.raises(InputError, match="nowhere.txt: no such file"):
+        list(lines(tmp_path / "nowhere.txt", bad=BadExamples(skip=True)))

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.data.readers import BadExamples, format_of, open_bytes, records
+from polyencoder.errors import ConfigError, InputError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+OBJECTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
+# NUL is not text that a table can hold: csv refuses it before Python 3.11.
+CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ['"', "a\nb", "a\r\nb", "\r", ",", "\t", '","', "\u2028"]
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, content: str | bytes):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def read_all(path, **options) -> tuple[list[dict], BadExamples]:
+    bad = BadExamples(skip=True)
+    return [record for _, record in records(path, bad=bad, **options)], bad
+
+
+def table(rows: list[list[str]], delimiter: str = ",", end: str = "\r\n") -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
+    return text.getvalue().encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("a.jsonl", "jsonl"),
+        ("a.json", "jsonl"),
+        ("a.NDJSON.gz", "jsonl"),
+        ("a.csv.bz2", "csv"),
+        ("a.tsv", "tsv"),
+        ("a.parquet", "parquet"),
+        ("a.csv.txt.xz", "txt"),
+        ("a.gz", "txt"),
+        ("-", "txt"),
+    ],
+)
+def test_the_name_says_the_format(name, format):
+    assert format_of(name) == format
+
+
+def test_an_unknown_format_is_refused(write):
+    with pytest.raises(ConfigError, match="unknown format 'xml'; use one of jsonl, csv, tsv, parquet, txt"):
+        records(write("a.txt", ""), format="xml")
+
+
+# --- JSON lines ---
+
+
+@settings(deadline=None, max_examples=50)
+@given(objects=OBJECTS, ascii_only=st.booleans(), end=st.sampled_from(["\n", "\r\n", "\n\n"]), mark=st.booleans())
+def test_any_objects_read_back_from_json_lines(tmp_path_factory, objects, ascii_only, end, mark):
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    text = "".join(json.dumps(value, ensure_ascii=ascii_only) + end for value in objects)
+    path.write_bytes(("\ufeff" * mark + text).encode())
+    found = list(records(path))
+    assert json.dumps([record for _, record in found]) == json.dumps(objects)
+    step = 2 if end == "\n\n" else 1
+    assert [where for where, _ in found] == [f"{path}, line {1 + i * step}" for i in range(len(objects))]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": 1,}', r"a.jsonl, line 2: not JSON \(.+\)"),
+        ("[1]", r"a.jsonl, line 2: not a JSON object, but \[1\]"),
+        ("5", "a.jsonl, line 2: not a JSON object, but 5"),
+        ('{"a": ' * 100_000, "a.jsonl, line 2: not JSON"),
+        ('{"a": ' + "1" * 5000 + "}{", "a.jsonl, line 2: not JSON"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named_or_skipped(write, line, message):
+    path = write("a.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
+    with pytest.raises(InputError, match=message) as raised:
+        list(records(path))
+    assert "\n" not in str(raised.value)
+    found, bad = read_all(path)
+    assert (found, bad.count) == ([{"a": 1}, {"a": 3}], 1)
+
+
+def test_a_json_file_may_be_one_array(write):
+    path = write("a.json", '\ufeff [{"a": 1},\n {"a": 2}]\n')
+    assert list(records(path)) == [(f"{path}, example 1", {"a": 1}), (f"{path}, example 2", {"a": 2})]
+
+
+def test_columns_of_json_lines(write):
+    path = write("a.jsonl", '{"a": 1, "b": 2, "c": 3}\n{"b": 5}\n{"b": 7, "a": 6}\n')
+    found, bad = read_all(path, columns=["b", "a"])
+    assert found == [{"a": 1, "b": 2}, {"a": 6, "b": 7}]
+    assert bad.first == f"{path}, line 2: has no 'a', but: b"
+
+
+def test_a_cut_gzip_gives_whole_objects_and_then_an_error(write):
+    objects = [{"id": i * 7919} for i in range(50)]
+    whole = gzip.compress("".join(json.dumps(value) + "\n" for value in objects).encode(), mtime=0)
+    for length in range(1, len(whole)):
+        found, bad = read_all(write("cut.jsonl.gz", whole[:length]))
+        assert found == objects[: len(found)]
+        assert bad.count == 1
+    assert read_all(write("cut.jsonl.gz", whole))[0] == objects
+
+
+# --- tables ---
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6),
+    tabs=st.booleans(),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    mark=st.booleans(),
+)
+def test_any_table_reads_back(tmp_path_factory, rows, tabs, end, mark):
+    path = tmp_path_factory.getbasetemp() / ("any.tsv" if tabs else "any.csv")
+    content = table([("a", "b", "c"), *rows], "\t" if tabs else ",", end)
+    path.write_bytes(b"\xef\xbb\xbf" * mark + content)
+    assert [tuple(record.values()) for _, record in records(path)] == rows
+    swapped = records(path, columns=["c", "a"])
+    assert [(record["a"], record["c"]) for _, record in swapped] == [(row[0], row[2]) for row in rows]
+
+
+def test_the_place_of_a_row_is_the_line_where_it_begins(write):
+    path = write("a.csv", 'a,b\n1,"x\ny\n"\n\n2,z\n3\n')
+    bad = BadExamples(skip=True)
+    found = list(records(path, bad=bad))
+    assert found == [(f"{path}, line 2", {"a": "1", "b": "x\ny\n"}), (f"{path}, line 6", {"a": "2", "b": "z"})]
+    assert bad.first == f"{path}, line 7: has 1 cells, but the header names 2 columns"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"2", "a.csv, line 3: has 1 cells, but the header names 2 columns"),
+        (b"2,y,z", "a.csv, line 3: has 3 cells, but the header names 2 columns"),
+        (b'2,"y"z', r"a.csv, line 3: not a row of cells \(.+\); look for a quote out of place"),
+        (b"2,\xff", "a.csv, line 3: is not utf-8 text"),
+        (b'2,"y\n\xff\nz"', "a.csv, line 4: is not utf-8 text"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_or_skipped_alone(write, row, message):
+    path = write("a.csv", b"a,b\n1,x\n" + row + b"\n3,z\n")
+    with pytest.raises(InputError, match=message):
+        list(records(path))
+    found, bad = read_all(path)
+    assert (found, bad.count) == ([{"a": "1", "b": "x"}, {"a": "3", "b": "z"}], 1)
+
+
+def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
+    path = write("a.csv", 'a,b\n1,x\n2,"y\n3,z\n')
+    with pytest.raises(InputError, match="a.csv, line 3: not a row of cells"):
+        list(records(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.csv: has no header row"),
+        (b"\n\n", "a.csv: has no header row"),
+        (b"a,b,a\n1,2,3\n", "a.csv, line 1: the header names the column 'a' twice"),
+        (b"a,\xff\n1,2\n3,4\n", "a.csv, line 1: is not utf-8 text"),
+    ],
+)
+def test_nothing_is_read_below_a_wrong_header(write, content, message):
+    path = write("a.csv", content)
+    with pytest.raises(InputError, match=message):
+        list(records(path))
+    found, bad = read_all(path)
+    assert (found, bad.count) == ([], 1)
+
+
+def test_a_column_that_is_not_there_is_an_error_even_when_bad_rows_are_skipped(write):
+    path = write("a.csv", "a,b\n1,2\n")
+    with pytest.raises(InputError, match="a.csv, line 1: no column 'c'; the header has: a, b"):
+        read_all(path, columns=["a", "c"])
+
+
+def test_a_cut_gzip_gives_whole_rows_and_then_an_error(write):
+    rows = [{"a": str(i * 7919), "b": "x\ny" * (i % 3)} for i in range(50)]
+    whole = gzip.compress(table([["a", "b"], *(list(row.values()) for row in rows)]), mtime=0)
+    for length in range(1, len(whole)):
+        found, bad = read_all(write("cut.csv.gz", whole[:length]))
+        assert found == rows[: len(found)]
+        assert bad.count == 1
+    assert read_all(write("cut.csv.gz", whole))[0] == rows
+
+
+# --- Parquet ---
+
+
+@pytest.fixture
+def write_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def write(rows: list[dict], **options):
+        path = tmp_path / "a.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, **options)
+        return path
+
+    return write
+
+
+ROWS = [{"text": f"row \u00e9 {i}", "n": i, "turns": ["a"] * (i % 3), "none": None} for i in range(2500)]
+
+
+def test_parquet_rows_read_back_in_order(write_parquet):
+    path = write_parquet(ROWS, row_group_size=700)
+    found = list(records(path))
+    assert [record for _, record in found] == ROWS
+    assert [where for where, _ in found] == [f"{path}, row {i + 1}" for i in range(len(ROWS))]
+    assert [record for _, record in records(path, columns=["n"])] == [{"n": row["n"]} for row in ROWS]
+
+
+def test_the_fraction_of_parquet_is_exact(write_parquet):
+    with open_bytes(write_parquet(ROWS)) as file:
+        found = records(file)
+        for _ in range(10):
+            next(found)
+        assert 10 / file.fraction == pytest.approx(len(ROWS))
+
+
+def test_parquet_errors(write_parquet, write, monkeypatch):
+    path = write_parquet(ROWS[:10])
+    with pytest.raises(InputError, match="a.parquet: no column 'label'; it has: text, n, turns, none"):
+        list(records(path, columns=["text", "label"]))
+    content = path.read_bytes()
+    for length in (0, 3, len(content) // 2, len(content) - 1):
+        found, bad = read_all(write("cut.parquet", content[:length]))
+        assert (found, bad.count) == ([], 1)
+        assert "cut.parquet, after row 0: not a Parquet file, or damaged" in bad.first
+    with pytest.raises(InputError, match=r"a.parquet.gz: Parquet must be an ordinary file"):
+        list(records(write("a.parquet.gz", gzip.compress(content))))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[data\]'"):
+        list(records(path))
+
+
+# --- text ---
+
+
+def test_every_line_of_text_is_a_record(write):
+    path = write("a.txt", "one\n\n{two}")
+    assert list(records(path)) == [
+        (f"{path}, line {i}", {"text": text}) for i, text in enumerate(["one", "", "{two}"], 1)
+    ]
+    assert list(records(path, columns=["text"])) == list(records(path))
+    with pytest.raises(InputError, match="line 1: has no 'label', but: text"):
+        list(records(path, columns=["label"]))
+
+
+def test_standard_input_in_another_format(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}\n')))
+    assert list(records("-", format="jsonl")) == [("standard input, line 1", {"a": 1})]
+
+
+# --- real files ---
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        ("banking77/train.csv", 10_003),
+        ("Ubuntu/valid.csv", 1_000),
+        ("Ubuntu/official_layout_test_1000.csv", 1_000),
+        ("reddit_sample/sample-00000-of-00001.json", 1_000),
+        ("dailydialog/dialogues.jsonl.gz", 13_118),
+        ("wiki_article_search/wikipedia_valid.txt.gz", 1_000),
+    ],
+)
+def test_real_files_have_as_many_records_as_their_readme_says(data_path, name, n):
+    path = data_path / name
+    if not path.is_file():
+        pytest.skip(f"no real data: ../shared/data/{name} does not exist")
+    assert sum(1 for _ in records(path)) == n

@@ -1,0 +1,94 @@
+"""Exported tiny rankers, one for each architecture and kind of codes, shared by this folder's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder import Ranker
+from polyencoder.export.onnx import export_onnx
+from polyencoder.text import TextEncoder
+
+KINDS = {
+    "bi": ("bi", {"reduction": "mean"}),
+    "bi-first-shared": ("bi", {"share_encoders": True, "reduction": "first", "normalize": True, "output_scaling": 3.0}),
+    "bi-max": ("bi", {"reduction": "max"}),
+    "bi-mean_first": ("bi", {"reduction": "mean_first", "reduction_outputs": 5}),
+    "bi-mean_except_first": ("bi", {"reduction": "mean_except_first"}),
+    "poly-codes": ("poly", {"reduction": "mean", "codes_attention": "sqrt", "output_scaling": 0.5}),
+    "poly-n_first": ("poly", {"context_vectors": "n_first"}),
+    "poly-n_last": ("poly", {"context_vectors": "n_last", "normalize": True}),
+    "poly-first_n_last": ("poly", {"context_vectors": "first_n_last", "poly_attention": "sqrt"}),
+    "poly-multihead": ("poly", {"poly_attention": "multihead", "codes_attention": "multihead"}),
+    "poly-multihead-n_last": ("poly", {"context_vectors": "n_last", "poly_attention": "multihead"}),
+    "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
+    # more codes than a context has tokens: the graph takes the other side of min(codes, length)
+    "poly-many_codes": ("poly", {"context_vectors": "first_n_last", "n_codes": 60}),
+    "cross": ("cross", {}),
+    "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[kind for kind in KINDS if not kind.startswith("cross")])
+def separable(request) -> str:
+    """A kind that has vectors."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def exported(make_model, tokenizer, tmp_path_factory):
+    """(kind) -> a torch ranker of this kind and the folder of its graphs."""
+    pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
+    made = {}
+
+    def make(kind: str):
+        if kind not in made:
+            architecture, fields = KINDS[kind]
+            model = make_model(architecture, **fields)
+            ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
+            folder = tmp_path_factory.mktemp(kind)
+            export_onnx(ranker, folder)
+            made[kind] = ranker, folder
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture
+def dialogues(sentences):
+    """Contexts of very different lengths, more than go through a model together."""
+    return [["hi"], *([s] for s in sentences), sentences[:3], sentences, *(sentences[i : i + 2] for i in range(7))]
+
+
+@pytest.fixture
+def block_import(monkeypatch):
+    """(package) -> importing it fails as if it were not installed."""
+    import builtins
+    import importlib
+    import sys
+
+    def block(package: str) -> None:
+        def refuse(name: str) -> None:
+            if name.partition(".")[0] == package:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+        real_import, real_import_module = builtins.__import__, importlib.import_module
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+
+        def import_(name, *args, **kwargs):
+            refuse(name)
+            return real_import(name, *args, **kwargs)
+
+        def import_module(name, *args, **kwargs):
+            refuse(name)
+            return real_import_module(name, *args, **kwargs)
+
+        monkeypatch.setattr(builtins, "__import__", import_)
+        monkeypatch.setattr(importlib, "import_module", import_module)
+
+    return block

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.config import TextConfig
+from polyencoder.export.onnx import export, export_onnx
+from polyencoder.text import pad
+
+
+def names(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def run(folder, graph: str, tokens) -> list[np.ndarray]:
+    """A graph by onnxruntime alone, as a program without this library would run it."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / graph, providers=["CPUExecutionProvider"])
+    given = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
+    return session.run(None, {one.name: given[one.name].numpy() for one in session.get_inputs()})
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_a_graph_of_long_texts_takes_any_batch(make_ranker, make_backbone_config, tmp_path, architecture):
+    """With the lengths of the paper: torch would take sequences that differ so much one after the other."""
+    backbone = make_backbone_config(n_positions=512)
+    ranker = make_ranker(architecture, backbone=backbone, text=TextConfig(text_truncate=360, label_truncate=72))
+    export_onnx(ranker, tmp_path)
+    graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
+    contexts, candidates = ["hi", "do you ski ? " * 60, "hello there"], ["yes", "i like snow " * 30]
+    assert (graphs.score(contexts, candidates) - ranker.score(contexts, candidates)).abs().max() < 1e-3
+
+
+def test_the_folder_is_complete_and_nothing_else(exported, kind):
+    _, folder = exported(kind)
+    graphs = {"scorer.onnx"} if kind.startswith("cross") else {"context.onnx", "candidates.onnx"}
+    assert names(folder) == {"config.json", "tokenizer.json", "onnx.json"} | graphs
+    differences = json.loads((folder / "onnx.json").read_text())["differences"]
+    assert differences.keys() == graphs
+    assert all(0 <= value < 1e-4 for value in differences.values())
+
+
+@pytest.mark.parametrize(
+    "lengths", [[1], [40], [3, 1, 17], [40, 2, 2, 39, 5, 6, 7, 8, 9, 10, 11, 12, 3, 4, 5, 6, 7, 8]]
+)
+def test_graphs_give_what_torch_gives_for_any_batch(exported, make_tokens, padded, separable, lengths):
+    ranker, folder = exported(separable)
+    tokens = padded(make_tokens(lengths))
+    with torch.no_grad():
+        context, candidates = ranker.model.encode_context(tokens), ranker.model.encode_candidates(tokens)
+    found, *others = run(folder, "context.onnx", tokens)
+    wanted = [(context.vectors, found)]
+    if context.keys is not None:
+        *others, keys, biases = others
+        wanted += [(context.keys.vectors, keys), (context.keys.biases, biases)]
+    assert len(others) == (context.mask is not None)
+    for expected, output in wanted:
+        if context.mask is None:
+            np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+            continue
+        for row in range(len(tokens)):  # the real codes; a graph may have more columns that are masked
+            np.testing.assert_allclose(
+                output[row][others[0][row]], expected[row][context.mask[row]], rtol=1e-4, atol=1e-4
+            )
+    np.testing.assert_allclose(run(folder, "candidates.onnx", tokens)[0], candidates, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[2], [60], [3, 2, 17, 55]])
+@pytest.mark.parametrize("kind", ["cross", "cross-mean"])
+def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
+    ranker, folder = exported(kind)
+    sequences = make_tokens(lengths)
+    halves = [[0] * (len(ids) // 2) + [1] * (len(ids) - len(ids) // 2) for ids in sequences]
+    tokens = pad(sequences, pad_id=0, segments=halves)
+    with torch.no_grad():
+        expected = ranker.model._score_pairs(tokens)
+    np.testing.assert_allclose(run(folder, "scorer.onnx", tokens)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "roberta", "modernbert", "distilbert"])
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+def test_families_of_backbones(backbone_folder, sentences, tmp_path, backbone, architecture):
+    """Positions that start at the padding id, local attention, and no segments."""
+    torch.manual_seed(0)
+    text = {"text_truncate": 20, "label_truncate": 10}
+    ranker = Ranker.from_backbone(backbone_folder(backbone), architecture, device="cpu", text=text, n_codes=4)
+    export_onnx(ranker, tmp_path / "model")
+    found = Ranker.from_pretrained(tmp_path / "model", backend="onnx", device="cpu")
+    contexts = [sentences[:3], ["hello"]]
+    torch.testing.assert_close(
+        found.score(contexts, sentences), ranker.score(contexts, sentences), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_ranker_and_the_generator_are_left_alone(make_ranker, tmp_path):
+    ranker = make_ranker("poly")
+    before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
+    state = torch.get_rng_state()
+    export_onnx(ranker, tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module.training for module in ranker.model.modules())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
+
+
+def test_no_warnings(make_ranker, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export_onnx(make_ranker("poly", context_vectors="n_last"), tmp_path)
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+@pytest.mark.parametrize("frozen", ["length", "nan", "mask"])
+def test_a_graph_that_deviates_is_not_let_through(make_ranker, tmp_path, monkeypatch, frozen, there_before):
+    ranker = make_ranker("bi")
+    folder = tmp_path / "model"
+    if there_before:
+        folder.mkdir()
+        (folder / "context.onnx").write_text("the old one")
+    encode = ranker.model.encode_candidates  # the second graph: the first has been written by then
+
+    def wrong(tokens):
+        vectors = encode(tokens)
+        if not torch.jit.is_tracing():
+            return vectors
+        if frozen == "length":
+            return vectors + 1e-2 * (int(tokens.ids.size(1)) - tokens.mask.sum(1, keepdim=True))
+        if frozen == "mask":
+            return vectors * (1 + 1e-3 * tokens.mask.float().mean())
+        return vectors.masked_fill(tokens.mask.all(), float("nan"))  # where nothing is padding
+
+    monkeypatch.setattr(ranker.model, "encode_candidates", wrong)
+    with pytest.raises(
+        CheckpointError, match=r"candidates.onnx: the graph deviates from torch by .* nothing was writt"
+    ):
+        export_onnx(ranker, folder)
+    if there_before:
+        assert names(folder) == {"context.onnx"}
+        assert (folder / "context.onnx").read_text() == "the old one"
+    else:
+        assert not folder.exists()
+
+
+def test_check_texts_are_checked(make_ranker, tmp_path, monkeypatch):
+    """A graph that is wrong about one token only fails on the texts that have it."""
+    ranker = make_ranker("bi")
+    encode = ranker.model.encode_context
+    rare = ranker.text.ids(["~"])[0][-1]
+
+    def wrong(tokens):
+        context = encode(tokens)
+        if torch.jit.is_tracing():
+            context.vectors.add_((tokens.ids == rare).any(1)[:, None, None].float())
+        return context
+
+    monkeypatch.setattr(ranker.model, "encode_context", wrong)
+    export_onnx(ranker, tmp_path / "unseen")
+    with pytest.raises(CheckpointError, match="context.onnx: the graph deviates"):
+        export_onnx(ranker, tmp_path / "seen", check_texts=["ski ~ ski"])
+    with pytest.raises(InputError, match="a check text is empty"):
+        export_onnx(ranker, tmp_path / "empty", check_texts=["ski", " "])
+
+
+def test_exporting_again_replaces_all(make_ranker, exported, sentences, tmp_path):
+    export_onnx(make_ranker("bi", seed=1), tmp_path)
+    (tmp_path / "context.int8.onnx").write_text("of the old weights")
+    ranker = make_ranker("bi", seed=2)
+    export_onnx(ranker, tmp_path)
+    assert names(tmp_path) == {"config.json", "tokenizer.json", "onnx.json", "context.onnx", "candidates.onnx"}
+    found = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu").score([["hi"]], sentences)
+    torch.testing.assert_close(found, ranker.score([["hi"]], sentences), rtol=1e-4, atol=1e-4)
+
+
+def test_stopped_between_two_files(make_ranker, tmp_path, monkeypatch):
+    """Graphs of two exports must not be taken for one model."""
+    export_onnx(make_ranker("bi", seed=1), tmp_path)
+    replace = os.replace
+
+    def stop(source, target):
+        if target.name == "context.onnx":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        export_onnx(make_ranker("bi", seed=2), tmp_path)
+    with pytest.raises(CheckpointError, match="no onnx.json in it"):
+        Ranker.from_pretrained(tmp_path, backend="onnx")
+
+
+def test_beside_the_weights(make_ranker, sentences, tmp_path):
+    ranker = make_ranker("poly", seed=1)
+    ranker.save_pretrained(tmp_path)
+    export_onnx(ranker, tmp_path)
+    both = [
+        Ranker.from_pretrained(tmp_path, backend=b, device="cpu").score(["hi"], sentences) for b in ("torch", "onnx")
+    ]
+    torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
+    with pytest.raises(CheckpointError, match="model.safetensors: not the weights of these graphs; export to another"):
+        export_onnx(make_ranker("poly", seed=2), tmp_path)
+
+
+def test_a_file_in_the_way(make_ranker, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CheckpointError, match="file: is a file; give a folder to export to"):
+        export_onnx(make_ranker("bi"), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_ranker_of_graphs_is_not_exported_again(exported, tmp_path):
+    _, folder = exported("bi")
+    with pytest.raises(InputError, match="one of ONNX graphs already"):
+        export_onnx(Ranker.from_pretrained(folder, backend="onnx", device="cpu"), tmp_path / "again")
+
+
+def test_a_model_too_large_for_the_format(make_ranker, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    with pytest.raises(ConfigError, match="too large for ONNX: a file holds at most 2 GiB"):
+        export_onnx(make_ranker("bi"), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_without_onnxruntime(make_ranker, tmp_path, block_import):
+    ranker = make_ranker("bi")
+    block_import("onnxruntime")
+    with pytest.raises(ConfigError, match=r"`onnxruntime` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+        export_onnx(ranker, tmp_path / "model")
+    assert not (tmp_path / "model").exists()

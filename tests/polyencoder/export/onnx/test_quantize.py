@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.evaluation import recall_at_1, recall_change
+from polyencoder.export.onnx import export_onnx, quantize_int8
+
+
+@pytest.fixture(scope="session")
+def quantized(exported, tmp_path_factory):
+    """(kind) -> the torch ranker, the folder of its graphs, and a folder with the int8 ones alone."""
+    pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
+    made = {}
+
+    def make(kind: str):
+        if kind not in made:
+            ranker, folder = exported(kind)
+            out = tmp_path_factory.mktemp("int8") / kind
+            quantize_int8(folder, out=out)
+            made[kind] = ranker, folder, out
+        return made[kind]
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly-codes", "poly-n_last", "cross"])
+def test_scores_are_near_those_of_torch(quantized, dialogues, sentences, kind):
+    ranker, _, folder = quantized(kind)
+    expected = ranker.score(dialogues, sentences)
+    found = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu").score(dialogues, sentences)
+    assert not torch.allclose(found, expected, rtol=1e-4, atol=1e-4)  # they are int8
+    assert torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1] > 0.97
+
+
+def test_the_linear_layers_are_int8_and_the_rest_is_not(quantized):
+    import onnx
+
+    for name in ("context.int8.onnx", "candidates.int8.onnx"):
+        graph = onnx.load(quantized("bi")[2] / name).graph
+        integer = {one.name: len(one.dims) for one in graph.initializer if one.data_type == onnx.TensorProto.INT8}
+        matrices = [name for name, dims in integer.items() if dims == 2]
+        assert len(matrices) == 2 * 5  # two layers: query, key, value, output, the first of the feed-forward part
+        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 5
+        floats = [
+            one.name for one in graph.initializer if tuple(one.dims) == (32, 16)
+        ]  # the feed-forward part's second
+        assert len(floats) == 2
+
+
+def test_out_is_complete_by_itself(quantized):
+    _, source, out = quantized("bi")
+    expected = {"config.json", "tokenizer.json", "onnx.json", "context.int8.onnx", "candidates.int8.onnx"}
+    assert {path.name for path in out.iterdir()} == expected
+    assert not any("int8" in path.name for path in source.iterdir())
+
+
+def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
+    ranker = make_ranker("bi")
+    export_onnx(ranker, tmp_path)
+    quantize_int8(tmp_path)
+    exact = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
+    torch.testing.assert_close(exact.score(["hi"], sentences), ranker.score(["hi"], sentences), rtol=1e-4, atol=1e-4)
+    int8 = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
+    assert int8.model.candidate_fingerprint != exact.model.candidate_fingerprint
+    assert not list(tmp_path.glob(".*"))  # nothing temporary is left
+
+
+def test_it_is_quiet(exported, tmp_path, caplog, capfd):
+    with caplog.at_level(logging.WARNING):
+        quantize_int8(exported("bi")[1], out=tmp_path)
+    assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+def test_nothing_is_left_of_a_quantization_that_fails(make_ranker, tmp_path):
+    export_onnx(make_ranker("bi"), tmp_path)
+    (tmp_path / "candidates.onnx").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="candidates.onnx: not a readable ONNX graph"):
+        quantize_int8(tmp_path)
+    assert not [path.name for path in tmp_path.iterdir() if "int8" in path.name]
+
+
+def test_nothing_to_quantize(make_ranker, tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"no onnx.json in it.*write them with `polyencoder export MODEL FOLDER --onnx`"
+    ):
+        quantize_int8(tmp_path)
+    export_onnx(make_ranker("bi"), tmp_path)
+    (tmp_path / "context.onnx").unlink()
+    with pytest.raises(CheckpointError, match="no context.onnx in it: nothing to quantize; write them with"):
+        quantize_int8(tmp_path)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_the_packages(exported, tmp_path, block_import, package):
+    _, folder = exported("bi")
+    block_import(package)
+    with pytest.raises(ConfigError, match=rf"`{package}` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+        quantize_int8(folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_int8_costs_is_r_at_1_before_and_after(make_ranker, sentences):
+    one, other = make_ranker("bi", seed=1), make_ranker("bi", seed=2)
+    examples = [(["hi"], label, sentences) for label in sentences]
+    assert recall_change(one, other, examples) == (recall_at_1(one, examples), recall_at_1(other, examples))

@@ -1,0 +1,34 @@
+"""Which backends can share an index: those whose vectors agree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, Ranker
+from polyencoder.export.folder import export_folder
+
+
+def test_with_a_real_encoder(minilm_folder, sentences, tmp_path):
+    """ONNX graphs agree to rounding; torch in bfloat16 nearly; what --dtype rounds is a model of its own."""
+    pytest.importorskip("onnxruntime")
+    torch_one = Ranker.from_backbone(
+        minilm_folder, "bi", device="cpu", reduction="mean", normalize=True, output_scaling=4.47
+    )
+    export_folder(torch_one, tmp_path / "exported", onnx=True)
+    export_folder(torch_one, tmp_path / "halved", dtype="bfloat16")
+    vectors = torch_one.encode_candidates(sentences)
+    graphs = Ranker.from_pretrained(tmp_path / "exported", device="cpu", backend="onnx")
+    assert (graphs.encode_candidates(sentences) - vectors).abs().max() < 1e-4
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = torch_one.encode_candidates(sentences).float()
+    assert 1e-4 < (rounded - vectors).abs().max() < 3e-2  # of vectors of length 4.47
+    assert torch.cosine_similarity(rounded, vectors).min() > 0.999
+
+    index = tmp_path / "index"
+    torch_one.index(sentences, index)
+    hits = [ranker.search("any pets ?", index, top_k=3) for ranker in (torch_one, graphs)]
+    assert [hit.id for hit in hits[0]] == [hit.id for hit in hits[1]]
+    assert [hit.score for hit in hits[0]] == pytest.approx([hit.score for hit in hits[1]], abs=1e-3)
+    with pytest.raises(CheckpointError, match="made by another model"):
+        Ranker.from_pretrained(tmp_path / "halved", device="cpu").search("any pets ?", index)

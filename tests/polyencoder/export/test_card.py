@@ -1,0 +1,147 @@
+"""The model card: facts of the run, nothing that is not known, no paths of the machine."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from polyencoder.export.card import Run, model_card, read_run
+
+REPORT = {"R20@1": 0.8367, "R20@10": 0.99, "R20@5": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
+OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/home/someone/models/minilm"}
+OVERRIDE |= {"model_file": "/home/someone/model", "datapath": "/home/someone/data", "init_model": None}
+
+
+@pytest.fixture
+def model_file(tmp_path) -> Path:
+    return tmp_path / "model"
+
+
+def write(model_file: Path, suffix: str, values) -> None:
+    text = values if isinstance(values, str) else json.dumps(values)
+    Path(f"{model_file}{suffix}").write_text(text)
+
+
+def test_flags_that_were_given(model_file):
+    write(model_file, ".opt", {"override": OVERRIDE, "batchsize": 16})
+    assert read_run(model_file).flags == {
+        "backbone": "minilm",
+        "learningrate": 5e-05,
+        "task": "selection:convai2",
+    }
+
+
+def test_flags_of_an_opt_that_does_not_say_which_were_given(model_file):
+    write(model_file, ".opt", {**OVERRIDE, "batchsize": 16, "num_epochs": -1, "mutators": None, "verbose": True})
+    assert read_run(model_file).flags == {
+        "backbone": "minilm",
+        "batchsize": 16,
+        "learningrate": 5e-05,
+        "task": "selection:convai2",
+    }
+
+
+def test_the_last_report_that_was_written_counts(model_file):
+    write(model_file, ".valid", f'valid:\n{{"mrr": 0.1}}\n\nvalid:\n{json.dumps(REPORT)}\n\n')
+    write(model_file, ".trainstats", {"final_valid_report": {"mrr": 0.2}, "final_test_report": {"mrr": 0.3}})
+    assert read_run(model_file).metrics == {
+        "valid": {"R20@1": 0.8367, "R20@5": 0.95, "R20@10": 0.99, "MRR": 0.9, "loss": 0.5, "examples": 7801},
+        "test": {"MRR": 0.3},
+    }
+
+
+def test_the_best_validation_where_no_final_one_was_made(model_file):
+    write(model_file, ".opt", {"validation_metric": "accuracy"})
+    reports = [{"accuracy": 0.2, "mrr": 0.4}, {"accuracy": 0.5, "mrr": 0.6}, {"accuracy": 0.4, "mrr": 0.5}]
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5, "final_valid_report": {}})
+    write(model_file, ".valid", "valid:\n    accuracy  mrr\n   .5  .6\n")  # a table, as on a terminal
+    assert read_run(model_file).metrics == {"valid": {"MRR": 0.6}}
+
+
+def test_reports_of_earlier_versions_are_read(model_file):
+    write(model_file, ".opt", {"validation_metric": "R@1/20"})
+    reports = [{"R@1/20": 0.2, "mrr": 0.4}, {"R20@1": 0.5, "mrr": 0.6}]
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.2})
+    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.2, "MRR": 0.4}}
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5})
+    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.5, "MRR": 0.6}}
+
+
+def test_recall_over_several_numbers_of_candidates_is_that_of_all_examples(model_file):
+    write(model_file, ".test", json.dumps({"R20@1": 1.0, "R19@1": 0.0, "hits@1": 0.9, "hits@5": 1, "lr": 0}))
+    assert read_run(model_file).metrics == {"test": {"hits@1": 0.9, "hits@5": 1}}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "\x00\xff"])
+def test_nothing_is_known(model_file, content):
+    assert read_run(model_file) == Run()
+    for suffix in (".opt", ".trainstats", ".valid", ".test"):
+        Path(f"{model_file}{suffix}").write_bytes(content.encode("latin-1"))
+    assert read_run(model_file) == Run()
+
+
+def test_how_long_the_model_that_was_kept_was_trained(model_file):
+    write(model_file, ".opt", {"validation_metric": "accuracy", "seed": 7})
+    reports = [{"accuracy": a, "train_steps": n, "total_exs": 32 * n} for a, n in ((0.2, 10), (0.5, 20), (0.4, 30))]
+    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5, "train_steps": 35})
+    run = read_run(model_file)
+    assert (run.updates, run.examples, run.seed) == (20, 640, 7)
+    write(model_file, ".trainstats", {"train_steps": 35})  # no validation
+    assert (read_run(model_file).updates, read_run(model_file).examples) == (35, None)
+
+
+def test_the_facts_of_a_sentence_encoder(make_ranker):
+    ranker = make_ranker("bi", reduction="mean", normalize=True, output_scaling=4.47)
+    run = Run({"backbone": "all-MiniLM-L6-v2"}, updates=1200, examples=38_400, seed=7)
+    lines = model_card(ranker, name="m", run=run).splitlines()
+    for line in (
+        "| encoder | all-MiniLM-L6-v2: bert, 2 layers, 16 dimensions, 320 tokens |",
+        "| reduction | mean |",
+        "| normalization | vectors of length 1 |",
+        "| output scaling | 4.47 |",
+        "| trained for | 1,200 updates, 38,400 examples, seed 7 |",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_the_card(make_ranker, architecture):
+    ranker = make_ranker(architecture)
+    run = Run({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
+    card = model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
+    kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}[architecture]
+    n_parameters = sum(p.numel() for p in ranker.model.parameters())
+    for line in (
+        f"| architecture | {kind} |",
+        f"| parameters | {n_parameters:,}, kept in bfloat16 |",
+        "| encoder | bert, 2 layers, 16 dimensions, 320 tokens |",
+        "| context | the latest 40 tokens |",
+        "| ONNX graphs | float32 and int8 |",
+        "| `--learningrate` | `5e-05` |",
+        "| `--task` | `my\\|task` |",
+        "|  | R20@1 | examples |",
+        "| valid | 0.8367 | 7,801 |",
+    ):
+        assert line in card.splitlines()
+    assert card.startswith("---\nlibrary_name: polyencoder\n")
+    assert 'Ranker.from_pretrained("me/model")' in card
+    assert ("ranker.search(" in card) == (architecture != "cross")
+    assert f"torch {version('torch')}" in card
+
+
+def test_what_is_not_known_is_left_out(make_ranker):
+    card = model_card(make_ranker("bi"), name="model")
+    assert not any(word in card for word in ("None", "Results", "Training", "ONNX", "ParlAI", "unknown"))
+
+
+def test_the_usage_runs(make_ranker, tmp_path):
+    """What the card tells people to type."""
+    make_ranker("poly").save_pretrained(tmp_path / "model")
+    card = model_card(make_ranker("poly"), name=str(tmp_path / "model"))
+    code = card.partition("```python\n")[2].partition("```")[0].replace('"replies"', repr(str(tmp_path / "replies")))
+    candidates = [f"reply {i}" for i in range(9)]
+    exec(code, {"candidates": candidates})
+    assert (tmp_path / "replies").is_dir()

@@ -1,0 +1,151 @@
+"""Exported folders and the hub: the same scores, whole or not there, nothing of others overwritten."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import safetensors.torch
+import torch
+from huggingface_hub import HfApi, RepoUrl
+
+from polyencoder.checkpoint import save_folder
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.export.folder import export_folder
+from polyencoder.ranker import Ranker
+
+NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 5e-3), ("bfloat16", 5e-2)])
+def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, tolerance):
+    ranker = make_ranker(architecture)
+    export_folder(ranker, tmp_path / "out", dtype=dtype)
+    assert sorted(os.listdir(tmp_path / "out")) == NAMES
+    weights = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {getattr(torch, dtype)}
+    again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    assert {p.dtype for p in again.model.parameters()} == {torch.float32}
+    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+def test_weights_that_are_too_large_for_float16(make_ranker, tmp_path):
+    ranker = make_ranker("cross")
+    torch.nn.init.constant_(ranker.model.linear.bias, 1e6)
+    with pytest.raises(CheckpointError, match=r"linear\.bias has values up to 1\.0e\+06, too large for float16"):
+        ranker.save_pretrained(tmp_path / "out", dtype="float16")
+    ranker.save_pretrained(tmp_path / "out", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="dtype is 'int8'; it must be one of float32, float16, bfloat16"):
+        ranker.save_pretrained(tmp_path / "out", dtype="int8")
+
+
+def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
+    pytest.importorskip("onnxruntime")
+    ranker = make_ranker("poly")
+    examples = [([one], sentences[0], sentences) for one in sentences[:3]]
+    change = export_folder(ranker, tmp_path / "out", dtype="bfloat16", int8=True, examples=examples)
+    rounded = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
+    expected = rounded.score([sentences[:2]], sentences)
+    assert torch.allclose(graphs.score([sentences[:2]], sentences), expected, atol=1e-3)
+    assert change.before == sum(rounded.rank(c, s, top_k=1)[0].text == r for c, r, s in examples) / 3
+    assert 0 <= change.after <= 1
+    assert "| ONNX graphs | float32 and int8 |" in (tmp_path / "out" / "README.md").read_text()
+
+    export_folder(make_ranker("poly", seed=1), tmp_path / "out")  # graphs of another model do not stay
+    assert sorted(os.listdir(tmp_path / "out")) == NAMES
+
+
+def test_a_ranker_of_graphs_has_no_weights(make_ranker, tmp_path):
+    pytest.importorskip("onnxruntime")
+    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
+    graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
+    with pytest.raises(InputError, match="ONNX graphs"):
+        export_folder(graphs, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("fails_at", ["weights", "card"])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tmp_path, fails_at, was_there):
+    if was_there:
+        export_folder(make_ranker("bi"), tmp_path / "out")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def fail(*args, **options):
+        raise OSError("disk full")
+
+    name = {
+        "weights": "polyencoder.checkpoint.safetensors.torch.save_file",
+        "card": "polyencoder.export.folder.model_card",
+    }
+    monkeypatch.setattr(name[fails_at], fail)
+    with pytest.raises(CheckpointError, match=r"cannot be written \(disk full\)"):
+        export_folder(make_ranker("poly"), tmp_path / "out")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert (tmp_path / "out").exists() == was_there
+
+
+def test_a_folder_with_other_things_is_left_alone(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "README.md").write_text("mine")
+    for name, message in [("file", "file: is a file"), ("project", "project: has other files in it")]:
+        with pytest.raises(CheckpointError, match=message):
+            export_folder(ranker, tmp_path / name)
+    (tmp_path / "project" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match=r"config\.json: not the configuration of a ranker"):
+        export_folder(ranker, tmp_path / "project")
+    assert (tmp_path / "project" / "README.md").read_text() == "mine"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """The hub's side of an upload: the calls that were made, and the folder that arrived."""
+    calls = []
+
+    def create_repo(self, repo_id, **options):
+        calls.append((self.token, repo_id, options))
+        return RepoUrl(f"https://huggingface.co/me/{repo_id.rpartition('/')[2]}")
+
+    def upload_folder(self, *, repo_id, folder_path, **_):
+        calls.append((self.token, repo_id))
+        os.rename(folder_path, tmp_path / "uploaded")
+        os.mkdir(folder_path)
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return calls
+
+
+def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
+    ranker = make_ranker("poly")
+    url = ranker.push_to_hub("ranker", private=True, token="secret", dtype="bfloat16")
+    assert url == "https://huggingface.co/me/ranker"
+    assert hub == [("secret", "ranker", {"private": True, "exist_ok": True}), ("secret", "me/ranker")]
+    uploaded = tmp_path / "uploaded"
+    assert sorted(os.listdir(uploaded)) == NAMES
+    card = (uploaded / "README.md").read_text()
+    assert 'Ranker.from_pretrained("me/ranker")' in card
+    assert "kept in bfloat16" in card
+    save_folder(tmp_path / "saved", ranker.model, ranker.text, dtype="bfloat16")
+    expected = Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences)
+    assert torch.equal(Ranker.from_pretrained(uploaded).score(["hello"], sentences), expected)
+
+
+def test_push_to_hub_with_a_card_of_ones_own(make_ranker, hub, tmp_path):
+    make_ranker("bi").push_to_hub("me/ranker", readme="# Mine\n")
+    assert (tmp_path / "uploaded" / "README.md").read_text() == "# Mine\n"
+
+
+@pytest.mark.parametrize("step", ["create_repo", "upload_folder"])
+def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
+    def refuse(self, *args, **options):
+        raise RuntimeError("no route to host\nsecond line")
+
+    monkeypatch.setattr(HfApi, step, refuse)
+    with pytest.raises(CheckpointError, match=r"me/ranker: cannot be written to on the hub \(no route to host\)$"):
+        make_ranker("bi").push_to_hub("me/ranker")

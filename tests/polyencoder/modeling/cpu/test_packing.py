@@ -1,0 +1,72 @@
+"""A row of tokens has every token of a batch, and attention in it stays within sequences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from polyencoder.modeling.cpu.packing import pack
+
+HEADS, DIM = 2, 4
+
+
+def mask_of(lengths, width=None):
+    return torch.arange(width or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+
+
+@pytest.mark.parametrize("cost", [0, 2, 1000])
+@pytest.mark.parametrize("lengths", [[3, 1, 7, 3], [5], [2, 2], [6, 1]])
+def test_every_token_is_there_once_with_its_position(monkeypatch, lengths, cost):
+    monkeypatch.setattr("polyencoder.modeling.cpu.packing.BLOCK", cost)
+    mask = mask_of(lengths, width=9)
+    packing = pack(mask)
+    real = packing.take(mask)[0]
+    assert sorted(packing.places[real].tolist()) == mask.flatten().nonzero().flatten().tolist()
+    assert torch.equal(packing.positions, packing.places % 9)
+    assert sum(count * length for count, length in packing.blocks) == len(real)
+    assert bool(real.all()) or cost
+    masks = [torch.ones(block) if m is None else m for m, block in zip(packing.masks, packing.blocks, strict=True)]
+    assert torch.equal(torch.cat([m.flatten().bool() for m in masks]), real)
+
+
+def test_what_is_put_back_is_where_it_was_taken_from():
+    mask = mask_of([3, 1, 7, 3], width=8)
+    values = torch.arange(1.0, 33.0).view(4, 8)
+    packing = pack(mask)
+    outputs = packing.put(packing.take(values).unsqueeze(-1), 4, 8).squeeze(-1)
+    assert torch.equal(outputs[mask], values[mask])
+
+
+def test_like_lengths_are_one_block():
+    assert pack(mask_of([40, 38, 3, 39, 3])).blocks == [(2, 3), (3, 40)]
+
+
+def test_a_sequence_without_tokens_gets_one():
+    packing = pack(mask_of([0, 2], width=3))
+    assert sorted(packing.places.tolist()) in ([0, 3, 4], [0, 1, 3, 4])
+
+
+@pytest.mark.parametrize("cost", [0, 2, 1000])
+def test_attention_stays_within_sequences(monkeypatch, cost):
+    monkeypatch.setattr("polyencoder.modeling.cpu.packing.BLOCK", cost)
+    mask = mask_of([3, 1, 7, 3])
+    torch.manual_seed(0)
+    padded = [torch.randn(4, 7, HEADS * DIM, requires_grad=True) for _ in range(3)]
+
+    def heads(rows):
+        return rows.unflatten(-1, (HEADS, DIM)).transpose(1, 2)
+
+    packing = pack(mask)
+    rows = [heads(tensor.flatten(0, 1)[packing.places].unsqueeze(0)) for tensor in padded]
+    row = packing.attend(F.scaled_dot_product_attention, *rows, dropout_p=0.0)
+    together = packing.put(row.transpose(1, 2).flatten(2), 4, 7)[mask]
+    alone = F.scaled_dot_product_attention(*map(heads, padded), attn_mask=mask[:, None, None])
+    alone = alone.transpose(1, 2).flatten(2)[mask]
+    torch.testing.assert_close(together, alone)
+    for ours, theirs in zip(
+        torch.autograd.grad(together.square().sum(), padded),
+        torch.autograd.grad(alone.square().sum(), padded),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,123 @@
+"""oneDNN's linear layers are those of float64, forward and backward, and small or other ones stay torch's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.modeling.cpu import products
+from polyencoder.modeling.cpu.products import linear
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
+)
+
+
+@pytest.fixture(autouse=True)
+def everything_goes_there(monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 1)
+
+
+def results(function, tensors, gradient):
+    """The output, and the gradients of all inputs that want one."""
+    leaves = [None if t is None else t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
+    output = function(*leaves)
+    if output.requires_grad:
+        output.backward(gradient.to(output.dtype))
+    return [output.detach(), *(leaf.grad for leaf in leaves if leaf is not None)]
+
+
+sizes = st.integers(1, 40)
+
+
+@given(st.lists(sizes, min_size=1, max_size=2), sizes, sizes, st.booleans(), st.tuples(*[st.booleans()] * 3))
+@settings(deadline=None, max_examples=60)
+def test_values_and_gradients(batch, inputs, outputs, has_bias, learns):
+    torch.manual_seed(sum(batch) + inputs + outputs)
+    tensors = [
+        torch.randn(*batch, inputs, requires_grad=learns[0]),
+        torch.randn(outputs, inputs, requires_grad=learns[1]),
+        torch.randn(outputs, requires_grad=learns[2]) if has_bias else None,
+    ]
+    gradient = torch.randn(*batch, outputs)
+    double = [None if t is None else t.detach().double().requires_grad_(t.requires_grad) for t in tensors]
+    for ours, exact in zip(results(linear, tensors, gradient), results(F.linear, double, gradient), strict=True):
+        assert (ours is None) == (exact is None)
+        if ours is not None:
+            torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_tensors_that_are_views():
+    """Transposed, expanded and sliced ones, as models have them, and the gradient of a sum."""
+    x, weight = torch.randn(6, 10).t()[1:], torch.randn(8, 12)[::2, ::2].requires_grad_()
+    bias = torch.randn(1).expand(4).requires_grad_()
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+    linear(x, weight, bias).sum().backward()
+    torch.testing.assert_close(weight.grad, x.sum(0).expand(4, 6))
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (2, 0, 6)])
+def test_nothing(shape):
+    assert linear(torch.randn(shape), torch.randn(4, 6)).shape == (*shape[:-1], 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_types_are_torchs(monkeypatch, dtype):
+    monkeypatch.setattr(products, "_product", None)
+    x, weight = torch.randn(5, 6, dtype=dtype), torch.randn(4, 6, dtype=dtype)
+    assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+def test_what_is_small_is_torchs(monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 5 * 6 * 4 + 1)
+    monkeypatch.setattr(products, "_product", None)
+    x, weight = torch.randn(5, 6), torch.randn(4, 6)
+    assert torch.equal(linear(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
+def test_memory_of_shapes_is_bounded(set_before, expected):
+    """In a process of its own: oneDNN reads it when it is first used."""
+    script = "import os, polyencoder.modeling.cpu.products; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEDNN_")} | set_before
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
+
+
+# ---- where it is faster
+
+
+@pytest.mark.parametrize(
+    ("mkl", "capability", "maker", "faster"),
+    [
+        (True, "AVX512", "AuthenticAMD", True),
+        (True, "AVX512", "GenuineIntel", False),
+        (True, "AVX2", "AuthenticAMD", False),
+        (False, "AVX512", "AuthenticAMD", False),  # ARM, or another library in MKL's place
+    ],
+)
+def test_which_processors(monkeypatch, tmp_path, mkl, capability, maker, faster):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
+    monkeypatch.setattr(products, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert products._onednn_is_faster() is faster
+
+
+@pytest.mark.parametrize(("processor", "faster"), [("AMD64 Family 25, AuthenticAMD", True), ("", False)])
+def test_where_there_is_no_list_of_processors(monkeypatch, tmp_path, processor, faster):
+    monkeypatch.setattr(products, "Path", lambda _: tmp_path / "none")
+    monkeypatch.setattr(platform, "processor", lambda: processor)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert products._onednn_is_faster() is faster

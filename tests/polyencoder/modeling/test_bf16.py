@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.modeling import bf16 as precision
+from polyencoder.modeling.bf16 import why_bf16_gains_nothing
+
+
+@pytest.mark.parametrize(
+    ("line", "gains"),
+    [
+        ("flags : fpu avx2 avx512_bf16 clzero", True),
+        ("flags : fpu avx512f amx_bf16 amx_tile", True),
+        ("Features : fp asimd bf16 i8mm", True),
+        ("flags : fpu avx2 avx512f avx512_vnni", False),
+    ],
+)
+def test_a_processor_says_what_it_can(monkeypatch, tmp_path, line, gains):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\n")
+    monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
+    reason = why_bf16_gains_nothing("cpu")
+    assert (reason is None) == gains
+    assert gains or "no bfloat16 instructions" in reason
+
+
+def test_nothing_is_said_of_what_is_not_known(monkeypatch, tmp_path):
+    monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "none")
+    assert why_bf16_gains_nothing("cpu") is None
+
+
+@pytest.mark.parametrize(("capability", "gains"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_has_it_from_compute_capability_8(monkeypatch, capability, gains):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    assert (why_bf16_gains_nothing("cuda") is None) == gains

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from polyencoder.modeling.codes import LearntCodes, build_codes
+
+KINDS = ["codes", "n_first", "n_last", "first_n_last"]
+DIM = 6
+
+
+def reference(kind: str, outputs: torch.Tensor, m: int, codes: torch.Tensor | None, scale: float) -> torch.Tensor:
+    """The context vectors [m', dim] of one context from its own outputs [length, dim], without any padding."""
+    if kind == "codes":
+        assert codes is not None
+        return torch.stack([torch.softmax(scale * (outputs @ code), dim=0) @ outputs for code in codes])
+    if kind == "n_first":
+        return outputs[:m]
+    last = outputs[-m:]
+    if kind == "first_n_last" and len(outputs) > m:
+        return torch.cat([outputs[:1], last])
+    return last
+
+
+def batch(lengths: list[int], *, extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random outputs with huge numbers at the padding, which no result may show; and the mask."""
+    width = max(lengths) + extra
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    outputs = torch.randn(len(lengths), width, DIM, generator=torch.Generator().manual_seed(0))
+    return outputs.masked_fill(~mask.unsqueeze(-1), 1e6), mask
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 3], [5, 3, 1, 8], [3, 3], [4], [2, 1]])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("attention", ["basic", "sqrt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_like_one_context_at_a_time_without_padding(kind, attention, m, lengths, extra):
+    torch.manual_seed(0)
+    codes = build_codes(kind, m, DIM, attention=attention)
+    outputs, mask = batch(lengths, extra=extra)
+    context = codes(outputs, mask)
+    real = torch.ones(context.vectors.shape[:2], dtype=torch.bool) if context.mask is None else context.mask
+    scale = 1 / math.sqrt(DIM) if attention == "sqrt" else 1.0
+    for row, length in enumerate(lengths):
+        expected = reference(kind, outputs[row, :length], m, getattr(codes, "codes", None), scale)
+        torch.testing.assert_close(context.vectors[row][real[row]], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_never_more_vectors_than_asked(kind):
+    outputs, mask = batch([9, 2])
+    context = build_codes(kind, 4, DIM, attention="basic")(outputs, mask)
+    assert context.n_codes == (5 if kind == "first_n_last" else 4)
+
+
+@pytest.mark.parametrize("kind", ["n_first", "n_last", "first_n_last"])
+def test_every_output_of_a_short_context_counts_once(kind):
+    """h_1 is among its last outputs already: it must not weigh twice."""
+    outputs, mask = batch([2, 7])
+    context = build_codes(kind, 4, DIM, attention="basic")(outputs, mask)
+    assert context.mask is not None
+    assert context.mask[0].sum() == 2
+
+
+def test_codes_are_learnt_and_the_rest_is_not():
+    assert [name for name, _ in LearntCodes(4, DIM).named_parameters()] == ["codes"]
+    for kind in KINDS[1:]:
+        assert not list(build_codes(kind, 4, DIM, attention="basic").parameters())
+
+
+def test_the_attention_type_of_the_codes_matters():
+    outputs, mask = batch([5])
+    torch.manual_seed(0)
+    basic = LearntCodes(4, DIM, attention="basic")
+    sqrt = LearntCodes(4, DIM, attention="sqrt")
+    sqrt.load_state_dict(basic.state_dict())
+    assert not torch.allclose(basic(outputs, mask).vectors, sqrt(outputs, mask).vectors)

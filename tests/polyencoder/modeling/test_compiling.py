@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+
+import pytest
+import torch
+
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.backbone import build_backbone, load_pretrained, scratch_config
+from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.text import pad
+
+COMPILER = os.environ.get("CXX") or "g++"
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
+def test_a_compiled_encoder_is_the_same_encoder():
+    """Outputs, gradients and names, for batches of several lengths."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = build_backbone(
+        scratch_config(vocabulary_size=20, dim=8, n_layers=1, n_heads=2, ffn_dim=16, n_positions=12)
+    ).eval()
+    compiled = copy.deepcopy(plain)
+    compile_encoders(compiled)
+    for width in (5, 8):
+        tokens = pad([list(range(4, 4 + width)), [9, 8, 7]], pad_id=0)
+        for backbone in (plain, compiled):
+            backbone.zero_grad()
+            backbone(tokens)[tokens.mask].square().sum().backward()
+        torch.testing.assert_close(compiled(tokens)[tokens.mask], plain(tokens)[tokens.mask], rtol=1e-4, atol=1e-5)
+        for (name, theirs), (own, ours) in zip(plain.named_parameters(), compiled.named_parameters(), strict=True):
+            assert own == name
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+
+
+def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="^--compile true needs a C\\+\\+ compiler, and there is no no-such-compiler"):
+        compile_encoders(load_pretrained(backbone_folder("bert")))
+
+
+def test_a_gpu_needs_triton(backbone_folder, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs the package `triton` on a GPU"):
+        compile_encoders(load_pretrained(backbone_folder("bert")), device="cuda")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import get_args
+
+import pytest
+import torch
+
+from polyencoder.config import Reduction
+from polyencoder.errors import ConfigError
+from polyencoder.modeling import FINE_TUNED, build_model, freeze
+from polyencoder.modeling.backbone import load_pretrained
+
+N_LAYERS = 6
+
+
+@pytest.fixture
+def grown(make_tokens, padded):
+    """(model) -> the names of the parameters that get a gradient from one training step."""
+
+    def step(model) -> set[str]:
+        model.train()
+        contexts, candidates = padded(make_tokens([5, 3, 9])), padded(make_tokens([4, 2, 6], seed=1))
+        torch.nn.functional.cross_entropy(model(contexts, candidates), torch.arange(3)).backward()
+        return {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    return step
+
+
+def layer_of(name: str) -> int | str:
+    """Which part of the model a parameter belongs to: the number of its layer, "embeddings", or "head"."""
+    if ".encoder.layer." in name:
+        return int(name.split(".encoder.layer.")[1].split(".")[0])
+    return "embeddings" if ".embeddings." in name else "head"
+
+
+LEARNING = {
+    "top_layer": {5},
+    "top4_layers": {2, 3, 4, 5},
+    "all_encoder_layers": {0, 1, 2, 3, 4, 5},
+    "all": {"embeddings", 0, 1, 2, 3, 4, 5},
+}
+
+
+@pytest.mark.parametrize("fine_tuned", FINE_TUNED)
+@pytest.mark.parametrize(
+    ("architecture", "heads"), [("bi", set()), ("poly", {"codes.codes"}), ("cross", {"linear.weight", "linear.bias"})]
+)
+def test_gradients_reach_what_learns_and_nothing_else(
+    make_model, make_backbone_config, grown, architecture, heads, fine_tuned
+):
+    """A trainable parameter without a gradient would stop distributed training."""
+    model = make_model(architecture, backbone=make_backbone_config(N_LAYERS))
+    freeze(model, fine_tuned=fine_tuned)
+    learning = grown(model)
+    assert learning == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {layer_of(name) for name in learning - heads} == LEARNING[fine_tuned]
+    assert heads <= learning
+    whole = {name for name, _ in model.named_parameters() if layer_of(name) in LEARNING[fine_tuned]}
+    assert learning == whole | heads  # a layer learns with all that is in it
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        *[("bi", {"reduction": reduction}) for reduction in get_args(Reduction)],
+        *[("poly", {"context_vectors": kind}) for kind in ("codes", "n_first", "n_last", "first_n_last")],
+        ("bi", {"share_encoders": True}),
+        ("poly", {"share_encoders": True, "poly_attention": "sqrt", "codes_attention": "sqrt"}),
+        *[("cross", {"reduction": reduction}) for reduction in get_args(Reduction)],
+    ],
+)
+def test_every_parameter_of_an_unfrozen_model_gets_a_gradient(make_model, grown, architecture, fields):
+    model = make_model(architecture, **fields)
+    assert grown(model) == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fine_tuned"),
+    list(product(["roberta", "modernbert", "distilbert"], ["top_layer", "all_encoder_layers", "all"])),
+)
+def test_other_backbones(make_config, backbone_folder, text_config, kind, fine_tuned):
+    backbone = load_pretrained(backbone_folder(kind))
+    embeddings, top = backbone.embeddings(), backbone.layers()[-1]
+    assert len(backbone.layers()) == 2
+    freeze(backbone, fine_tuned=fine_tuned)
+    assert all(p.requires_grad for p in top.parameters())
+    assert all(p.requires_grad == (fine_tuned == "all") for p in embeddings.parameters())
+    assert all(p.requires_grad == (fine_tuned != "top_layer") for p in backbone.layers()[0].parameters())
+
+
+def test_the_last_choice_counts(make_model):
+    model = make_model("poly")
+    freeze(model, fine_tuned="top_layer")
+    freeze(model, fine_tuned="all")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_an_unknown_choice(make_model):
+    with pytest.raises(ConfigError, match="'top'; choose one of top_layer, top4_layers, all_encoder_layers, all"):
+        freeze(make_model("bi"), fine_tuned="top")
+
+
+def test_training_a_frozen_model_moves_only_what_learns(make_model, make_tokens, padded):
+    model = build_model(make_model("poly").config).train()
+    freeze(model, fine_tuned="top_layer")
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    scores = model(padded(make_tokens([5, 3])), padded(make_tokens([4, 2], seed=1)))
+    torch.nn.functional.cross_entropy(scores, torch.arange(2)).backward()
+    optimizer.step()
+    moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved == {name for name, parameter in model.named_parameters() if parameter.requires_grad}

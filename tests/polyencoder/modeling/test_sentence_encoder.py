@@ -1,0 +1,119 @@
+"""What a sentence encoder's files say of its vectors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyencoder import ConfigError, Ranker
+from polyencoder.modeling.sentence_encoder import SentenceVectors, sentence_vectors
+
+OLD = {"word_embedding_dimension": 16, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+
+
+@pytest.fixture
+def sentence_encoder(tmp_path):
+    """(pooling, modules=..., **config_sentence_transformers) -> a folder with the files that say so."""
+
+    def make(
+        pooling: dict | None, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize"), **config
+    ) -> Path:
+        described = [
+            {"idx": i, "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
+            for i, name in enumerate(modules)
+        ]
+        (tmp_path / "modules.json").write_text(json.dumps(described))
+        (tmp_path / "1_Pooling").mkdir()
+        if pooling is not None:
+            (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"__version__": {}, **config}))
+        return tmp_path
+
+    return make
+
+
+def test_a_real_one(minilm_folder):
+    assert sentence_vectors(minilm_folder) == SentenceVectors(("mean",), cosine=True)
+    assert sentence_vectors(minilm_folder).fields("poly") == {
+        "reduction": "mean",
+        "normalize": True,
+        "output_scaling": 4.47,
+    }
+    assert sentence_vectors(minilm_folder).fields("cross") == {"reduction": "mean"}
+    assert sentence_vectors(minilm_folder).fields("bi", given=["normalize", "output_scaling"]) == {"reduction": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modes", "reduction"),
+    [
+        (OLD, ("mean",), "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ("cls",), "first"),
+        ({"pooling_mode_max_tokens": True}, ("max",), "max"),
+        ({"pooling_mode_lasttoken": True}, ("lasttoken",), None),
+        ({"pooling_mode_weightedmean_tokens": True}, ("weightedmean",), None),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, ("cls", "max"), None),
+        ({"embedding_dimension": 16, "pooling_mode": "mean"}, ("mean",), "mean"),
+        ({"embedding_dimension": 16, "pooling_mode": ["cls", "mean"]}, ("cls", "mean"), None),
+    ],
+)
+def test_pooling(sentence_encoder, pooling, modes, reduction):
+    found = sentence_vectors(sentence_encoder(pooling))
+    assert (found.pooling, found.reduction) == (modes, reduction)
+    assert ("reduction" in found.fields("bi")) == (reduction is not None)
+
+
+@pytest.mark.parametrize(
+    ("modules", "similarity", "cosine"),
+    [
+        (("Transformer", "Pooling", "Normalize"), {}, True),
+        (("Transformer", "Pooling"), {}, True),
+        (("Transformer", "Pooling"), {"similarity_fn_name": None}, True),
+        (("Transformer", "Pooling"), {"similarity_fn_name": "cosine"}, True),
+        (("Transformer", "Pooling"), {"similarity_fn_name": "dot"}, False),
+    ],
+)
+def test_cosine_or_dot_product(sentence_encoder, modules, similarity, cosine):
+    found = sentence_vectors(sentence_encoder(OLD, modules, **similarity))
+    assert found.cosine == cosine
+    assert found.fields("bi") == {"reduction": "mean"} | ({"normalize": True, "output_scaling": 4.47} if cosine else {})
+
+
+def test_a_ranker_around_one(minilm_folder):
+    config = Ranker.from_backbone(minilm_folder, "poly", device="cpu").model.config
+    assert (config.reduction, config.normalize, config.output_scaling) == ("mean", True, 4.47)
+    config = Ranker.from_backbone(minilm_folder, reduction="first", normalize=False, device="cpu").model.config
+    assert (config.reduction, config.normalize, config.output_scaling) == ("first", False, 1.0)
+
+
+def test_modules_that_rankers_do_not_have(sentence_encoder):
+    folder = sentence_encoder(OLD, ("Transformer", "Pooling", "Dense", "Normalize"))
+    assert sentence_vectors(folder).left_out == ("Dense",)
+
+
+def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):
+    assert sentence_vectors(backbone_folder("bert")) is None
+    assert sentence_vectors(sentence_encoder(None, ("Transformer",))) is None
+    assert sentence_vectors("nobody/has-this") is None  # without a network
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"modules.json": "[{"}, "modules.json cannot be read"),
+        ({"modules.json": "{}"}, "modules.json holds a dict, not a list"),
+        ({"modules.json": '[{"type": "x.Pooling", "path": "../other"}]'}, "a folder outside of its own, ../other"),
+        ({"modules.json": '[{"type": "x.Pooling", "path": "2_Pooling"}]'}, "names 2_Pooling/config.json, which is not"),
+        ({"1_Pooling/config.json": "mean"}, "1_Pooling/config.json cannot be read"),
+        ({"config_sentence_transformers.json": b"\xff"}, "config_sentence_transformers.json cannot be read"),
+    ],
+)
+def test_damaged_files(sentence_encoder, damage, message):
+    folder = sentence_encoder(OLD)
+    for name, content in damage.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError, match=message) as error:
+        sentence_vectors(folder)
+    assert str(folder) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.errors import CheckpointError
+from polyencoder.modeling.transfer import transfer_weights
+
+
+@pytest.fixture
+def start(make_model):
+    """(model's, other's) as (architecture, fields) -> the model started from the other, the other, what is fresh."""
+
+    def make(mine, theirs):
+        model, other = make_model(mine[0], **mine[1]), make_model(theirs[0], seed=1, **theirs[1])
+        return model, other, transfer_weights(model, other.state_dict(), origin="other")
+
+    return make
+
+
+SHARED = {"share_encoders": True}
+LINEAR = ["linear.weight", "linear.bias"]
+
+
+def towers(model) -> list[torch.nn.Module]:
+    """The towers of contexts and of candidates, which may be the same."""
+    if hasattr(model, "tower"):
+        return [model.tower, model.tower]
+    return [model.context_tower, model.candidate_tower]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "fresh"),
+    [
+        (("bi", {}), ("bi", {}), []),
+        (("bi", {}), ("bi", SHARED), []),
+        (("bi", {}), ("cross", {}), []),
+        (("bi", SHARED), ("cross", {}), []),
+        (("bi", {}), ("poly", {}), []),
+        (("poly", {}), ("poly", {}), []),
+        (("poly", {}), ("bi", {}), ["codes.codes"]),
+        (("poly", {}), ("bi", SHARED), ["codes.codes"]),
+        (("poly", {"n_codes": 3}), ("poly", {}), ["codes.codes"]),  # as many codes as it wants, so new ones
+        (("poly", {"context_vectors": "n_first"}), ("poly", {}), []),
+        (("cross", {}), ("bi", {}), LINEAR),
+        (("cross", {}), ("poly", SHARED), LINEAR),
+        (("cross", {}), ("cross", {}), []),
+    ],
+)
+def test_every_tower_finds_its_source(start, make_model, mine, theirs, fresh):
+    model, other, names = start(mine, theirs)
+    assert names == fresh
+    for ours, source in zip(towers(model), towers(other), strict=True):
+        for name, tensor in ours.state_dict().items():
+            assert torch.equal(tensor, source.state_dict()[name])
+    untouched = make_model(mine[0], **mine[1]).state_dict()
+    assert all(torch.equal(model.state_dict()[name], untouched[name]) for name in names)
+    for name in {"codes.codes", *LINEAR} & set(model.state_dict()) - set(names):
+        assert torch.equal(model.state_dict()[name], other.state_dict()[name])
+
+
+def test_one_tower_for_both_starts_from_the_contexts(start):
+    model, other, _ = start(("bi", SHARED), ("bi", {}))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.context_tower.parameters(), strict=True))
+
+
+def test_towers_that_differ_stay_apart(make_model):
+    other = make_model("bi").state_dict()
+    other = {name: tensor + name.startswith("own_candidate_tower") for name, tensor in other.items()}
+    model = make_model("poly", seed=1)
+    transfer_weights(model, other, origin="other")
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in other.items())
+
+
+def test_a_poly_encoder_starts_with_the_candidates_of_its_bi_encoder(start, text, sentences):
+    model, other, _ = start(("poly", {}), ("bi", {}))
+    tokens = text.candidates(sentences)
+    assert torch.equal(model.encode_candidates(tokens), other.encode_candidates(tokens))
+
+
+def test_the_copy_is_a_copy(start):
+    model, other, _ = start(("poly", {}), ("bi", {}))
+    with torch.no_grad():
+        next(model.context_tower.parameters()).zero_()
+    assert next(other.context_tower.parameters()).any()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_towers_of_another_size(make_model, make_backbone_config):
+    other = make_model("bi", backbone=make_backbone_config(dim=8))
+    with pytest.raises(CheckpointError, match=r"other: cannot start from these weights: .* has shape \[320, 8\], not"):
+        transfer_weights(make_model("poly"), other.state_dict(), origin="other")
+
+
+@pytest.mark.parametrize("weights", [{}, {"encoder.weight": torch.zeros(1)}])
+def test_weights_of_something_else(make_model, weights):
+    with pytest.raises(CheckpointError, match=r"other: cannot start from these weights: context_tower.* is missing"):
+        transfer_weights(make_model("bi"), weights, origin="other")
+
+
+def test_fewer_layers_than_wanted(make_model, make_backbone_config):
+    with pytest.raises(CheckpointError, match=r"encoder.layer.2.* is missing"):
+        transfer_weights(
+            make_model("bi", backbone=make_backbone_config(3)), make_model("bi").state_dict(), origin="other"
+        )
