@@ -155,27 +155,32 @@ class SelectionTeacher(FixedDialogTeacher):
         return source
 
     def _open_sampler(self, split: str) -> NegativeSampler | None:
-        """Samples candidates from the training labels, if the agent wants candidates and the data has none."""
+        """Samples candidates from the training labels for examples that have none, if the agent wants candidates."""
         if not self.wants_candidates:
             return None
+        count = self.num_negatives if (given := self.opt.get("num_negatives")) is None else given
+        seed = self._seed if self.training else self._task_seed
+        source = f"the training data of {self.opt['task']}"
+        sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
         first = next(self.source.episodes(None, share=iter))
-        if CHOICES in self.draw(first, Dice("first"))[0]:
-            if "num_negatives" in (self.opt.get("override") or {}):
-                logging.warning(
-                    f"--num-negatives: the {split} data of {self.opt['task']} has candidates, none are drawn"
-                )
-            return None
+        if CHOICES not in self.draw(first, Dice("first"))[0]:
+            _ = sampler.pool  # read now: what is missing there is found before the first example
+        elif "num_negatives" in (self.opt.get("override") or {}):
+            logging.warning(
+                f"--num-negatives: the {split} data of {self.opt['task']} has candidates, none are drawn but for "
+                "examples without"
+            )
+        return sampler
+
+    def _training_labels(self, split: str) -> Iterator[str]:
+        """Those that negatives are sampled from; of a stream the first ones."""
         if split == "train":
             episodes = self.source.episodes(None, share=iter)
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
         dice = Dice("labels")
         labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, dice))
-        if DatatypeHelper.is_streaming(self.datatype):
-            labels = islice(labels, SAMPLED_FROM)
-        count = self.num_negatives if (given := self.opt.get("num_negatives")) is None else given
-        seed = self._seed if self.training else self._task_seed
-        return NegativeSampler(labels, count=count, seed=seed, source=f"the training data of {self.opt['task']}")
+        yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:
         return self.source.counts()[0]
@@ -215,10 +220,10 @@ class SelectionTeacher(FixedDialogTeacher):
         choices = message.pop(CHOICES, None)
         if isinstance(choices, str):
             choices = choices.split("|")
-        if choices is None and self.sampler is not None and message.get("labels"):
+        if self.sampler is not None and message.get("labels"):
             # Fresh negatives each time in training; in evaluation always the same, in whichever order and process.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
-            choices = self.sampler.candidates(message["labels"], key=key)
+            choices = self.sampler.candidates(message["labels"], own=choices, key=key)
         if choices and self.gives_candidates:
             message["label_candidates"] = choices
 

@@ -288,6 +288,34 @@ def test_sampled_candidates_are_of_the_example_and_not_of_the_order(make_teacher
     assert shared == alone
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid"])
+def test_examples_with_candidates_keep_them_beside_those_without(make_teacher, write, tmp_path, datatype, first):
+    """Whichever comes first; and those with candidates count as draws, so that a resumed run draws the same."""
+    records = [
+        {"context": f"question {n}", "response": f"answer {n}"}
+        | ({"candidates": [f"answer {n}", f"own {n}"]} if n % 2 == first else {})
+        for n in range(20)
+    ]
+    options = {"selection_file": str(write(tmp_path / "mixed.jsonl", records)), "num_negatives": 3}
+    options |= {"candidates": "inline", "eval_candidates": "inline"}
+
+    def seen(count, **more):
+        teacher = make_teacher("selection:jsonl", datatype=datatype, **options, **more)
+        return [teacher.act() for _ in range(count)]
+
+    messages = seen(20)
+    for message in messages:
+        number = int(message["text"].split()[1])
+        drawn = sorted(message["label_candidates"]) != [f"answer {number}", f"own {number}"]
+        assert drawn == (number % 2 != first)
+        assert len(set(message["label_candidates"])) == (4 if drawn else 2)
+        assert f"answer {number}" in message["label_candidates"]
+    if datatype != "valid":
+        (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 7 / 20}))
+        assert seen(13, model_file=str(tmp_path / "model")) == messages[7:]
+
+
 def test_a_stream_samples_from_its_beginning(make_teacher, messages, pairs, monkeypatch):
     monkeypatch.setattr(teacher_module, "SAMPLED_FROM", 10)
     options = pairs(40) | {"candidates": "inline", "num_negatives": 6}

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from polyencoder.data.pool import CandidatePool, FixedCandidates, batch_pool
+from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
 __all__ = ["Batch", "Collator", "TrainingExample"]
+
+OWN = ("inline", "batch-all-cands")  # sources to which each example brings candidates
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,11 @@ class Collator:
         Raises:
             InputError: an example lacks what its source of candidates takes from it.
         """
-        own = [example.candidates for example in examples]
+        takes_own = self.candidates in OWN
         pool = batch_pool(
             self.candidates,
             labels=[example.label for example in examples],
-            candidates=None if None in own else own,  # type: ignore[arg-type]
+            candidates=[_own(example) for example in examples] if takes_own else None,
             fixed=self._fixed,
             add_label=self._add_label,
         )
@@ -89,3 +92,11 @@ class Collator:
             candidates=self.text.candidates(pool.texts),
             turns=[example.turns for example in examples] if self._with_turns else None,
         )
+
+
+def _own(example: TrainingExample) -> Sequence[str]:
+    if example.candidates is None:
+        raise InputError(f"the example with the label {example.label!r} has no candidates, and no sampler draws any")
+    if example.label not in example.candidates:
+        raise InputError(f"the label {example.label!r} is not among its {len(example.candidates)} candidates")
+    return example.candidates

@@ -73,8 +73,8 @@ class TrainingLoader:
 
     def _example(self, message: dict[str, Any]) -> TrainingExample:
         label, candidates = message["labels"][0], message.get("candidates")
-        if candidates is None and self._sampler is not None:
-            candidates = self._sampler.candidates([label])
+        if self._sampler is not None:
+            candidates = self._sampler.candidates([label], own=candidates)
         return TrainingExample([message["text"]], label, candidates)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import count as count_up
 
 from polyencoder.data.dice import Dice
@@ -31,7 +32,8 @@ class NegativeSampler:
     articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative.
 
     Args:
-        labels: the training labels. Each distinct text is equally likely, however often it occurs.
+        labels: the training labels, read when the first is needed. Each distinct text is equally likely, however often
+            it occurs.
         count: negatives for each example, at least 1.
         seed: another seed, other negatives.
         source: where the labels come from, for error messages.
@@ -40,23 +42,36 @@ class NegativeSampler:
     def __init__(self, labels: Iterable[str], *, count: int = 19, seed: int = 0, source: str = "the data") -> None:
         if count < 1:
             raise ConfigError(f"--num-negatives must be at least 1, got {count}")
-        self.pool = list(dict.fromkeys(labels))
+        self._labels = labels
         self.count = count
         self.seed = seed
         self.source = source
         self._draws = count_up()
 
+    @cached_property
+    def pool(self) -> list[str]:
+        """What is drawn from."""
+        return list(dict.fromkeys(self._labels))
+
     def skip(self, draws: int) -> None:
         """Go on after so many draws without a key, those of a run that was stopped."""
         self._draws = count_up(draws)
 
-    def candidates(self, labels: Sequence[str], *, key: str | None = None) -> list[str]:
+    def candidates(
+        self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None
+    ) -> Sequence[str]:
         """`labels[0]` and the negatives, shuffled. Equal keys give equal ones; without a key each call draws anew.
+
+        An example that has candidates of its `own` keeps them, and counts as a draw: so each draw has the number of its
+        example, whichever of those before it had their own.
 
         Raises:
             InputError: there are fewer than `count` usable labels in all of the training data.
         """
-        dice = Dice(f"{self.seed}:draw {next(self._draws)}" if key is None else f"{self.seed}:key {key}")
+        draw = next(self._draws) if key is None else None
+        if own is not None:
+            return own
+        dice = Dice(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
         taken = {normalized(label) for label in labels}
         chosen = [labels[0]]
         for place in dice.order(len(self.pool)):

@@ -7,7 +7,47 @@ import sys
 
 import pytest
 
-from polyencoder.data.loader import prefetched
+from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.epochs import Reader
+from polyencoder.data.loader import TrainingLoader, prefetched
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.errors import InputError
+
+MIXED = [
+    TrainingExample([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)
+]
+
+
+def mixed_batches(reader: Reader, *, seen: int = 0, count: int = 9):
+    sampler = NegativeSampler((one.label for one in MIXED), count=3)
+    batches = TrainingLoader(MIXED, batch_size=4, sampler=sampler, reader=reader).batches(seen=seen)
+    return [next(batches) for _ in range(count)]
+
+
+def test_candidates_are_the_examples_own_or_drawn():
+    for example in [example for batch in mixed_batches(Reader()) for example in batch]:
+        number = int(example.label.split()[1])
+        assert example.candidates is not None
+        if number % 3:
+            assert list(example.candidates) == [f"answer {number}", f"own {number}"]
+        else:
+            assert len(set(example.candidates)) == 4
+            assert example.label in example.candidates
+            assert all(text.startswith("answer") for text in example.candidates)
+
+
+@pytest.mark.parametrize("reader", [Reader(), Reader(0, 2), Reader(1, 2)])
+@pytest.mark.parametrize("batches", [1, 2, 5, 7])
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn(reader, batches):
+    assert mixed_batches(reader, seen=4 * batches, count=2) == mixed_batches(reader)[batches:][:2]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"), [(None, "no candidates, and no sampler"), (["no"], "'yes' is not among its 1 candidate")]
+)
+def test_an_example_without_a_choice(text, candidates, message):
+    with pytest.raises(InputError, match=message):
+        Collator(text, "inline")([TrainingExample(["hi"], "yes", candidates)])
 
 
 def test_items_come_in_order_and_errors_where_they_were():
