@@ -1,0 +1,105 @@
+"""The same files through `polyencoder train` and `parlai train_model -t selection:jsonl`, with one seed: the same losses.
+
+So both loops take the same examples in the same order, draw the same candidates, and update the same weights alike.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from parlai.scripts.train_model import TrainModel
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.training.trainer import Trainer
+
+UPDATES, EXAMPLES = 10, 30  # batches of four: more than an epoch
+NAMES = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
+SIZES = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dropout": 0.1, "dict_maxtokens": 300}
+NEVER = {"validation_every_n_secs": -1.0, "validation_every_n_epochs": -1.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write):
+    """Pairs, of which every third has candidates of its own."""
+    folder = tmp_path_factory.mktemp("pairs")
+    records = [
+        {"context": ["hello !", f"where is number {n} ?"], "response": f"number {n} is here ."} for n in range(EXAMPLES)
+    ]
+    for n, record in enumerate(records):
+        if n % 3 == 1:
+            record["candidates"] = [record["response"], "no .", f"number {n} , maybe ."]
+    for split in ("train", "valid", "test"):
+        write(folder / f"{split}.jsonl", records)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory, folder):
+    """(architecture) -> a model file that both begin with."""
+    made: dict[str, str] = {}
+
+    def make(architecture: str) -> str:
+        if architecture not in made:
+            path = str(tmp_path_factory.mktemp(architecture) / "start")
+            options = {"task": "selection:jsonl", "selection_folder": str(folder), "max_train_steps": 1} | NEVER
+            options |= {"candidates": "inline", "num_negatives": 3, "text_truncate": 48, "label_truncate": 16}
+            options |= SIZES | ({"poly_n_codes": 4} if architecture == "poly" else {})
+            TrainModel.main(model=NAMES[architecture], model_file=path, loglevel="error", seed=1, **options)
+            made[architecture] = path
+        return made[architecture]
+
+    return make
+
+
+@pytest.fixture
+def losses(monkeypatch):
+    """(run) -> the mean loss of each step of a run."""
+    seen: list[float] = []
+    step = Trainer.step
+
+    def observed(self, batch):
+        outcome = step(self, batch)
+        seen.append(float(outcome.losses.mean()))
+        return outcome
+
+    monkeypatch.setattr(Trainer, "step", observed)
+
+    def record(run) -> list[float]:
+        seen.clear()
+        run()
+        return list(seen)
+
+    return record
+
+
+@pytest.mark.parametrize("stream", [False], ids=["memory"])
+@pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
+@pytest.mark.parametrize("architecture", NAMES)
+def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architecture, candidates, stream):
+    init = start(architecture)
+    drawn = {} if candidates == "batch" else {"num_negatives": 3}
+    with_parlai = {"model": NAMES[architecture], "task": "selection:jsonl", "selection_folder": str(folder)}
+    with_parlai |= {"init_model": init, "dict_file": f"{init}.dict", "model_file": str(tmp_path / "theirs")}
+    with_parlai |= {"candidates": candidates, "batchsize": 4, "seed": 3, "max_train_steps": UPDATES} | drawn
+    with_parlai |= {"learningrate": 1e-3, "warmup_updates": 2, "gradient_clip": 1.0, "type_optimization": "all"}
+    with_parlai |= {"text_truncate": 48, "label_truncate": 16, "loglevel": "error"} | NEVER
+    if architecture == "poly":
+        with_parlai |= {"poly_n_codes": 4}
+    if stream:
+        with_parlai |= {"datatype": "train:stream"}
+
+    ours = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl", "out": tmp_path / "ours", "init": init}
+    ours |= {"architecture": architecture, "candidates": candidates, "batch-size": 4, "seed": 3} | drawn
+    ours |= {"max-updates": UPDATES, "learning-rate": 1e-3, "warmup-updates": 2, "clip": 1.0, "fine-tuned": "all"}
+    ours |= {"schedule": "plateau", "evaluations": 0.1, "device": "cpu"}
+    arguments = [part for name, value in ours.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    if stream:
+        arguments.append("--streaming")
+
+    theirs = losses(lambda: TrainModel.main(**with_parlai))
+    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    assert len(mine) == UPDATES
+    assert len({round(loss, 3) for loss in mine}) > 5
+    assert mine == pytest.approx(theirs, abs=1e-5)
