@@ -16,7 +16,7 @@ Architecture = Literal["bi", "poly", "cross"]
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt", "multihead"]
-Truncation = Literal["turns", "tokens"]
+Truncation = Literal["turns", "tokens", "recent_first"]
 
 
 # Of a field that came later: as long as it has its default, fingerprints are those of before there was such a field.
@@ -46,6 +46,11 @@ class TextConfig:
     models which ParlAI trained, a context is cut anywhere: its last `text_truncate` tokens are kept, and stand between
     start and end; of a candidate the first `label_truncate` tokens are kept, start included, whether the end token is
     among them or not.
+
+    With `recent_first`, ConveRT's, a context is the last utterance, of which the first `text_truncate` tokens are kept;
+    and where `history_size` is more than 1, behind the separator, the utterances before it, as one text that begins
+    with the most recent of them and ends with the persona lines, of which again the first `text_truncate` tokens are
+    kept. Neither it nor a candidate is surrounded.
     """
 
     text_truncate: int = 360
@@ -63,10 +68,15 @@ class TextConfig:
     """Whether start and end stand around contexts and candidates; not with those of ParlAI's transformer/ranker."""
     empty_token: str | None = field(default=None, metadata=LATER)
     """The token of a text that has none by itself; None for no token at all."""
+    number_turns: bool = field(default=False, metadata=LATER)
+    """With `recent_first`: whether each earlier utterance has its number before it, `0: ` the most recent, as ConveRT's
+    model for DSTC7 has them."""
 
     @property
     def longest_context(self) -> int:
         """The most tokens of a context, start and end included."""
+        if self.truncation == "recent_first":
+            return self.text_truncate if self.history_size == 1 else 2 * self.text_truncate + 1
         return self.text_truncate + (2 if self.truncation == "tokens" and self.surround else 0)
 
     def __post_init__(self) -> None:
@@ -78,8 +88,10 @@ class TextConfig:
                     f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end "
                     f"(flag --{name.replace('_', '-')})"
                 )
-        if not self.surround and self.truncation != "tokens":
-            raise ConfigError("surround is false, which only the truncation `tokens` knows")
+        if not self.surround and self.truncation == "turns":
+            raise ConfigError("surround is false, which the truncation `turns` does not know")
+        if self.surround and self.truncation == "recent_first":
+            raise ConfigError("surround is true, which the truncation `recent_first` does not know")
         if self.history_size == 0 or self.history_size < -1:
             raise ConfigError(f"history_size is {self.history_size}; it must be -1 (all) or at least 1")
 

@@ -16,6 +16,7 @@ from polyencoder.cli.index import index, update
 from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
 from polyencoder.cli.train import train
+from polyencoder.cli.vocab import vocab
 from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError, first_line
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 
 
 app.command("check")(check)
+app.command("vocab")(vocab)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
 app.command("import")(import_model)

@@ -27,6 +27,25 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     return [*persona_lines(lines[:first]), *lines[first:]]
 
 
+def immediate_and_extra(lines: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
+    """ConveRT's two inputs (Section 2.2): the last utterance; and of the `size` last ones, -1 for all, the others.
+
+    These are one text, joined by spaces, the most recent first and the persona lines last, since it is cut at its end.
+    `numbered` puts `0: ` before the most recent, `1: ` before the one before it, and so on, as ConveRT's model for
+    DSTC7 has them. Without earlier utterances and persona lines, or with a size of 1, it is empty.
+    """
+    if not lines:
+        return "", ""
+    persona = persona_lines(lines)
+    *earlier, last = [line for line in lines if not _PERSONA.match(line)] or lines[-1:]
+    if size == 1:
+        return last, ""
+    recent = list(reversed(earlier))[: size - 1 if size > 0 else None]
+    if numbered:
+        recent = [f"{number}: {line}" for number, line in enumerate(recent)]
+    return last, " ".join([*recent, *(line for line in persona if line is not last)])
+
+
 def join_turns(
     turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
 ) -> list[int]:

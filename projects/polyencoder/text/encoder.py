@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 from tokenizers import Tokenizer
@@ -12,13 +13,18 @@ from polyencoder.checks import checked_text
 from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
-from polyencoder.text.context import join_tokens, join_turns, latest_utterances, surround
+from polyencoder.text.context import immediate_and_extra, join_tokens, join_turns, latest_utterances, surround
 from polyencoder.text.memory import TextMemory
+from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad
 
 MEMORY = 256 << 20  # bytes of texts and their ids: some 200,000 texts of 20 tokens
 
 MANY = 100  # texts that are worth waking the tokenizer's threads for: fewer are done before these are up
+
+
+AnyTokenizer = Tokenizer | SubwordTokenizer
+"""A Hugging Face encoder's or ConveRT's. Both have `token_to_id`, `get_vocab`, `get_vocab_size`, `decode`, `to_str`."""
 
 
 class TextEncoder:
@@ -28,11 +34,8 @@ class TextEncoder:
     texts are kept, up to `MEMORY` bytes. Threads may share one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: TextConfig) -> None:
-        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # ours to change
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
-        self.tokenizer.encode_special_tokens = True  # "[SEP]" typed by a user is text, not the end of a turn
+    def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
+        self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _plain(tokenizer)
         self.config = config
         self.pad_id = self._special("pad_token")
         self.start_id = self._special("start_token")
@@ -65,14 +68,18 @@ class TextEncoder:
         """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
 
         With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens that its line ends
-        have, if any; and turns are counted, persona lines with them, as ParlAI does.
+        have, if any; and turns are counted, persona lines with them, as ParlAI does. With `recent_first` two texts of a
+        context are cut, the last utterance and what was said before it.
         """
         if isinstance(turns, str):
             turns = [turns]
+        if self.config.truncation != "tokens":
+            turns = [line for turn in turns for line in turn.split("\n") if line.strip()]
+        if self.config.truncation == "recent_first":
+            return self._recent_first(turns)
         if self.config.truncation == "turns":
             join = join_turns
-            lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
-            turns = latest_utterances(lines, size=self.config.history_size)
+            turns = latest_utterances(turns, size=self.config.history_size)
         else:
             join = join_tokens
             turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
@@ -90,7 +97,7 @@ class TextEncoder:
         """Token ids of each candidate, surrounded by the start and end tokens."""
         limit = self.config.label_truncate
         found = self.ids(texts, remember=remember)
-        if self.config.truncation == "tokens":
+        if self.config.truncation != "turns":
             whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
             return [self._seen(ids[:limit]) for ids in whole]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
@@ -115,14 +122,21 @@ class TextEncoder:
         config = ", ".join(f"{name}={value!r}" for name, value in identity(self.config).items())
         return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
 
+    def _recent_first(self, lines: Sequence[str]) -> list[int]:
+        config, limit = self.config, self.config.text_truncate
+        last, extra = immediate_and_extra(lines, size=config.history_size, numbered=config.number_turns)
+        ids = self.ids([last])[0][:limit]
+        if extra and (extra_ids := self._encode([extra])[0]):  # a text that hardly comes again
+            ids = [*ids, *self.separator_ids, *extra_ids[:limit]]
+        return ids
+
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        encode = self.tokenizer.encode_batch_fast
         try:
-            if len(texts) < MANY:
-                found = [encode([text], add_special_tokens=False)[0].ids for text in texts]
+            if isinstance(self.tokenizer, SubwordTokenizer):
+                found = self.tokenizer.ids(texts)
             else:
-                found = [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
-        except (TypeError, UnicodeEncodeError):  # of what is no text, or half of a character
+                found = _fast_ids(self.tokenizer, texts)
+        except (TypeError, AttributeError, UnicodeEncodeError):  # of what is no text, or half of a character
             for place, text in enumerate(texts):
                 checked_text(f"text {place}", text)
             raise
@@ -145,9 +159,35 @@ def _size(ids: list[int]) -> int:
     return 40 * len(ids)
 
 
-def read_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """Read a `tokenizer.json`."""
+def _plain(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that neither cuts nor pads, and takes "[SEP]" typed by a user for text, not for the end of a turn."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _fast_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    encode = tokenizer.encode_batch_fast
+    if len(texts) < MANY:
+        return [encode([text], add_special_tokens=False)[0].ids for text in texts]
+    return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+
+
+def read_tokenizer(path: str | os.PathLike[str]) -> AnyTokenizer:
+    """Read a `tokenizer.json`, of whichever kind it says that it is.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    name = os.fspath(path)
     try:
-        return Tokenizer.from_file(os.fspath(path))
+        text = Path(name).read_text(encoding="utf-8")
+        if is_subword_tokenizer(text):
+            return SubwordTokenizer.from_str(text, origin=name)
+        return Tokenizer.from_str(text)
+    except ConfigError:
+        raise
     except Exception as error:  # the Rust library raises plain Exception
-        raise ConfigError(f"{os.fspath(path)}: not a readable tokenizer.json ({error})") from None
+        raise ConfigError(f"{name}: not a readable tokenizer.json ({error})") from None

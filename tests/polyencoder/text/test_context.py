@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.text import join_turns, latest_utterances, persona_lines, surround
+from polyencoder.text.context import immediate_and_extra
 
 START, END, SEPARATOR = -1, -2, -3
 
@@ -98,3 +99,37 @@ def test_persona_lines_stay_and_do_not_count(size, kept):
 def test_what_is_said_of_personas_is_an_utterance():
     assert persona_lines(["i like your persona: it is nice", "your personality: nice", "my persona: none"]) == []
     assert latest_utterances([], size=3) == []
+
+
+TURNS = ["your persona: i ski .", "Hey!", "Hello how are you?", "Fine, strange weather recently right?", "Yeah"]
+
+
+@pytest.mark.parametrize(
+    ("size", "extra"),
+    [
+        (1, ""),
+        (2, "Fine, strange weather recently right? your persona: i ski ."),
+        (3, "Fine, strange weather recently right? Hello how are you? your persona: i ski ."),
+        (-1, "Fine, strange weather recently right? Hello how are you? Hey! your persona: i ski ."),
+    ],
+)
+def test_immediate_and_extra_contexts(size, extra):
+    assert immediate_and_extra(TURNS, size=size) == ("Yeah", extra)
+
+
+def test_extra_contexts_have_their_numbers_where_they_are_wanted():
+    extra = "0: Fine, strange weather recently right? 1: Hello how are you? your persona: i ski ."
+    assert immediate_and_extra(TURNS, size=3, numbered=True) == ("Yeah", extra)
+
+
+@pytest.mark.parametrize(
+    ("lines", "pair"),
+    [
+        ([], ("", "")),
+        (["hi"], ("hi", "")),
+        (["your persona: a .", "hi"], ("hi", "your persona: a .")),
+        (["your persona: a .", "your persona: b ."], ("your persona: b .", "your persona: a .")),  # nothing said yet
+    ],
+)
+def test_contexts_without_much_in_them(lines, pair):
+    assert immediate_and_extra(lines, size=11) == pair

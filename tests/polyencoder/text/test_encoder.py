@@ -15,6 +15,7 @@ import polyencoder.text.encoder as encoder
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.text import TextEncoder, read_tokenizer
+from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 
 PAD, UNKNOWN, START, END = range(4)  # in the tiny tokenizer
 
@@ -219,3 +220,62 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path, content):
         path.write_text(content)
     with pytest.raises(ConfigError, match="tokenizer.json: not a readable tokenizer.json"):
         read_tokenizer(path)
+
+
+@pytest.fixture
+def recent_first(sentences):
+    """(**TextConfig's fields) -> an encoder of ConveRT's subwords, as its contexts are laid out."""
+    tokenizer = learn_subwords(count_words(sentences), SubwordSettings(min_count=2, buckets=5))
+    names = {"pad_token": "[PAD]", "start_token": "[PAD]", "end_token": "[PAD]", "separator": "[EXTRA]"}
+
+    def make(**fields) -> TextEncoder:
+        defaults = {"text_truncate": 12, "label_truncate": 9, "truncation": "recent_first", "surround": False}
+        return TextEncoder(tokenizer, TextConfig(**(names | defaults | fields)))
+
+    return make
+
+
+def test_recent_first_keeps_the_beginnings_of_two_texts(recent_first, sentences):
+    text = recent_first(history_size=11)
+    separator = text.tokenizer.token_to_id("[EXTRA]")
+    context = text.context_ids(sentences[:3])
+    last, extra = text.tokenizer.ids([sentences[2], f"{sentences[1]} {sentences[0]}"])
+    assert context == [*last[:12], separator, *extra[:12]]
+    assert len(last) > 4
+    assert len(extra) > 12
+    assert len(text.context_ids(["\n".join(sentences)])) == text.config.longest_context == 25
+    assert recent_first(history_size=1).context_ids(sentences[:3]) == last[:12]
+    assert text.context_ids(sentences[:1]) == text.tokenizer.ids(sentences[:1])[0][:12]  # without a history
+    assert text.candidate_ids(sentences) == [ids[:9] for ids in text.tokenizer.ids(sentences)]
+
+
+def test_recent_first_numbers_turns_where_it_is_told_to(recent_first):
+    text = recent_first(history_size=11, number_turns=True, text_truncate=60)
+    separator = text.tokenizer.token_to_id("[EXTRA]")
+    ids = text.context_ids(["your persona: cat", "one", "two", "three"])
+    expected = text.tokenizer.ids(["0: two 1: one your persona: cat"])[0]
+    assert ids[ids.index(separator) + 1 :] == expected
+
+
+def test_half_characters_and_other_things_than_texts_are_errors_of_subwords_too(recent_first):
+    text = recent_first()
+    for bad in ("a\ud83d", 3, None):
+        with pytest.raises(InputError, match="text 1"):
+            text.ids(["fine", bad])
+
+
+def test_a_tokenizer_file_says_which_kind_it_is(recent_first, tokenizer, tmp_path, sentences):
+    for one in (recent_first().tokenizer, tokenizer):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(one.to_str(pretty=True), encoding="utf-8")
+        again = read_tokenizer(path)
+        assert type(again) is type(one)
+        assert again.to_str() == one.to_str()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"truncation": "recent_first"}, {"truncation": "turns", "surround": False}], ids=["surround", "turns"]
+)
+def test_layouts_that_cannot_be(fields):
+    with pytest.raises(ConfigError, match="surround"):
+        TextConfig(**fields)

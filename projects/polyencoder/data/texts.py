@@ -1,0 +1,66 @@
+"""All that is said in files, a text at a time, for what learns from texts alone: vocabularies, for one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from polyencoder.data.readers import OnBad, raise_it, records
+from polyencoder.errors import InputError
+
+__all__ = ["TEXT_COLUMNS", "read_texts", "sampled"]
+
+TEXT_COLUMNS = ("text", "turns", "context", "response")
+"""Where records have their texts, each a text or a list of texts, unless other columns are named."""
+
+
+def read_texts(files: Iterable[str], *, columns: Sequence[str] = (), bad: OnBad = raise_it) -> Iterator[str]:
+    """The texts of files: each line of a text file; of records the texts in `columns`, or else in `TEXT_COLUMNS`.
+
+    Line ends within a text end it; empty texts are left out.
+
+    Raises:
+        InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that has none of
+            the columns, or something else than texts in one.
+    """
+    for file in files:
+        for where, record in records(file, bad=bad):
+            try:
+                yield from _texts(record, columns, where=where)
+            except InputError as error:
+                bad(error)
+
+
+def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iterator[str]:
+    """`count` of the `of` items, in order, each set of as many equally likely; all, where there are no more.
+
+    Selection sampling, algorithm S of Knuth, "The Art of Computer Programming", volume 2, section 3.4.2.
+    """
+    dice = random.Random(seed)
+    wanted, left = min(count, of), of
+    for item in items:
+        if wanted == 0:
+            return
+        if dice.random() * left < wanted:
+            wanted -= 1
+            yield item
+        left -= 1
+
+
+def _texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -> Iterator[str]:
+    known = [name for name in columns or TEXT_COLUMNS if name in record]
+    if not known or len(known) < len(columns):
+        missing = next((name for name in columns if name not in record), None)
+        wanted = f"no {missing!r}" if missing else f"none of {', '.join(map(repr, TEXT_COLUMNS))}"
+        raise InputError(
+            f"{where}: has {wanted}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts "
+            "(flag --column)"
+        )
+    for name in known:
+        value = record[name]
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+            raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(value).__name__}")
+        for text in values:
+            yield from (line for line in text.split("\n") if line.strip())

@@ -1,0 +1,18 @@
+"""ConveRT's subwords: words split at punctuation and separators, greedy longest prefixes, hashed unknown characters."""
+
+from __future__ import annotations
+
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tokenizer
+from polyencoder.text.subwords.words import MARKER, split_words
+
+__all__ = [
+    "MARKER",
+    "SubwordSettings",
+    "SubwordTokenizer",
+    "count_words",
+    "is_subword_tokenizer",
+    "learn_subwords",
+    "learn_subwords_of_size",
+    "split_words",
+]

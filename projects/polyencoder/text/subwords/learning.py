@@ -1,0 +1,145 @@
+"""A vocabulary of subwords learnt from words and their counts, as tensor2tensor's `SubwordTextEncoder` learns it.
+
+Source: `build_from_token_counts` of Vaswani et al., "Tensor2Tensor for neural machine translation" (2018), as note 4 of
+ConveRT uses it: 4 iterations, subwords that occur at least 250 times, of at most 20 characters and at most 4 digits in
+a row. Characters that are rarer are left out too, as unknown ones have ids of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import regex
+
+from polyencoder.errors import ConfigError
+from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
+from polyencoder.text.subwords.words import MARKER, split_words
+
+__all__ = ["SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"]
+
+
+@dataclass(frozen=True)
+class SubwordSettings:
+    """How a vocabulary is learnt; the defaults are the paper's (note 4).
+
+    iterations: each segments the words with the vocabulary of the one before. min_count: of a subword. max_length: of
+    one, in characters, its mark included. max_digits: of one in a row. buckets: ids for unknown characters.
+    """
+
+    iterations: int = 4
+    min_count: int = 250
+    max_length: int = 20
+    max_digits: int = 4
+    buckets: int = BUCKETS
+
+    def __post_init__(self) -> None:
+        for name, least in (("iterations", 1), ("min_count", 1), ("max_length", 2), ("max_digits", 0), ("buckets", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least {least} (flag --{name.replace('_', '-')})"
+                )
+
+
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """How often each word is there, with its mark."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(split_words(text))
+    return Counter({MARKER + word: count for word, count in counts.items()})
+
+
+def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = None) -> SubwordTokenizer:
+    """The vocabulary of words with these counts; equal counts give equal vocabularies, most frequent subwords first.
+
+    Raises:
+        ConfigError: no subword occurs often enough.
+    """
+    settings = settings or SubwordSettings()
+    digits = regex.compile(rf"\d{{{settings.max_digits + 1}}}")
+    tokenizer = SubwordTokenizer([], buckets=settings.buckets)  # which takes words for their characters
+    for _ in range(settings.iterations):
+        counts = _counts(words, tokenizer, max_length=settings.max_length)
+        found = _most_frequent(counts, min_count=settings.min_count, may_be=lambda one: not digits.search(one))
+        if not found:
+            raise ConfigError(f"no subword occurs {settings.min_count} times; give more text, or a smaller --min-count")
+        tokenizer = SubwordTokenizer(found, buckets=settings.buckets)
+    return tokenizer
+
+
+def learn_subwords_of_size(
+    words: Mapping[str, int],
+    size: int,
+    settings: SubwordSettings | None = None,
+    *,
+    said: Callable[[int, int], object] | None = None,
+) -> tuple[SubwordTokenizer, int]:
+    """The vocabulary nearest to `size` subwords, and its minimum count, found by halving the interval of counts.
+
+    `said` is told each minimum count that was tried, and how many subwords it gave.
+    """
+    if size < 1:
+        raise ConfigError(f"the size of a vocabulary is {size}; it must be at least 1 (flag --size)")
+    settings = settings or SubwordSettings()
+    low, high = 1, max(words.values(), default=1)  # fewer subwords the larger the count
+    best: tuple[int, int, SubwordTokenizer] | None = None
+    while low <= high:
+        count = _middle(low, high)
+        try:
+            tokenizer = learn_subwords(words, _with_count(settings, count))
+        except ConfigError:
+            high = count - 1
+            continue
+        found = len(tokenizer.subwords)
+        if said is not None:
+            said(count, found)
+        if best is None or abs(found - size) < best[0]:
+            best = abs(found - size), count, tokenizer
+        if found == size:
+            break
+        low, high = (count + 1, high) if found > size else (low, count - 1)
+    if best is None:
+        raise ConfigError("there is no word to learn a vocabulary from: the texts are empty")
+    return best[2], best[1]
+
+
+def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length: int) -> dict[str, int]:
+    """How often each text that begins where a subword does is there, within words."""
+    counts: dict[str, int] = {}
+    get = counts.get
+    for word, count in words.items():
+        start = 0
+        for piece in tokenizer.pieces(word):
+            for end in range(start + 1, min(len(word), start + max_length) + 1):
+                subword = word[start:end]
+                counts[subword] = get(subword, 0) + count
+            start += len(piece)
+    return counts
+
+
+def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[str], bool]) -> list[str]:
+    """The subwords that are frequent enough when longer ones were taken first, and with them what they begin with."""
+    by_length: dict[int, list[str]] = {}
+    for subword, count in counts.items():
+        if count >= min_count and may_be(subword):
+            by_length.setdefault(len(subword), []).append(subword)
+    found = []
+    for length in sorted(by_length, reverse=True):
+        for subword in by_length[length]:
+            count = counts[subword]
+            if count < min_count:
+                continue
+            found.append((-count, subword))
+            for end in range(1, length):
+                counts[subword[:end]] -= count
+    return [subword for _, subword in sorted(found)]
+
+
+def _middle(low: int, high: int) -> int:
+    """Between the two, nearer to the lower: sizes fall with the logarithm of the count, more or less."""
+    return max(low, min(high, round((low * high) ** 0.5)))
+
+
+def _with_count(settings: SubwordSettings, min_count: int) -> SubwordSettings:
+    return SubwordSettings(settings.iterations, min_count, settings.max_length, settings.max_digits, settings.buckets)

@@ -1,0 +1,177 @@
+"""`SubwordTokenizer`: words into the ids of a learnt vocabulary, at tens of thousands of utterances a second."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from polyencoder.errors import ConfigError
+from polyencoder.text.subwords.hashing import fingerprint64
+from polyencoder.text.subwords.words import MARKER, runs, separates, split_words
+
+__all__ = ["BUCKETS", "SubwordTokenizer", "is_subword_tokenizer"]
+
+BUCKETS = 1_000
+"""Ids for characters that are not in the vocabulary (Section 2.1)."""
+
+FORMAT, VERSION = "polyencoder.subwords", 1
+SPECIAL = ("[PAD]", "[EXTRA]")  # ids behind all others, which no text has: padding, and where extra contexts begin
+
+MEMORY = 1 << 18  # words whose ids are remembered: nearly all that a language's speakers use
+LONGEST = 100  # characters of a word that is remembered
+
+
+class SubwordTokenizer:
+    """Splits words into the longest subwords that the vocabulary has, from left to right (Section 2.1 of ConveRT).
+
+    Ids: 0 to V - 1 are the vocabulary; V to V + buckets - 1 stand for characters that are not in it, each always for
+    the same ones; then padding and the beginning of extra contexts, which have no embeddings. Threads may share one.
+
+    Args:
+        subwords: the vocabulary, in the order of its ids; those that begin a word begin with `MARKER`.
+        buckets: how many ids unknown characters share.
+
+    Raises:
+        ConfigError: an empty subword, or one that is there twice.
+    """
+
+    def __init__(self, subwords: Iterable[str], *, buckets: int = BUCKETS) -> None:
+        self.subwords = list(subwords)
+        self.buckets = buckets
+        self._ids = {subword: i for i, subword in enumerate(self.subwords)}
+        if len(self._ids) < len(self.subwords) or "" in self._ids:
+            raise ConfigError("the vocabulary of subwords has an empty one, or one that is there twice")
+        if buckets < 1:
+            raise ConfigError(f"there are {buckets} buckets for unknown characters; there must be at least 1")
+        self._longest = max(map(len, self.subwords), default=1)
+        self._special = {name: len(self.subwords) + buckets + i for i, name in enumerate(SPECIAL)}
+        self._words = _Words(self)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text; none for a text that is empty."""
+        of_run = self._words.__getitem__
+        rows = []
+        for text in texts:
+            found = runs(text)
+            if found and (found[0] == " " or found[-1] == " "):  # which is a word at an end of the text alone
+                rows.append([i for word in split_words(text) for i in self.segment(MARKER + word)])
+            else:
+                rows.append(list(chain.from_iterable(map(of_run, found))))
+        return rows
+
+    def tokens(self, text: str) -> list[str]:
+        """The subwords of a text, and its unknown characters, as text."""
+        return [piece for word in split_words(text) for piece in self.pieces(MARKER + word)]
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a subword or a special token; None for any other text."""
+        return self._special.get(token, self._ids.get(token))
+
+    def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
+        """Ids by token, without those of unknown characters."""
+        return self._ids | (self._special if with_added_tokens else {})
+
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int:
+        """The number of ids, without or with the special ones: the former is the number of embeddings."""
+        return len(self.subwords) + self.buckets + (len(SPECIAL) if with_added_tokens else 0)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of these ids, lower-cased; an unknown character is U+FFFD."""
+        text = ""
+        for i in ids:
+            if i < len(self.subwords):
+                text += self.subwords[i]
+            elif i < len(self.subwords) + self.buckets:
+                text += "\ufffd"
+            elif not skip_special_tokens:
+                text += SPECIAL[i - len(self.subwords) - self.buckets]
+        return _joined(text)
+
+    def to_str(self, pretty: bool = False) -> str:
+        """The tokenizer as JSON."""
+        values = {"format": FORMAT, "version": VERSION, "buckets": self.buckets, "subwords": self.subwords}
+        return json.dumps(values, ensure_ascii=False, indent=1 if pretty else None)
+
+    @classmethod
+    def from_str(cls, text: str | bytes, *, origin: str = "the tokenizer") -> SubwordTokenizer:
+        """Read what `to_str` wrote. ConfigError, which names the `origin`, for anything else."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: not valid JSON ({error})") from None
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise ConfigError(f"{origin}: not a tokenizer of subwords (its `format` is not {FORMAT!r})")
+        if values.get("version") != VERSION:
+            raise ConfigError(
+                f"{origin}: version {values.get('version')!r} of subwords, but this version of polyencoder reads "
+                f"{VERSION}; install the version that wrote it"
+            )
+        subwords, buckets = values.get("subwords"), values.get("buckets")
+        if not isinstance(subwords, list) or not all(isinstance(one, str) for one in subwords):
+            raise ConfigError(f"{origin}: its `subwords` are not a list of texts")
+        if not isinstance(buckets, int) or isinstance(buckets, bool):
+            raise ConfigError(f"{origin}: its `buckets` are {buckets!r}, not a number")
+        try:
+            return cls(subwords, buckets=buckets)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error}") from None
+
+    def segment(self, word: str) -> list[int]:
+        """The ids of a word with its mark."""
+        return [self._id(piece) for piece in self.pieces(word)]
+
+    def pieces(self, word: str) -> list[str]:
+        """The longest prefix that the vocabulary has, and so on with the rest; a character where there is none."""
+        pieces, start, end = [], 0, len(word)
+        while start < end:
+            stop = min(end, start + self._longest)
+            while stop > start + 1 and word[start:stop] not in self._ids:
+                stop -= 1
+            pieces.append(word[start:stop])
+            start = stop
+        return pieces
+
+    def _id(self, piece: str) -> int:
+        known = self._ids.get(piece)
+        return len(self.subwords) + fingerprint64(piece) % self.buckets if known is None else known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.subwords, self.buckets)
+
+
+class _Words(dict[str, list[int]]):
+    """The ids of runs, each segmented when it is first asked for; a lone space between words has none."""
+
+    def __init__(self, tokenizer: SubwordTokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, run: str) -> list[int]:
+        ids = [] if run == " " else self._tokenizer.segment(MARKER + run)
+        if len(run) <= LONGEST:
+            if len(self) >= MEMORY:
+                self.clear()
+            self[run] = ids
+        return ids
+
+
+def is_subword_tokenizer(text: str) -> bool:
+    """Whether the text of a `tokenizer.json` says, with its first key, that it is one of ours, of whichever version."""
+    return re.match(rf'\s*{{\s*"format"\s*:\s*"{re.escape(FORMAT)}"', text) is not None
+
+
+def _joined(text: str) -> str:
+    """Marked words as text: between two of letters stands a space, as before it was dropped."""
+    out = ""
+    for word in text.split(MARKER):
+        if out and word and not separates(out[-1]) and not separates(word[0]):
+            out += " "
+        out += word
+    return out
+
+
+def _restored(subwords: list[str], buckets: int) -> SubwordTokenizer:
+    return SubwordTokenizer(subwords, buckets=buckets)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from polyencoder.data.texts import read_texts, sampled
+from polyencoder.errors import InputError
+
+
+def test_texts_of_all_kinds_of_files(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "b.jsonl").write_text(
+        '{"turns": ["three", "four\\nfive"], "id": 3}\n{"context": "six", "response": "7"}\n'
+    )
+    (tmp_path / "c.csv").write_text("title,text\neight,nine\n")
+    files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.csv")]
+    assert list(read_texts(files)) == ["one", "two", "three", "four", "five", "six", "7", "nine"]
+    assert list(read_texts(files[2:], columns=["title"])) == ["eight"]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns", "message"),
+    [
+        ('{"words": "a"}', [], "line 1: has none of 'text'.*it has 'words'.*--column"),
+        ('{"text": "a"}', ["title"], "line 1: has no 'title'"),
+        ('{"text": 3}', [], "line 1: 'text' is neither a text nor a list of texts, but int"),
+    ],
+)
+def test_a_record_without_texts_is_an_error(tmp_path, line, columns, message):
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(InputError, match=message):
+        list(read_texts([str(tmp_path / "a.jsonl")], columns=columns))
+
+
+def test_samples():
+    items = [str(i) for i in range(10)]
+    assert list(sampled(items, count=20, of=10)) == items
+    counts = Counter(item for seed in range(2_000) for item in sampled(items, count=3, of=10, seed=seed))
+    assert sum(counts.values()) == 6_000
+    assert all(500 < counts[item] < 700 for item in items)  # 600 expected; a deviation is 20
+    assert list(sampled(items, count=3, of=10, seed=5)) == list(sampled(items, count=3, of=10, seed=5))
