@@ -36,7 +36,7 @@ format: venv  ## mend style and formatting where that is automatic
 	$(BIN)/ruff format
 
 demo: venv  ## train and evaluate a small ranker (TASK=, DATAPATH= and BACKBONE= to choose)
-	$(BIN)/python -m parlai.agents.ranker.demo \
+	$(BIN)/python demo.py \
 		$(if $(TASK),--task $(TASK)) $(if $(DATAPATH),--datapath $(DATAPATH)) $(if $(BACKBONE),--backbone $(BACKBONE))
 
 clean:  ## remove build outputs and caches (.venv stays)

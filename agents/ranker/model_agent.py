@@ -1,12 +1,15 @@
-"""The half of our agents that has to do with weights: building, loading, saving and optimising the model."""
+"""The half of our agents that has to do with weights: building, loading and saving the model, and what trains it."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
+import torch
 from parlai.agents.ranker.architecture import (
     check_architecture,
     describe_in_opt,
@@ -18,7 +21,7 @@ from parlai.agents.ranker.architecture import (
     scratch_backbone,
 )
 from parlai.agents.ranker.args import add_ranker_args, fill_in_defaults
-from parlai.agents.ranker.console import explain_errors, hide_options
+from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import (
     check_encoder,
@@ -28,11 +31,15 @@ from parlai.agents.ranker.flags import (
     check_special_tokens,
     given_flags,
 )
+from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimizer import parameter_groups
+from parlai.agents.ranker.learning.parts import build_trainer, check_options, open_teacher
+from parlai.agents.ranker.learning.saving import Saving
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
+from parlai.utils.distributed import is_distributed
 
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
@@ -43,16 +50,20 @@ from polyencoder.modeling import RankerModel, build_model, freeze
 from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, with_dropout
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
+from polyencoder.training.teacher import Teacher
+from polyencoder.training.trainer import Trainer
+
+TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
 
 
 class RankerModelAgent(TorchRankerAgent):
-    """ParlAI's ranker agent around a model of the library."""
+    """ParlAI's ranker agent around a model of the library, and around the library's `Trainer` if the agent learns."""
 
     architecture: ClassVar[Architecture]
-    planned_updates: int | None = None
-    """How many updates the training run has, if it is one and anybody knows."""
+    trainer: Trainer | None = None
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -77,12 +88,27 @@ class RankerModelAgent(TorchRankerAgent):
             describe_parlai_model(opt)
         if not shared:
             check_flags(opt, is_cross=self.architecture == "cross")
+        check_options(opt)
+        show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
-        self._scaling_is_to_be_measured = False
+        self.scaling_is_to_be_measured = False
+        self._run = LoopRun(opt, shared=bool(shared))
+        self._saving = Saving(opt.get("model_file"))
+        self._restored: dict[str, Any] | None = None  # until the first batch
         super().__init__(opt, shared)
+        self.model = self.ranker  # gradients of several processes are summed without DistributedDataParallel
+        if opt.get("seed") is not None:
+            self.random = Random(opt["seed"])
+        self._teacher: Teacher | None = shared["teacher"] if shared else None
         if not shared:
             self._say_what_precision_gains()
+        if not shared and self._should_initialize_optimizer():
+            self._teacher = open_teacher(opt, self.ranker)
+            self.trainer = build_trainer(self, self._teacher, run=self._run, restored=self._restored)
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "teacher": self._teacher}
 
     def _say_what_precision_gains(self) -> None:
         """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""
@@ -110,13 +136,15 @@ class RankerModelAgent(TorchRankerAgent):
 
     def build_model(self) -> RankerModel:
         """A model of the checkpoint's shape when one is loaded next, else a new one."""
+        if is_distributed() and not self.use_cuda:
+            self.model_parallel = True  # else ParlAI names a GPU to DistributedDataParallel, also where there is none
         opt, text = self.opt, self.dict.text
         path, self._is_finetune = self._get_init_model(opt, None)
         pretrained, pooling, origin = None, {}, ""
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
         if path:
-            if not self._is_finetune and self._should_initialize_optimizer() and _is_in_loop(opt, path):
+            if not self._is_finetune and self._run.is_in_loop and not _has_loop_in_options(path):
                 self.refuse_to_overwrite()
             origin = f"{'--init-model' if self._is_finetune else '--model-file'} {path}"
             self._checkpoint = read_ranker_file(path)
@@ -142,13 +170,25 @@ class RankerModelAgent(TorchRankerAgent):
             config = dataclasses.replace(self._checkpoint[0], backbone=backbone, text=text.config)
         else:
             config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config, otherwise=pooling)
-            self._scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
+            self.scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
         describe_in_opt(opt, config)
         model = build_model(config, pretrained)
         freeze(model, fine_tuned=fine_tuned_part(opt))
         if opt.get("compile") and self._should_initialize_optimizer():
             compile_encoders(model, device="cuda" if self.use_cuda else "cpu")
         return model
+
+    def scaling_was_measured(self, _: float) -> None:
+        """`--output-scaling auto`, on the first batch."""
+        self.scaling_is_to_be_measured = False
+        describe_in_opt(self.opt, self.ranker.config)
+
+    def autocast(self) -> torch.autocast:
+        """bfloat16 where `--bf16` asks for it."""
+        device = "cuda" if self.use_cuda else "cpu"
+        return torch.autocast(device, torch.bfloat16, enabled=bool(self.opt.get("bf16")))
+
+    # ---- files
 
     def refuse_to_overwrite(self) -> None:
         """Raise CheckpointError if what is learnt would be saved over a model that ParlAI's own agents trained."""
@@ -169,6 +209,11 @@ class RankerModelAgent(TorchRankerAgent):
         else:
             load_weights(self.ranker, states["model"], origin=path)
         self._make_room_for_tokens()
+        is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
+        if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
+            self._restored = state
+            self._run.load_state(state, updates=states["number_training_updates"])
+            self._saving.unwritten = state.get("unwritten")
         return states
 
     def _make_room_for_tokens(self) -> None:
@@ -185,7 +230,44 @@ class RankerModelAgent(TorchRankerAgent):
         states = super().state_dict()
         weights = {"model": states.pop("model")}
         # some of ParlAI's schedules compute with numpy, whose numbers a checkpoint cannot hold safely
-        return {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
+        states = {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
+        if self.trainer is not None:
+            own = {"unwritten": self._saving.unwritten, **self.trainer.run_state()}
+            states[TRAINING_KEY] = {**self._run.state(self.random), **own}
+        return states
+
+    def save(self, path: str | None = None) -> None:
+        """Write a checkpoint beside its name and rename it. If it cannot be written, training goes on all the same."""
+        path, run = path or self.opt.get("model_file"), self._run
+        if not path:
+            return
+        if path == self.opt.get("model_file") and not run.is_in_loop:
+            self.refuse_to_overwrite()
+        if run.keeps_best(path):
+            logging.info(f"{path} stays: it has the best validation of this run")
+            return
+        check_finite(self.ranker.named_parameters(), origin=f"{path} is not written")
+        self._saving.write(
+            path,
+            self.state_dict,
+            opt=self.opt,
+            dictionary=self.dict,
+            with_counters=run.is_in_loop and (run.has_validated or path.endswith(".checkpoint")),
+            goes_on=run.trains and not run.has_ended,
+        )
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        run, self._run.has_ended = self._run, True
+        self._saving.seal()
+        if self.trainer is not None and run.is_in_loop:
+            if sys.exc_info()[0] is None:
+                self.trainer.check_has_learnt()
+            self.trainer.end()
+        self._saving.check_that_the_best_is_written()
+        run.say_what_was_made()
+
+    # ---- ParlAI's optimizer and schedule
 
     def init_optim(
         self,
@@ -198,23 +280,19 @@ class RankerModelAgent(TorchRankerAgent):
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
-        optimizer = self.optimizer.optimizer if self.fp16 else self.optimizer
+        """As it was in the run, for the agent too that ParlAI makes of the best model at its end."""
+        optimizer, run = self.optimizer.optimizer if self.fp16 else self.optimizer, self._run
         states = states or {}
-        self.scheduler = build_schedule(
-            self.opt, optimizer, states, hard_reset=hard_reset, updates=self.planned_updates
-        )
+        if run.planned_updates is None:
+            run.planned_updates = (states.get(TRAINING_KEY) or {}).get("planned_updates")
+        self.scheduler = build_schedule(self.opt, optimizer, states, hard_reset=hard_reset, updates=run.planned_updates)
         if self.scheduler:
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()
         elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0
             self._number_training_updates = states.get("number_training_updates", 0)
 
 
-def _is_in_loop(opt: Opt, path: str) -> bool:
-    """Whether this is a training, by what ParlAI's training loop alone sets; in vain where the model's options have it.
-
-    `--datatype train` does not say so: in `parlai eval_model` it is there too, from the model's options.
-    """
+def _has_loop_in_options(path: str) -> bool:
+    """Whether the options of a model have what else ParlAI's training loop alone sets: then it tells nothing."""
     file = Path(f"{path}.opt")
-    return bool(opt.get("load_from_checkpoint")) and not (
-        file.is_file() and read_options(file).get("load_from_checkpoint")
-    )
+    return file.is_file() and bool(read_options(file).get("load_from_checkpoint"))

@@ -6,45 +6,55 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args
+from parlai.agents.ranker.agent import RankerAgent, contexts_of
+from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
 from parlai.agents.ranker.fixed import FixedCandidates
-from parlai.agents.ranker.indexed import IndexedAgent
+from parlai.agents.ranker.indexed import SOURCE, IndexSearch, check_index_options, distinct
 from parlai.agents.ranker.vectors import VectorCache
+from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
+from parlai.core.torch_agent import Batch, Output
 from torch import Tensor
 
+from polyencoder.calibration import Calibration
 from polyencoder.data.pool import CandidatePool
 from polyencoder.encoding import encode_candidates
+from polyencoder.errors import ConfigError
 from polyencoder.text import TokenBatch
 
 
-class SeparableAgent(IndexedAgent):
-    """Base of the bi- and the poly-encoder agent."""
+class SeparableAgent(RankerAgent):
+    """Base of the bi- and the poly-encoder agent: scores candidates by their vectors, or searches an index of them."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         super().add_cmdline_args(parser, partial_opt=partial_opt)
+        add_index_args(parser)
         add_distillation_args(parser)
         add_hard_negative_args(parser)
         add_cache_args(parser)
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        check_index_options(opt)
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
+        self._search: IndexSearch | None = shared["search"] if shared else None
         super().__init__(opt, shared)
         if not shared and opt.get("interactive_mode") and self.fixed is not None:
             with torch.no_grad():
                 self._fixed_vectors(self.fixed)  # before the first prompt, not behind it
 
     def share(self) -> dict[str, Any]:
-        return {**super().share(), "vectors": self._vectors}
+        return {**super().share(), "vectors": self._vectors, "search": self._search}
 
     def forget_vectors(self) -> None:
-        super().forget_vectors()
         self._vectors.clear()
+        self._search = None
         if self.fixed is not None:
             self.fixed.clear()
+
+    # ---- candidates that are listed
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         encoded = self.ranker.encode_context(contexts)
@@ -67,3 +77,55 @@ class SeparableAgent(IndexedAgent):
     def _encode(self, texts: Sequence[str]) -> Tensor:
         batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)
         return encode_candidates(self.ranker, self.dict.text, texts, batch_size=batch_size)
+
+    # ---- candidates in an index, in the place of fixed ones
+
+    def _set_candidate_variables(self, opt: Opt) -> None:
+        super()._set_candidate_variables(opt)
+        if not opt.get("index"):
+            return
+        if (opt.get("override") or {}).get("eval_candidates", "fixed") != "fixed":
+            raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {self.eval_candidates}")
+        self.eval_candidates = SOURCE
+
+    def set_interactive_mode(self, mode: bool, shared: Any = False) -> None:
+        super().set_interactive_mode(mode, shared)
+        if self.opt.get("index") and self.eval_candidates == "fixed":
+            self.eval_candidates = SOURCE
+
+    def get_task_candidates_path(self) -> str:
+        """None is needed where there is an index: ParlAI would make a file of the task's."""
+        return "" if self.opt.get("index") else super().get_task_candidates_path()
+
+    def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
+        super().set_fixed_candidates(shared)
+        if not shared and self.eval_candidates == SOURCE:
+            ranker = self._library_ranker()
+            if self.opt.get("min_probability") is not None:
+                ranker.calibration = super()._calibration()
+            self._search = IndexSearch(self.opt, ranker)
+
+    def _calibration(self) -> Calibration | None:
+        return self._search.calibration if self._search else super()._calibration()
+
+    def reads_turns(self) -> bool:
+        return super().reads_turns() or bool(self.opt.get("index"))  # what was said, and what a cross-encoder reads
+
+    def eval_step(self, batch: Batch) -> Output | None:
+        if self.eval_candidates != SOURCE or batch.text_vec is None:
+            return super().eval_step(batch)
+        if self._search is None:
+            raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
+        self.model.eval()
+        with self.autocast():
+            contexts = self.ranker.encode_context(contexts_of(batch))
+        hits, costs = self._search.find(contexts, batch.turns)
+        for name, value in costs.items():
+            self.global_metrics.add(name, AverageMetric(value, len(hits)))
+        found = [distinct(some) for some in hits]
+        metrics = self._search.metrics(batch.labels, found, hits_at=self._hits_at) if batch.labels is not None else None
+        if self._confidence is not None:
+            least = self._confidence.least
+            likely = ([hit for hit in some if (hit.probability or 0) >= least] for some in hits)
+            found = [distinct(some) for some in likely]
+        return self._answer(found, batch, metrics)

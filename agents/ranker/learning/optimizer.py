@@ -8,8 +8,9 @@ from parlai.core.opt import Opt
 from torch import nn
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.optimizer import FUSED
+from polyencoder.training.optimizer import parameter_groups as matrices_and_others
 
-FUSED = ("adam", "adamw", "sgd")  # optimizers that torch has as one pass over all numbers of a parameter
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 
@@ -37,15 +38,14 @@ def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> lis
     decay = opt.get("weight_decay")
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in learning if single or p.dim() > 1], "weight_decay": decay},
-        {"params": [p for p in learning if not single and p.dim() <= 1], "weight_decay": 0.0},
-    ]
+    if single:
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "weight_decay": decay}]
+    else:
+        groups = matrices_and_others(model, weight_decay=decay)
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:
             group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)
     if opt["optimizer"] in FUSED and not single:
         for group in groups:
             group["fused"] = True
-    return [group for group in groups if group["params"]]
+    return groups

@@ -1,26 +1,42 @@
-"""From ParlAI's options to the parts of the library's `Trainer`: loss, objective, callbacks."""
+"""From ParlAI's options to the library's `Trainer` and its parts: objective, updates, callbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import parlai.utils.logging as logging
+from parlai.agents.ranker.learning.loop import LoopRun
+from parlai.agents.ranker.learning.updates import ParlaiUpdates, Report
 from parlai.core.opt import Opt
+from parlai.core.torch_ranker_agent import TorchRankerAgent
+from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
-from polyencoder.training.callbacks import Callback
-from polyencoder.training.callbacks.hard_negatives import MinedNegatives
-from polyencoder.training.callbacks.scaling import MeasuredScaling
+from polyencoder.training.callbacks import (
+    Callback,
+    LearningCurve,
+    MeasuredScaling,
+    MinedNegatives,
+    ProgressLine,
+    Record,
+)
 from polyencoder.training.config import SHARED_CANDIDATES
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.objective import HOPELESS, Loss, Ranking
+from polyencoder.training.progress import Goal
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
+from polyencoder.training.trainer import Trainer
 
-__all__ = ["callbacks", "check_options", "objective", "open_teacher"]
+__all__ = ["build_trainer", "check_options", "goal_of", "objective", "open_teacher"]
+
+NOT_SHOWN = ("override", "load_from_checkpoint")  # options with which ParlAI's scripts tell each other things
 
 
 def check_options(opt: Opt) -> None:
@@ -90,11 +106,58 @@ def objective(opt: Opt, model: RankerModel, text: TextEncoder, teacher: Teacher 
     )
 
 
-def callbacks(opt: Opt, ranker: Ranker, *, scaled: Callable[[float], None] | None) -> list[Callback]:
-    """What happens beside the steps; `scaled` is told an output scaling that is to be measured, if one is."""
-    parts: list[Callback] = []
+def build_trainer(
+    agent: TorchRankerAgent, teacher: Teacher | None, *, run: LoopRun, restored: Mapping[str, Any] | None
+) -> Trainer:
+    """The trainer that an agent holds, of a run that goes on where it was if there is something to restore."""
+    opt, model, text = agent.opt, agent.ranker, agent.dict.text
+    ranker = Ranker(model, text, device=next(model.parameters()).device)
+    minimised, updates = objective(opt, model, text, teacher), ParlaiUpdates(agent)
+    callbacks: list[Callback] = [Report(agent, minimised, updates)]
     if (wanted := hard_negatives(opt)) is not None:
-        parts.append(MinedNegatives(ranker, wanted, every=opt["hard_negatives_every"], index=ranker.index))
-    if scaled is not None:
-        parts.append(MeasuredScaling(scaled))
+        callbacks.append(MinedNegatives(ranker, wanted, every=opt["hard_negatives_every"], index=ranker.index))
+    if agent.scaling_is_to_be_measured:
+        callbacks.append(MeasuredScaling(agent.scaling_was_measured))
+    if run.is_in_loop and is_primary_worker():
+        callbacks += _watched(opt)
+    trainer = Trainer(ranker, callbacks=callbacks, objective=minimised, updates=updates)
+    trainer.goal = goal_of(opt, epoch=None)
+    if restored is not None:
+        trainer.load_run_state(_upgraded(restored))
+    if run.is_in_loop:
+        trainer.start()
+    return trainer
+
+
+def _watched(opt: Opt) -> list[Callback]:
+    """What the first process of ParlAI's loop shows and leaves behind: a progress line, a curve, a record."""
+    parts: list[Callback] = []
+    if ProgressLine.is_wanted():
+        parts.append(ProgressLine(handlers=[logging.logger.streamHandler]))
+    if path := opt.get("model_file"):
+        name = "/".join(Path(path).parts[-2:])
+        parts.append(LearningCurve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
+        parts.append(Record(f"{path}.run.json", {name: value for name, value in opt.items() if name not in NOT_SHOWN}))
     return parts
+
+
+def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
+    """When ParlAI's training loop ends, by the options; `epoch` is the number of examples in one, if it is known."""
+
+    def limit(name: str) -> Any:
+        return value if (value := opt.get(name) or -1) > 0 else None
+
+    epochs = limit("num_epochs")
+    examples = epochs * epoch if epochs and epoch else None
+    return Goal(examples, limit("max_train_steps"), limit("max_train_time"))
+
+
+def _upgraded(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of a run that an earlier version wrote, as it is now."""
+    if "callbacks" in state:
+        return state
+    callbacks = {}
+    if "curve" in state:
+        callbacks["curve"] = {"points": state["curve"], "every": 1, "batches": []}
+    progress = {"examples": state.get("examples", 0), "seconds": state.get("seconds", 0.0)}
+    return {"updates": state["accumulated"], "progress": progress, "stopped": None, "callbacks": callbacks}

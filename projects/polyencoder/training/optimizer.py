@@ -23,7 +23,7 @@ _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adadelta": torch.optim.Adadelta,
 }
-_FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
+FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
 _ADAMS = ("adam", "adamw", "adamax")
 
 
@@ -66,7 +66,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
         options |= {"rho": config.rho, "eps": config.eps}
     else:
         options |= {"momentum": config.momentum}
-    if config.name in _FUSED:
+    if config.name in FUSED:
         options["fused"] = True
     return _CLASSES[config.name](groups, **options)
 

@@ -31,9 +31,12 @@ from polyencoder.files import write_text
 from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.progress import ProgressLine
+from polyencoder.training.callbacks.record import Record
 from polyencoder.training.config import SHARED_CANDIDATES
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
@@ -49,7 +52,7 @@ __all__ = ["RunReport", "train_ranker"]
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINT = "training/checkpoint.pt"
+CHECKPOINT, RECORD, CURVE = "training/checkpoint.pt", "training/run.json", "training/curve.png"
 HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most so many pairs, and a tenth
 METRIC = "hits@1"
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
@@ -107,13 +110,14 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     checkpoints = Checkpoints(
         Path(settings.out) / CHECKPOINT, settings=_of_the_run(settings), every_seconds=settings.save_every_seconds
     )
+    record = [Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []
     callbacks: list[Callback] = [*_hard_negatives(settings, ranker), Evaluation(ranker, examples, every=every)]
     trainer = Trainer(
         ranker,
         config,
         train=[TrainingExample([p.context], p.response, p.candidates if inline else None) for p in train],
         sampler=sampler if inline else None,
-        callbacks=[*callbacks, best, Log(), checkpoints],
+        callbacks=[*callbacks, best, *_shown(settings, is_first=is_first), checkpoints, *record],
         objective=Ranking(
             ranker.model,
             ranker.text,
@@ -243,6 +247,17 @@ def _hard_negatives(settings: RunSettings, ranker: Ranker) -> list[Callback]:
     ranks = parse_ranks(settings.hard_negative_ranks)
     wanted = HardNegatives(settings.hard_negatives, *ranks, settings.hard_negative_margin)
     return [MinedNegatives(ranker, wanted, every=settings.hard_negatives_every, index=ranker.index)]
+
+
+def _shown(settings: RunSettings, *, is_first: bool) -> list[Callback]:
+    """What the first process shows: a line for whoever looks on, else one of the log now and then; and a curve."""
+    if not is_first:
+        return [Log(every_seconds=None)]
+    out = Path(settings.out)
+    curve = LearningCurve(out / CURVE, title=f"{out.name}: {settings.architecture} on {Path(settings.train).name}")
+    if not ProgressLine.is_wanted():
+        return [Log(), curve]
+    return [Log(every_seconds=None), ProgressLine(handlers=logging.getLogger("polyencoder").handlers), curve]
 
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Trainer:
         self.ranker, self.config, self.callbacks = ranker, config or TrainingConfig(), list(callbacks)
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
+        self.reader = _this_reader()
         self._loader = None if train is None else self._open(train, sampler)
         self.goal = self._goal()
         self.objective: Objective = objective or Ranking(
@@ -80,11 +81,12 @@ class Trainer:
         self.is_over = False
         """Whether the goal is reached, for all processes alike."""
         self._why: str | None = None
+        self._clock = time.monotonic()  # until when `progress.seconds` counts
 
     # ---- the step
 
     def step(self, batch: Batch | None) -> Outcome | None:
-        """Learn from a batch: score it, differentiate the loss, and change the weights.
+        """Learn from a batch: score it, differentiate the loss, change the weights, and count and tell what was done.
 
         Args:
             batch: on whichever device; None in a process that has none while others have, which it helps.
@@ -94,17 +96,30 @@ class Trainer:
         """
         self.model.train()
         self.updates.zero_grad()
+        examples = 0 if batch is None else len(batch)
         batch = None if batch is None else batch.to(self.device)
         for callback in self.callbacks:
             batch = callback.before_step(self, batch)
         with self.updates.autocast():
             outcome = self.objective(batch)
-        if outcome is None:
-            return None
-        self.updates.backward(outcome.loss)
-        self.updates.check_losses(outcome.losses)
-        self.updates.step()
+        if outcome is not None:
+            self.updates.backward(outcome.loss)
+            self.updates.check_losses(outcome.losses)
+            self.updates.step()
+        self._count(examples)
+        for callback in self.callbacks:
+            callback.after_step(self, outcome)
         return outcome
+
+    def _count(self, examples: int) -> None:
+        """Note that a batch is done, with so many examples in this process, and as many in each of the others."""
+        now = time.monotonic()
+        self.progress.seconds += now - self._clock
+        self._clock = now
+        self.progress.batches += 1
+        self.progress.examples += examples * self.reader.count
+        self.progress.updates = self.updates.count
+        self.is_over = self._is_over()
 
     # ---- the loop
 
@@ -120,32 +135,36 @@ class Trainer:
         self._why = None
         broadcast_weights(self.model)
         try:
-            for callback in self.callbacks:
-                callback.on_start(self)
-            rank = self._loader.reader.number
-            if rank > 0:  # weights and checkpoint are the first process's, dropout is each one's own
+            self.start()
+            if (rank := self.reader.number) > 0:  # weights are the first process's, dropout is each one's own
                 seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
             if self._why is None and not self.goal.is_reached(self.progress):
                 self._run(self._loader)
-                if isinstance(self.objective, Ranking):
-                    self.objective.check_has_learnt()
+                self.check_has_learnt()
         finally:
             self.model.eval()
-        for callback in self.callbacks:
-            callback.on_end(self)
+        self.end()
         return self.progress
 
+    def start(self) -> None:
+        """Before the first step, which `fit` says itself. A checkpoint may put the run where another one stopped."""
+        for callback in self.callbacks:
+            callback.on_start(self)
+        self._clock = time.monotonic()
+
+    def check_has_learnt(self) -> None:
+        """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
+        if isinstance(self.objective, Ranking):
+            self.objective.check_has_learnt()
+
+    def end(self) -> None:
+        """After the last step, which `fit` says itself."""
+        for callback in self.callbacks:
+            callback.on_end(self)
+
     def _run(self, loader: TrainingLoader) -> None:
-        before, start = self.progress.seconds, time.monotonic()
         for batch in prefetched(self._batches(loader)):
-            outcome = self.step(batch)
-            self.progress.batches += 1
-            self.progress.examples += len(batch) * loader.reader.count
-            self.progress.updates = self.updates.count
-            self.progress.seconds = before + time.monotonic() - start
-            self.is_over = self._is_over()
-            for callback in self.callbacks:
-                callback.after_step(self, outcome)
+            self.step(batch)
             if self._why is not None or self.is_over:
                 return
 
@@ -173,7 +192,7 @@ class Trainer:
         return self._why
 
     def evaluated(self, report: Mapping[str, float]) -> None:
-        """Tell all callbacks, and the schedule, of an evaluation's metrics."""
+        """Tell all callbacks, and the schedule, of an evaluation's metrics. A framework that evaluates calls it too."""
         if isinstance(self.updates, OptimizerUpdates) and "loss" in report:
             self.updates.schedule.validated(report["loss"])
         for callback in self.callbacks:
@@ -183,33 +202,37 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on, in tensors, numbers, texts and containers of them."""
-        assert isinstance(self.updates, OptimizerUpdates)
-        return {
-            "model": self.model.state_dict(),
-            "updates": self.updates.state_dict(),
-            "progress": self.progress.to_dict(),
-            "stopped": self._why,
-            "random": random_state(),
-            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
-        }
+        return {"model": self.model.state_dict(), "random": random_state(), **self.run_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` gave."""
-        assert isinstance(self.updates, OptimizerUpdates)
         self.model.load_state_dict(state["model"])
+        self.load_run_state(state)
+        restore_random_state(state["random"])
+
+    def run_state(self) -> dict[str, Any]:
+        """What `state_dict` has beside weights and chance, for a framework that keeps these itself."""
+        return {
+            "updates": self.updates.state_dict(),
+            "progress": self.progress.to_dict(),
+            "stopped": self._why,
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
+        }
+
+    def load_run_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `run_state` gave."""
         self.updates.load_state_dict(state["updates"])
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         for callback in self.callbacks:
             if callback.name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.name])
-        restore_random_state(state["random"])
 
     # ---- made of the configuration
 
     def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> TrainingLoader:
         seed_everything(self.config.seed)
         return TrainingLoader(
-            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=_this_reader()
+            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=self.reader
         )
 
     def _goal(self) -> Goal:
@@ -221,7 +244,7 @@ class Trainer:
         config = self.config
         freeze(self.model, fine_tuned=config.fine_tuned)
         optimizer = build_optimizer(self.model, config.optimizer)
-        batch = config.batch_size * (1 if self._loader is None else self._loader.reader.count)
+        batch = config.batch_size * self.reader.count
         total = self.goal.total_updates(batch=batch, accumulate=config.accumulate)
         return OptimizerUpdates(
             self.model,

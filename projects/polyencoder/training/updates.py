@@ -26,6 +26,11 @@ class Updates(Protocol):
         """The updates done so far."""
         ...
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        ...
+
     def autocast(self) -> torch.autocast:
         """The precision that a batch is scored in."""
         ...
@@ -44,6 +49,14 @@ class Updates(Protocol):
 
     def step(self) -> None:
         """Change the weights, if enough batches were collected."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on, in tensors, numbers and containers of them."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
         ...
 
 
@@ -83,6 +96,10 @@ class OptimizerUpdates:
         self._accumulate, self._clip = accumulate, clip
         self._collected = 0  # batches since the last update
         self._finite = FiniteUpdates(limit=max_nonfinite)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.schedule.learning_rate
 
     def autocast(self) -> torch.autocast:
         return self.precision.autocast()

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.progress import ProgressLine
+from polyencoder.training.callbacks.record import Record
 from polyencoder.training.callbacks.scaling import MeasuredScaling
 
-__all__ = ["Callback", "Checkpoints", "Evaluation", "KeepBest", "Log", "MeasuredScaling", "MinedNegatives", "Run"]
+__all__ = [
+    "Callback",
+    "Checkpoints",
+    "Evaluation",
+    "KeepBest",
+    "LearningCurve",
+    "Log",
+    "MeasuredScaling",
+    "MinedNegatives",
+    "ProgressLine",
+    "Record",
+    "Run",
+]

@@ -10,7 +10,6 @@ from polyencoder.evaluation import ranks
 from polyencoder.evaluation.names import main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
-from polyencoder.training.updates import OptimizerUpdates
 
 __all__ = ["Log"]
 
@@ -18,12 +17,15 @@ _log = logging.getLogger(__name__)
 
 
 class Log(Callback):
-    """Logs the averages of the batches since the last line, every so many seconds.
+    """Logs evaluations, and between them the averages of the batches since the last line.
 
     R@1 in training is that among the candidates of a batch, as the line says; it does not compare with evaluations.
+
+    Args:
+        every_seconds: between two lines of training; None for evaluations alone, beside a progress line.
     """
 
-    def __init__(self, *, every_seconds: float = 10.0) -> None:
+    def __init__(self, *, every_seconds: float | None = 10.0) -> None:
         self._every = every_seconds
         self._last, self._examples, self._loss, self._hits, self._candidates = time.monotonic(), 0, 0.0, 0, 0
 
@@ -33,11 +35,11 @@ class Log(Callback):
             self._loss += float(outcome.losses.sum())
             self._hits += int((ranks(outcome.scores, outcome.pool.labels) == 1).sum())
             self._candidates = outcome.scores.size(1)
-        if self._examples and time.monotonic() - self._last >= self._every:
+        if self._every is not None and self._examples and time.monotonic() - self._last >= self._every:
             self._say(run)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        if self._examples:
+        if self._every is not None and self._examples:
             self._say(run)
         measures = "  ".join(f"{name} {value:.3f}" for name, value in main_measures(report).items())
         _log.info("after %d updates: %s", run.updates.count, measures)
@@ -50,8 +52,7 @@ class Log(Callback):
         parts = [] if share is None else [f"{share:4.0%}"]
         parts += [f"loss {self._loss / self._examples:.4g}"]
         parts += [f"R@1 of the batch {self._hits / self._examples:.3f} (among {self._candidates})"]
-        if isinstance(run.updates, OptimizerUpdates):
-            parts += [f"lr {run.updates.schedule.learning_rate:.2g}"]
+        parts += [f"lr {run.updates.learning_rate:.2g}"]
         parts += [f"{rate:,.0f} examples/s"]
         if left is not None:
             parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]

@@ -127,7 +127,7 @@ def test_processes_leave_it_out_together(make_learner, in_processes):
         agent, learn = make_learner()
         before = state_of(agent)
         learn(NAN if rank == 1 else 1.0)
-        return same(state_of(agent), before), agent._finite._in_a_row
+        return same(state_of(agent), before), agent.trainer.updates._finite._in_a_row
 
     assert in_processes(run) == [(True, 1), (True, 1)]
 
@@ -154,7 +154,7 @@ def test_a_validation_without_numbers_is_never_the_best(metric, make_agent):
     agent = make_agent("biencoder", validation_metric=metric)
     with pytest.raises(TrainingError, match=f"{metric} is nan"):
         agent.receive_metrics({"accuracy": 1.0, metric: NAN})
-    assert not agent._is_best
+    assert not agent._run.is_best
 
 
 def test_a_model_of_nan_is_not_saved(make_agent, tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker.learning.step import LearningAgent
+from parlai.agents.ranker.agent import RankerAgent
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError, InputError
@@ -48,7 +48,7 @@ def nothing_is_learnt(monkeypatch):
     def fail(self, batch):
         raise AssertionError("training had begun")
 
-    monkeypatch.setattr(LearningAgent, "train_step", fail)
+    monkeypatch.setattr(RankerAgent, "train_step", fail)
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -113,11 +113,11 @@ def test_opening_draws_nothing(make_agent, monkeypatch):
     ],
 )
 def test_the_number_of_updates(options, updates, make_agent):
-    assert make_agent("biencoder", **options).planned_updates == updates
+    assert make_agent("biencoder", **options)._run.planned_updates == updates
 
 
 def test_several_processes_share_an_epoch(make_agent, in_processes):
-    results = in_processes(lambda rank: make_agent("biencoder", num_epochs=4.0, batchsize=8).planned_updates)
+    results = in_processes(lambda rank: make_agent("biencoder", num_epochs=4.0, batchsize=8)._run.planned_updates)
     assert results == [4 * EXAMPLES // 16] * 2
 
 

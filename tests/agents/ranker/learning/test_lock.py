@@ -72,7 +72,7 @@ def test_of_several_processes_the_first_has_it(make_agent, in_processes, tmp_pat
 
     def run(rank: int) -> bool:
         agent = make_agent("biencoder", model_file=path, load_from_checkpoint=True)
-        return agent._lock is not None
+        return agent._run._lock is not None
 
     assert in_processes(run) == [True, False]
     lock = TrainingLock.of(path)

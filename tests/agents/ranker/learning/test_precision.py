@@ -9,7 +9,7 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker import model_agent
-from parlai.agents.ranker.learning.step import LearningAgent
+from parlai.agents.ranker.learning.updates import Report
 
 from polyencoder.errors import ConfigError
 
@@ -27,13 +27,13 @@ def warnings(monkeypatch) -> list[str]:
 def losses(monkeypatch) -> list[float]:
     """The loss of each training step, from now on."""
     seen: list[float] = []
-    record = LearningAgent.record
+    after_step = Report.after_step
 
-    def spy(self, outcome):
+    def spy(self, run, outcome):
         seen.append(float(outcome.losses.mean()))
-        return record(self, outcome)
+        after_step(self, run, outcome)
 
-    monkeypatch.setattr(LearningAgent, "record", spy)
+    monkeypatch.setattr(Report, "after_step", spy)
     return seen
 
 

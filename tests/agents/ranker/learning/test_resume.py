@@ -17,10 +17,10 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker.learning.step import LearningAgent
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.checkpoint import read_states
+from polyencoder.training.trainer import Trainer
 
 KILLS = 20
 EPISODES, TURNS = 40, 3
@@ -58,15 +58,15 @@ def start(model: Path, data: Path, options: str) -> int:
     try:
         sys.stdout = sys.stderr = open(f"{model}.log", "a", buffering=1)  # noqa: SIM115, closed with the process
         logging.logger.streamHandler.setStream(sys.stdout)
-        train_step = LearningAgent.train_step
+        step = Trainer.step
 
         def recorded(self: Any, batch: Any) -> Any:
-            place = self._number_training_updates, self._number_grad_accum
+            place = self.updates.count, self.updates.state_dict()["batches"]
             with open(f"{model}.batches", "a") as file:
-                print(json.dumps([place, batch.text_vec.tolist(), batch.labels]), file=file)
-            return train_step(self, batch)
+                print(json.dumps([place, batch.contexts.ids.tolist(), batch.pool.texts]), file=file)
+            return step(self, batch)
 
-        LearningAgent.train_step = recorded
+        Trainer.step = recorded
         TrainModel.main(*f"{COMMAND} {options} -mf {model} --datapath {data}".split())
         os._exit(0)
     except BaseException:
@@ -108,8 +108,7 @@ def kill(child: int) -> None:
 def states(path: Path | str) -> dict[str, Any]:
     """What a checkpoint says of training: not its name, nor times, nor a warm-up that ParlAI has dropped."""
     found = read_states(path)
-    for name in ("seconds", "curve"):
-        del found["training"][name]
+    del found["training"]["progress"]["seconds"]
     return {name: value for name, value in found.items() if name not in ("checkpoint", "warmup_scheduler")}
 
 

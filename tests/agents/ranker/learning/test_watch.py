@@ -10,22 +10,16 @@ import re
 import struct
 import sys
 import termios
-from pathlib import Path
 
 import parlai.utils.logging as logging
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from parlai.agents.ranker.learning import progress as progress_module
-from parlai.agents.ranker.learning.curve import Curve
-from parlai.agents.ranker.learning.progress import ProgressLine, Rate, goal_of, line
-from parlai.agents.ranker.learning.record import write_record
+from parlai.agents.ranker.learning.parts import goal_of
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
-from PIL import Image
 
 from polyencoder.checkpoint import read_states
 from polyencoder.errors import ConfigError
+from polyencoder.training.callbacks import progress as progress_module
 from polyencoder.training.progress import Goal, Progress
 
 OPTIONS = {"model": "biencoder", "task": "selection:jsonl", "loglevel": "info", "dict_maxtokens": 300, "batchsize": 4}
@@ -34,7 +28,7 @@ OPTIONS |= {"eval_candidates": "batch", "log_every_n_steps": 2, "validation_ever
 OPTIONS |= {"validation_cutoff": 2.0}  # a lucky model that has all of the validation right would stop early
 
 
-# ---- the line
+# ---- the goal
 
 
 def test_goals_and_what_is_left():
@@ -55,93 +49,6 @@ def test_nothing_is_promised_of_what_is_not_known():
     assert endless.seconds_left(Progress(5, 5, 5, 5), rate=5) is None
     assert goal_of(Opt(num_epochs=3), epoch=None) == endless  # of a task that does not say how long an epoch is
     assert Goal(examples=10).seconds_left(Progress(), rate=0) is None
-    assert line(rate=0, report={}, seconds_left=None) == ""
-
-
-def test_the_line():
-    report = {"loss": 1.34219, "R@1": 0.4777, "learning rate": 5e-5}
-    expected = "1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left"
-    assert line(rate=1184.2, report=report, seconds_left=192) == expected
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 512)), min_size=2, max_size=20))
-def test_the_rate_leaves_out_pauses(batches):
-    rate, now = Rate(), 0.0
-    rate.add(now, 10_000)  # how long it took is not known
-    now += 1000
-    rate.pause()
-    rate.add(now, 10_000)
-    for seconds, examples in batches:
-        now += seconds
-        rate.add(now, examples)
-    seconds, examples = map(sum, zip(*batches, strict=True))
-    assert rate.value() == pytest.approx(examples / seconds)
-
-
-def test_the_line_gives_way_to_the_log(monkeypatch):
-    """A log line never stands behind the progress line, and nothing of it stays."""
-    screen = io.StringIO()
-    monkeypatch.setattr(progress_module, "EVERY", 0)
-    handler = logging.logger.streamHandler
-    old = handler.setStream(screen)
-    logging.logger.setLevel("INFO")
-    try:
-        shown = ProgressLine(screen)
-        shown.show("loss 2", share=0.5)
-        logging.info("a line of the log")
-        shown.show("loss 1", share=0.75)
-        shown.close()
-    finally:
-        handler.setStream(old)
-    assert " 50%|" in screen.getvalue()
-    before, _, after = screen.getvalue().partition(" INFO")
-    assert before.rpartition("\r")[0].rpartition("\r")[2].strip() == "", "cleared before the log line"
-    assert "loss 1" in after
-    assert after.rpartition("\r")[2].strip() == ""
-    assert shown._give_way not in logging.logger.filters
-
-
-# ---- the files
-
-
-def test_the_record_keeps_the_starts_of_a_resumed_run(tmp_path, monkeypatch):
-    path = str(tmp_path / "model.run.json")
-    monkeypatch.setattr(sys, "argv", ["parlai", "train_model", "-t", "my task"])
-    opt = Opt(seed=3, learningrate=1e-3, override={"a": 1}, odd={1, 2})
-    for updates in (0, 40, 90):
-        write_record(path, opt, updates=updates)
-    record = json.loads(Path(path).read_text())
-    assert [start["updates"] for start in record["starts"]] == [0, 40, 90]
-    assert record["starts"][0]["command"] == "parlai train_model -t 'my task'"
-    assert record["starts"][0]["versions"].keys() >= {"python", "torch", "transformers", "parlai", "parlai-polyencoder"}
-    assert record["seed"] == 3
-    assert record["options"]["learningrate"] == 1e-3
-    assert "override" not in record["options"]
-    write_record(path, opt, updates=0)  # another run with the same name
-    assert len(json.loads(Path(path).read_text())["starts"]) == 1
-
-
-def test_a_curve_is_a_picture(tmp_path):
-    curve = Curve()
-    assert not curve
-    for updates in range(0, 100, 10):
-        curve.add("training", updates, {"loss": 1 / (updates + 1), "R@1": None, "learning rate": 1e-3})
-    curve.add("validation", 50, {"loss": 0.5, "R@1": 0.1, "among": 20})
-    curve.draw(str(tmp_path / "model.png"), title="a run")
-    with Image.open(tmp_path / "model.png") as image:
-        assert image.format == "PNG"
-        assert min(image.size) > 500
-        assert len(image.getcolors(1_000_000)) > 10
-    assert Curve(json.loads(json.dumps(curve.points))).points == curve.points
-    assert [curve.label(kind) for kind in curve.points] == ["training", "validation, among 20 candidates"]
-
-
-def test_without_its_extra_a_curve_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[plot\]'"):
-        Curve().draw(str(tmp_path / "model.png"), title="a run")
-    assert not list(tmp_path.iterdir())
 
 
 # ---- a run
@@ -208,7 +115,7 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
     assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in found)
     assert any(line.startswith("new best R@1/3: ") for line in lines)
     model = tmp_path / "model"
-    points = read_states(model)["training"]["curve"]
+    points = read_states(model)["training"]["callbacks"]["curve"]["points"]
     assert {point["among"] for point in points["validation"]} == {3}
     assert {point["among"] for point in points["training"]} == {4}
     best = max(found, key=lambda line: float(re.search(r"R3@1 ([\d.]+)", line)[1]))

@@ -1,33 +1,59 @@
-"""`X.run.json`, beside the model: with what it was made, so that it can be made again."""
+"""With what a model was made, so that it can be made again: a JSON file beside it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import shlex
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from parlai.core.opt import Opt
 
 from polyencoder.files import write_text
+from polyencoder.training.callbacks.base import Callback, Run
+
+__all__ = ["Record", "write_record"]
 
 PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy")
-LEFT_OUT = ("override", "load_from_checkpoint")  # what ParlAI's scripts tell each other
+
+_log = logging.getLogger(__name__)
 
 
-def write_record(path: str, opt: Opt, *, updates: int) -> None:
-    """Write the options and, for this start of the run and those before it, the command and versions.
+class Record(Callback):
+    """Writes the record when a run begins or goes on; it stands behind `Checkpoints`, which say which of the two.
+
+    Args:
+        path: of the record.
+        options: of the run, among them its `seed`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        self.path, self._options = os.fspath(path), options
+
+    def on_start(self, run: Run) -> None:
+        try:
+            write_record(self.path, self._options, updates=run.updates.count)
+        except OSError as error:
+            _log.error("%s could not be written: %s", self.path, error.strerror)
+
+
+def write_record(path: str | os.PathLike[str], options: Mapping[str, Any], *, updates: int) -> None:
+    """Write the options of a run and, for this start of it and those before, the time, command, versions and machine.
 
     Args:
         path: of the record. If it is there, and of a run that is now resumed, its starts are kept.
-        opt: the agent's options.
+        options: of the run, among them its `seed`.
         updates: of the model, before this start; 0 for a new run.
+
+    Raises:
+        OSError: it could not be written.
     """
     start = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -38,12 +64,11 @@ def write_record(path: str, opt: Opt, *, updates: int) -> None:
         | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
     }
     earlier = _starts(path) if updates else []
-    options = {name: value for name, value in opt.items() if name not in LEFT_OUT}
-    record = {"format": 1, "seed": opt.get("seed"), "starts": [*earlier, start], "options": options}
+    record = {"format": 1, "seed": options.get("seed"), "starts": [*earlier, start], "options": dict(options)}
     write_text(path, json.dumps(record, indent=2, default=str) + "\n")
 
 
-def _starts(path: str) -> list[dict[str, Any]]:
+def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         return list(json.loads(Path(path).read_text(encoding="utf-8"))["starts"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import re
 
-from parlai.agents.ranker import demo
 from parlai.scripts.interactive import Interactive
+
+import demo
 
 SMALL = {"embedding_size": 16, "ffn_size": 16, "n_layers": 1, "n_heads": 2, "text_truncate": 32, "dict_maxtokens": 300}
 SMALL |= {"max_train_steps": 2, "validation_max_exs": 20, "short_final_eval": True, "loglevel": "error"}

@@ -1,0 +1,123 @@
+"""The learning curve of a run: loss, R@1 and learning rate over its updates, drawn when it is over."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from polyencoder.errors import ConfigError
+from polyencoder.evaluation import ranks
+from polyencoder.evaluation.names import main_measures, number_of_candidates
+from polyencoder.extras import require
+from polyencoder.files import replacing
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.objective import Outcome
+
+__all__ = ["LearningCurve"]
+
+CHOICES = ("loss", "R@1")  # numbers that say how well the right candidate was chosen, and depend on how many there were
+PANELS = (*CHOICES, "learning rate")
+SIZE, DPI = (7, 8), 120  # inches
+MOST_POINTS = 500  # of training: a longer run has them further apart
+
+Points = dict[str, list[dict[str, float]]]
+
+_log = logging.getLogger(__name__)
+
+
+class LearningCurve(Callback):
+    """Keeps points of training and of evaluations, `{"updates": n, "loss": ..., "R@1": ..., "among": candidates}`.
+
+    A point of training is the mean of the batches since the one before.
+
+    Args:
+        path: of the PNG that is written at the end.
+        title: above the curves.
+    """
+
+    name = "curve"
+
+    def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
+        self.path, self._title = os.fspath(path), title
+        self.points: Points = {"training": [], "validation": []}
+        self._every = 1  # updates between two points of training
+        self._batches: list[dict[str, float]] = []  # since the last one
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        updates = run.updates.count
+        if outcome is not None and len(outcome) and outcome.pool.labels is not None:
+            first = ranks(outcome.scores, outcome.pool.labels) == 1
+            self._batches.append(
+                {
+                    "loss": float(outcome.losses.mean()),
+                    "R@1": float(first.float().mean()),
+                    "learning rate": run.updates.learning_rate,
+                    "among": sum(outcome.pool.counts(len(outcome))) / len(outcome),
+                }
+            )
+        points = self.points["training"]
+        if self._batches and updates - (points[-1]["updates"] if points else 0) >= self._every:
+            points.append({"updates": updates, **_mean(self._batches)})
+            self._batches.clear()
+        if len(points) >= MOST_POINTS:
+            pairs = zip(points[::2], points[1::2], strict=True)
+            points[:] = [_mean(pair) | {"updates": pair[1]["updates"]} for pair in pairs]
+            self._every *= 2
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        values = {"loss": report.get("loss"), "R@1": report.get("hits@1")}
+        values["among"] = number_of_candidates(main_measures(report))
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        self.points["validation"].append({"updates": run.updates.count, **known})
+
+    def on_end(self, run: Run) -> None:
+        if not any(self.points.values()):
+            return
+        try:
+            self.draw()
+        except ConfigError as error:
+            _log.info("no curve is drawn: %s", error)
+        except OSError as error:
+            _log.error("%s could not be written: %s", self.path, error.strerror)
+
+    def draw(self) -> None:
+        """Write the PNG. Loss and R@1 are those of a choice among some number of candidates, and say so.
+
+        Raises:
+            ConfigError: the extra `plot` is not installed.
+        """
+        figure_module = require("matplotlib.figure", extra="plot")
+        figure = figure_module.Figure(figsize=SIZE, dpi=DPI, layout="constrained")  # no window, no global state
+        figure.suptitle(self._title)
+        for panel, axes in zip(PANELS, figure.subplots(len(PANELS), sharex=True), strict=True):
+            for kind, style in (("training", {}), ("validation", {"marker": "o"})):
+                points = [(point["updates"], point[panel]) for point in self.points[kind] if panel in point]
+                if points:
+                    axes.plot(*zip(*points, strict=True), label=self.label(kind), **style)
+            axes.set_ylabel(panel)
+            axes.grid(alpha=0.3)
+            if axes.lines and panel in CHOICES:
+                axes.legend()
+        axes.set_xlabel("updates")
+        with replacing(self.path) as temporary:
+            figure.savefig(temporary, format="png")
+
+    def label(self, kind: str) -> str:
+        """`training, among 64 candidates`: their mean number, where the points tell it."""
+        known = [point["among"] for point in self.points[kind] if "among" in point]
+        return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": self.points, "every": self._every, "batches": self._batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.points, self._every, self._batches = state["points"], state["every"], state["batches"]
+
+
+def _mean(points: Any) -> dict[str, float]:
+    """The mean of each number over the points that have it."""
+    names = dict.fromkeys(name for point in points for name in point)
+    known = {name: [point[name] for point in points if name in point] for name in names}
+    return {name: sum(values) / len(values) for name, values in known.items()}

@@ -1,0 +1,111 @@
+"""One line at the bottom of a terminal: how fast training is, how well it goes, how long it will take."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from tqdm import tqdm
+
+from polyencoder.evaluation import ranks
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.objective import Outcome
+
+__all__ = ["ProgressLine"]
+
+EVERY = 0.2  # seconds between two versions of the line
+RECENT = 200  # batches that its numbers are measured over
+BAR = 8  # characters
+
+
+class _Step(NamedTuple):
+    time: float
+    examples: int  # of all processes
+    losses: float  # their sum, in this process
+    hits: int
+    own: int  # examples of this process
+
+
+class ProgressLine(Callback):
+    """Examples a second, loss and R@1 of late, learning rate, and the time that is left, behind a bar.
+
+    It gives way to whatever is logged, and leaves nothing behind.
+
+    Args:
+        handlers: of the logs that are shown on the same terminal.
+        stream: the terminal; standard error by default.
+    """
+
+    def __init__(self, *, handlers: Sequence[logging.Handler] = (), stream: TextIO | None = None) -> None:
+        self._handlers, self._stream = handlers, stream or sys.stderr
+        self._steps: deque[_Step] = deque(maxlen=RECENT)
+        self._examples = 0
+        self._bar: tqdm[Any] | None = None
+        self._next = 0.0
+
+    @staticmethod
+    def is_wanted() -> bool:
+        """Whether somebody is looking: files and pipes get the log alone."""
+        return sys.stderr.isatty()
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        now, examples = time.monotonic(), run.progress.examples - self._examples
+        self._examples = run.progress.examples
+        losses, hits, own = 0.0, 0, 0
+        if outcome is not None and outcome.pool.labels is not None:
+            losses, own = float(outcome.losses.sum()), len(outcome)
+            hits = int((ranks(outcome.scores, outcome.pool.labels) == 1).sum())
+        self._steps.append(_Step(now, examples, losses, hits, own))
+        if now >= self._next:
+            self._next = now + EVERY
+            self._show(self.text(run), run.goal.share(run.progress))
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        self._steps.clear()  # time that is not spent on training does not count
+
+    def on_end(self, run: Run) -> None:
+        if self._bar is not None:
+            for handler in self._handlers:
+                handler.removeFilter(self._give_way)
+            self._bar.close()
+            self._bar = None
+
+    def rate(self) -> float:
+        """Examples a second, of late; 0 before it is known."""
+        if len(self._steps) < 2:
+            return 0.0
+        seconds = self._steps[-1].time - self._steps[0].time
+        return sum(step.examples for step in list(self._steps)[1:]) / max(seconds, 1e-9)
+
+    def text(self, run: Run) -> str:
+        """The line, of the numbers that are known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
+        rate, count = self.rate(), sum(step.own for step in self._steps)
+        parts = [f"{rate:,.0f} examples/s"] if rate else []
+        if count:
+            parts += [f"loss {sum(step.losses for step in self._steps) / count:.4g}"]
+            parts += [f"R@1 {sum(step.hits for step in self._steps) / count:.3f}"]
+        parts += [f"lr {run.updates.learning_rate:.2g}"]
+        if (left := run.goal.seconds_left(run.progress, rate=rate)) is not None:
+            parts += [f"{tqdm.format_interval(left)} left"]
+        return ", ".join(parts)
+
+    def _show(self, text: str, share: float | None) -> None:
+        if self._bar is None:
+            self._bar = tqdm(total=1.0, leave=False, dynamic_ncols=True, file=self._stream, bar_format="{desc}")
+            for handler in self._handlers:
+                handler.addFilter(self._give_way)
+        room = shutil.get_terminal_size().columns - 1
+        if share is not None:
+            self._bar.n, room = share, room - BAR - len("100%|| ")
+            self._bar.bar_format = f"{{percentage:3.0f}}%|{{bar:{BAR}}}| {{desc}}"
+        self._bar.set_description_str(text[: max(0, room)])
+
+    def _give_way(self, _: logging.LogRecord) -> bool:
+        if self._bar is not None:
+            self._bar.clear()
+        return True
