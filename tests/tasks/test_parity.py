@@ -1,11 +1,9 @@
-"""The same files through `polyencoder train` and `parlai train_model -t selection:jsonl`, with one seed: the same losses.
+"""The same files through `polyencoder train` and `parlai train_model -t selection:jsonl`, one seed: the same losses.
 
 So both loops take the same examples in the same order, draw the same candidates, and update the same weights alike.
 """
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from parlai.scripts.train_model import TrainModel
