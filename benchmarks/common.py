@@ -24,7 +24,9 @@ from typing import Any
 
 import torch
 
+from polyencoder.modeling import TwoTowers
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.protocol import TextRanker
 
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]
@@ -40,6 +42,13 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller cases")
     parser.add_argument("--threads", type=int, help="threads of torch (default: torch's choice)")
     return parser
+
+
+def two_towers(ranker: TextRanker) -> TwoTowers:
+    """The model of a bi- or poly-encoder."""
+    if not isinstance(ranker.model, TwoTowers):
+        raise SystemExit(f"this benchmark is for bi- and poly-encoders, not for {ranker.model.config.architecture}")
+    return ranker.model
 
 
 def use_threads(threads: int | None) -> None:

@@ -19,9 +19,8 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.common import interleaved_ms
+from benchmarks.common import interleaved_ms, two_towers
 from polyencoder.encoding import encode_candidates
-from polyencoder.index.meta import separable
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
@@ -33,7 +32,7 @@ POOLING = {"first": "cls", "mean": "mean", "max": "max"}  # our reductions that 
 
 def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[str, Any]]:
     """A row for ours and one for each way of sentence-transformers', with candidates per second."""
-    model = separable(ranker)
+    model = two_towers(ranker)
     with tempfile.TemporaryDirectory() as folder:
         theirs = _sentence_transformer(ranker, Path(folder))
 
@@ -72,7 +71,7 @@ def _sentence_transformer(ranker: Ranker, folder: Path) -> Any:
         raise SystemExit(
             f"this case compares with sentence-transformers ({error}): pip install sentence-transformers"
         ) from None
-    model, text = separable(ranker), ranker.text.config
+    model, text = two_towers(ranker), ranker.text.config
     model.candidate_tower.model.save_pretrained(folder)
     tokenizer = Tokenizer.from_str(ranker.text.tokenizer.to_str())
     tokenizer.post_processor = TemplateProcessing(

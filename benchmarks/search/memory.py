@@ -16,9 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
+from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
 from polyencoder.index import candidates_from, open_index
-from polyencoder.index.meta import separable
 from polyencoder.protocol import Context
 from polyencoder.ranker import Ranker
 
@@ -72,7 +71,7 @@ def _search(folder: Path) -> dict[str, Any]:
 
 def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:
     """The ranker with one layer in each tower, and the size of the candidate tower's others, in MB."""
-    model = copy.deepcopy(separable(ranker))
+    model = copy.deepcopy(two_towers(ranker))
     left_out = [p for layer in model.candidate_tower.layers()[1:] for p in layer.parameters()]
     for tower in {model.candidate_tower, model.context_tower}:
         layers = tower.layers()

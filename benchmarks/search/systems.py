@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.agents import make_agent, options, size
-from benchmarks.common import synchronize
+from benchmarks.common import synchronize, two_towers
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.index.meta import separable
 from polyencoder.modeling import build_model
 from polyencoder.modeling.backbone import Backbone, scratch_config
 from polyencoder.ranker import Ranker
@@ -132,7 +131,7 @@ def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
 
 def cross(ranker: Ranker, candidates: Sequence[str], *, bf16: bool) -> Answer:
     """A cross-encoder with our tower, which reads the context with each candidate."""
-    model = separable(_rounded(ranker) if bf16 else ranker)
+    model = two_towers(_rounded(ranker) if bf16 else ranker)
     text = replace(model.config.text, text_truncate=360, label_truncate=72)
     config = replace(model.config, architecture="cross", text=text)
     built = build_model(config, model.context_tower)
@@ -169,14 +168,14 @@ def _around(ranker: Ranker, **changes: Any) -> Ranker:
     """Another kind of ranker with the same tower, in its dtype; without changes the ranker itself."""
     if not changes:
         return ranker
-    model = separable(ranker)
+    model = two_towers(ranker)
     tower: Backbone = model.context_tower
     built = build_model(replace(model.config, share_encoders=True, **changes), tower)
     return Ranker(built.to(next(tower.parameters()).dtype), ranker.text, device=ranker.device)
 
 
 def _rounded(ranker: Ranker) -> Ranker:
-    copied = Ranker(copy.deepcopy(separable(ranker)), ranker.text, device=ranker.device)
+    copied = Ranker(copy.deepcopy(two_towers(ranker)), ranker.text, device=ranker.device)
     copied.model.bfloat16()
     return copied
 

@@ -12,7 +12,7 @@ from polyencoder.errors import ConfigError
 
 FORMAT_VERSION = 1
 
-Architecture = Literal["bi", "poly", "cross"]
+Architecture = Literal["bi", "poly", "cross", "convert"]
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt", "multihead"]
@@ -100,7 +100,8 @@ class TextConfig:
 class RankerConfig:
     """Everything that is needed to build a ranker around its weights.
 
-    `backbone` is the Hugging Face configuration of the encoder as a plain dictionary.
+    `backbone` is the Hugging Face configuration of the encoder as a plain dictionary; for "convert" that of
+    `polyencoder.modeling.convert.ConvertConfig`.
     Sources: reductions, Section 4.2 and Table 7 of Humeau et al. (ICLR 2020); context vectors, Section 4.4 and
     Appendix C; output scaling, ParlAI's `--output-scaling`.
     """

@@ -63,9 +63,8 @@ def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
     parts.append(
         repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
     )
-    parts += weight_parts(model.candidate_tower)
-    if model.candidate_mlp is not None:
-        parts += weight_parts(model.candidate_mlp)
+    for module in model.candidate_modules():
+        parts += weight_parts(module)
     return fingerprint(parts)
 
 

@@ -1,28 +1,31 @@
-"""The rankers: bi-encoder, poly-encoder, cross-encoder."""
+"""The rankers: bi-encoder, poly-encoder, cross-encoder, ConveRT."""
 
 from __future__ import annotations
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone, build_backbone, max_length
+from polyencoder.modeling.convert import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.freezing import FINE_TUNED, freeze
-from polyencoder.modeling.separable import BiEncoder, PolyEncoder, SeparableRanker
+from polyencoder.modeling.separable import BiEncoder, PolyEncoder, SeparableRanker, TwoTowers
 
 __all__ = [
     "FINE_TUNED",
     "BiEncoder",
+    "ConveRT",
     "CrossEncoder",
     "PolyEncoder",
     "RankerModel",
     "SeparableRanker",
+    "TwoTowers",
     "build_model",
     "freeze",
 ]
 
 RankerModel = SeparableRanker | CrossEncoder
 
-_MODELS: dict[str, type[SeparableRanker] | type[CrossEncoder]] = {
+_MODELS: dict[str, type[BiEncoder] | type[PolyEncoder] | type[CrossEncoder]] = {
     "bi": BiEncoder,
     "poly": PolyEncoder,
     "cross": CrossEncoder,
@@ -30,7 +33,12 @@ _MODELS: dict[str, type[SeparableRanker] | type[CrossEncoder]] = {
 
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
-    """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights."""
+    """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights.
+
+    A ConveRT has no backbone.
+    """
+    if config.architecture == "convert":
+        return ConveRT(config)
     longest = config.text.longest_context
     if config.architecture == "cross":
         longest += config.text.label_truncate

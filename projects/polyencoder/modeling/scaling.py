@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling import CrossEncoder, RankerModel, TwoTowers
 from polyencoder.text import TokenBatch
 
 __all__ = ["BERT_OUTPUT_STD", "measured_scaling", "output_std"]
@@ -35,8 +35,10 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
     """
     if isinstance(model, CrossEncoder):
         towers = [(model.tower, contexts), (model.tower, candidates)]
-    else:
+    elif isinstance(model, TwoTowers):
         towers = [(model.context_tower, contexts), (model.candidate_tower, candidates)]
+    else:
+        raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
     was_training = model.training
     model.eval()  # dropout would count as deviation
     outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in towers]

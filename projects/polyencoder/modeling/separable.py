@@ -1,4 +1,4 @@
-"""Rankers whose candidates are encoded without their context: the bi-encoder and the poly-encoder."""
+"""Rankers whose candidates are encoded without their context: what they share, the bi- and the poly-encoder."""
 
 from __future__ import annotations
 
@@ -17,35 +17,28 @@ from polyencoder.text.tokens import TokenBatch
 
 
 class SeparableRanker(nn.Module, ABC):
-    """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2).
+    """The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all in one call."""
 
-    The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all of them in one call.
-    """
-
-    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+    def __init__(self, config: RankerConfig) -> None:
         super().__init__()
         self.config = config
-        self.context_tower = backbone
-        self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
-        self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
 
     @property
-    def candidate_tower(self) -> Backbone:
-        return self.own_candidate_tower or self.context_tower
-
-    @property
+    @abstractmethod
     def dim(self) -> int:
         """The dimension of the vectors that `encode_candidates` gives."""
-        return self.context_tower.dim
 
     @abstractmethod
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of each context: [batch, codes, dim] with their mask."""
 
+    @abstractmethod
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
-        vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
-        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+
+    @abstractmethod
+    def candidate_modules(self) -> list[nn.Module]:
+        """The modules whose weights decide which vector a candidate has."""
 
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
         """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
@@ -59,6 +52,31 @@ class SeparableRanker(nn.Module, ABC):
         """
         vectors = self.encode_candidates(candidates)
         return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
+
+
+class TwoTowers(SeparableRanker):
+    """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2)."""
+
+    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+        super().__init__(config)
+        self.context_tower = backbone
+        self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
+        self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
+
+    @property
+    def candidate_tower(self) -> Backbone:
+        return self.own_candidate_tower or self.context_tower
+
+    @property
+    def dim(self) -> int:
+        return self.context_tower.dim
+
+    def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
+        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+
+    def candidate_modules(self) -> list[nn.Module]:
+        return [self.candidate_tower, *([] if self.candidate_mlp is None else [self.candidate_mlp])]
 
     def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
         config = self.config
@@ -75,7 +93,7 @@ def perceptron(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
-class BiEncoder(SeparableRanker):
+class BiEncoder(TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
@@ -83,7 +101,7 @@ class BiEncoder(SeparableRanker):
         return ContextEncoding(vectors.unsqueeze(1), None)
 
 
-class PolyEncoder(SeparableRanker):
+class PolyEncoder(TwoTowers):
     """The context as m vectors, over which each candidate attends before the dot product (Section 4.4)."""
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:

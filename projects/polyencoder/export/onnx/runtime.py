@@ -109,7 +109,7 @@ class _Exported(nn.Module):
 
 
 class OnnxSeparable(_Exported, SeparableRanker):
-    """A bi- or poly-encoder of two graphs."""
+    """A bi- or poly-encoder, or a ConveRT, of two graphs."""
 
     def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph) -> None:
         nn.Module.__init__(self)  # not SeparableRanker's: there are no towers to build
@@ -132,6 +132,10 @@ class OnnxSeparable(_Exported, SeparableRanker):
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
         return self._candidates(tokens)[0].to(self.place.device)
+
+    def candidate_modules(self) -> list[nn.Module]:
+        """None: the graphs say which weights they were made from (`candidate_fingerprint`)."""
+        return []
 
 
 class OnnxCrossEncoder(_Exported, CrossEncoder):

@@ -1,0 +1,8 @@
+"""ConveRT (Henderson et al., 2020): a small encoder of conversational text, shared by contexts and responses."""
+
+from __future__ import annotations
+
+from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.modeling.convert.model import ConveRT
+
+__all__ = ["ConveRT", "ConvertConfig"]

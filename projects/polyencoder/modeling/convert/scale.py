@@ -1,0 +1,34 @@
+"""The scale of cosines, which rises while a model learns."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["AnnealedScale"]
+
+
+class AnnealedScale(nn.Module):
+    """From 1 to the square root of the dimension, linearly over the first batches (Section 2.1): cosines to scores.
+
+    How many batches there were is a buffer: it is saved with the weights, goes on with a run that was killed, and
+    stays where it is when the model is fine-tuned.
+    """
+
+    batches: Tensor
+
+    def __init__(self, dim: int, *, over: int) -> None:
+        super().__init__()
+        self.highest, self.over = math.sqrt(dim), over
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self) -> Tensor:
+        """The scale as it is now: a number."""
+        done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
+        return 1 + (self.highest - 1) * done
+
+    def advance(self) -> None:
+        """After a batch."""
+        self.batches += 1

@@ -1,0 +1,147 @@
+"""Each part against a plain version of it: loops over texts, tokens and heads, without masks or fused products."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation
+from polyencoder.modeling.convert.feed_forward import FeedForward
+from polyencoder.modeling.convert.reduction import Reduction
+from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.scale import AnnealedScale
+from tests.polyencoder.modeling.convert.conftest import TINY
+
+LENGTHS = [1, 7, 3, 0, 5]
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows.of(torch.arange(7) < torch.tensor(LENGTHS)[:, None])
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    return torch.randn(sum(LENGTHS), 12)
+
+
+def config(**fields) -> ConvertConfig:
+    return ConvertConfig(**{**TINY, **fields})
+
+
+def test_rows(rows):
+    padded = torch.arange(5 * 7).view(5, 7)
+    taken = rows.take(padded)
+    assert taken.tolist() == [0, *range(7, 14), 14, 15, 16, *range(28, 33)]
+    assert rows.positions.tolist() == [0, *range(7), 0, 1, 2, *range(5)]
+    put = rows.put(taken[:, None].float()).squeeze(2)
+    assert torch.equal(put, padded.float() * rows.mask)
+
+
+def test_positions_repeat_when_both_tables_do():
+    part = Embeddings(config())
+    ids, positions = torch.full((40,), 7), torch.arange(40)
+    outputs = part(ids, positions)
+    for i in range(40):
+        total = part.words.weight[7] * math.sqrt(12) + part.positions[0][i % 5] + part.positions[1][i % 3]
+        torch.testing.assert_close(outputs[i], F.layer_norm(total, (12,), part.norm.weight, part.norm.bias, 1e-12))
+    torch.testing.assert_close(outputs[:15], outputs[15:30])
+    assert len({tuple(row.tolist()) for row in outputs[:15]}) == 15  # 5 and 3 have no common divisor
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 48])
+@torch.no_grad()
+def test_attention(inputs, rows, heads, bias, limit):
+    part = SelfAttention(config(attention_heads=heads, relative_bias=bias), limit=limit)
+    if bias:
+        part.bias.normal_()
+    found, start = part(inputs, rows), 0
+    queries, keys, values = part.queries_keys_values.weight.view(3, heads, 4, 12)
+    for length in LENGTHS:
+        text = inputs[start : start + length]
+        for i in range(length):
+            near = [j for j in range(length) if abs(i - j) <= limit]
+            heard = []
+            for head in range(heads):
+                scores = torch.tensor(
+                    [
+                        float(queries[head] @ text[i] @ (keys[head] @ text[j])) / math.sqrt(4)
+                        + (float(part.bias[j - i + limit]) if bias else 0)
+                        for j in near
+                    ]
+                )
+                weights = scores.softmax(0)
+                heard.append(sum(w * (values[head] @ text[j]) for w, j in zip(weights, near, strict=True)))
+            torch.testing.assert_close(found[start + i], part.output.weight @ torch.cat(heard), rtol=1e-4, atol=1e-5)
+        start += length
+
+
+@torch.no_grad()
+def test_block(inputs, rows):
+    part = Block(config(), limit=3)
+    part.attention.bias.normal_()
+    attended = F.layer_norm(inputs + part.attention(inputs, rows), (12,), eps=1e-12)
+    inner = part.inner.weight @ attended.t() + part.inner.bias[:, None]
+    outer = part.outer.weight @ (inner / (1 + torch.exp(-1.702 * inner))) + part.outer.bias[:, None]
+    torch.testing.assert_close(part(inputs, rows), F.layer_norm(attended + outer.t(), (12,), eps=1e-12))
+
+
+def test_the_activation_is_near_gelu():
+    values = torch.linspace(-6, 6, 1_000)
+    assert (activation(values, "gelu") - F.gelu(values)).abs().max() < 0.021
+    assert torch.equal(activation(values, "relu"), values.clamp(min=0))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@torch.no_grad()
+def test_the_fused_reduction_is_attention_then_a_sum(inputs, rows, heads):
+    part = Reduction(12, heads=heads, size=4)
+    found, start = part(inputs, rows), 0
+    queries, keys = part.queries_keys.weight.view(2, heads, 4, 12)
+    for place, length in enumerate(LENGTHS):
+        text = inputs[start : start + length]
+        parts = []
+        for head in range(heads):
+            weights = ((text @ queries[head].t()) @ (text @ keys[head].t()).t()).softmax(1)
+            parts.append((weights @ text).sum(0) / math.sqrt(max(1, length)))  # self-attended, then reduced
+        torch.testing.assert_close(found[place], torch.cat(parts), rtol=1e-4, atol=1e-5)
+        start += length
+    assert not found[LENGTHS.index(0)].any()
+
+
+@pytest.mark.parametrize("skips", [True, False])
+@torch.no_grad()
+def test_feed_forward(skips):
+    part = FeedForward(24, config(skips=skips))
+    skip = torch.nn.Linear(24, 10, bias=False) if skips else None
+    inputs = torch.randn(4, 24)
+    hidden = F.layer_norm(inputs, (24,), eps=1e-12)
+    for i, layer in enumerate(part.layers):
+        new = hidden @ layer.weight.t()
+        new = new * torch.sigmoid(1.702 * new)
+        hidden = F.layer_norm(new + hidden if skips and i > 0 else new, (16,), eps=1e-12)  # the first is 24 to 16
+    outputs = hidden @ part.output.weight.t() + (inputs @ skip.weight.t() if skips else 0)
+    outputs = F.layer_norm(outputs, (10,), eps=1e-12)
+    torch.testing.assert_close(part(inputs, skip), outputs / outputs.norm(dim=1, keepdim=True))
+    for layer in part.layers[1:]:
+        torch.testing.assert_close(layer.weight @ layer.weight.t(), torch.eye(16), rtol=0, atol=1e-5)  # orthogonal
+
+
+def test_the_scale_rises_to_the_root_of_the_dimension():
+    scale = AnnealedScale(512, over=4)
+    found = []
+    for _ in range(6):
+        found.append(scale().item())
+        scale.advance()
+    top = 512**0.5
+    assert found == pytest.approx([1, 1 + (top - 1) / 4, (1 + top) / 2, 1 + 3 * (top - 1) / 4, top, top])
+    again = AnnealedScale(512, over=4)
+    again.load_state_dict(scale.state_dict())
+    assert again().item() == pytest.approx(top)
+    assert AnnealedScale(512, over=0)().item() == pytest.approx(top)

@@ -1,0 +1,84 @@
+"""The oracle: PolyAI's published test modules, whose weights in our parts give their vectors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from polyencoder.modeling import ConveRT, build_model
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.convert.rows import Rows
+from polyencoder.text import TextEncoder
+from polyencoder.text.subwords import SubwordTokenizer
+
+STUB = ConvertConfig(
+    vocab_size=119,
+    hidden_size=3,
+    attention_limits=(),
+    positions=(11,),
+    reduction_heads=1,
+    reduction_size=3,
+    head_sizes=(2, 3),
+    output_size=5,
+    activation="relu",
+    scale_batches=0,
+)
+
+
+def load(model: ConveRT, weights: dict[str, list]) -> None:
+    """The graph's weights under our names; TensorFlow's matrices are [input, output]."""
+
+    def matrix(name: str) -> Tensor:
+        return torch.tensor(weights[name]).t()
+
+    def norm(module: torch.nn.LayerNorm, name: str) -> None:
+        module.weight.copy_(torch.tensor(weights[f"{name}/LayerNorm/gamma"]))
+        module.bias.copy_(torch.tensor(weights[f"{name}/LayerNorm/beta"]))
+
+    embeddings, reduction = model.encoder.embeddings, model.encoder.reduction
+    embeddings.words.weight.copy_(
+        torch.tensor(weights["embedding_matrices/subword_embeddings"])[:119]
+    )  # one is padding
+    embeddings.positions[0].copy_(torch.tensor(weights["embed_nl/positional_embeddings/0"]))
+    norm(embeddings.norm, "embed_nl/layer_norm_input")
+    head = "embed_nl/self_attention_head_1"
+    reduction.queries_keys.weight.copy_(torch.cat([matrix(f"{head}/query_weights"), matrix(f"{head}/keys_weights")]))
+    model.skip.weight.copy_(matrix("skip_connection/projection/weights"))
+    heads = {"encode_context_feature": model.context_head, "encode_nl_feature": model.response_head}
+    for name, module in heads.items():
+        norm(module.input_norm, f"{name}/layer_norm_input")
+        for i, (layer, layer_norm) in enumerate(zip(module.layers, module.norms, strict=True)):
+            layer.weight.copy_(matrix(f"{name}/layer_{i}/hidden_{i}/weights"))
+            norm(layer_norm, f"{name}/layer_{i}/layer_norm")
+        module.output.weight.copy_(matrix(f"{name}/final/weights"))
+        norm(module.output_norm, f"{name}/layer_norm")
+
+
+@pytest.fixture
+def text(stubs) -> TextEncoder:
+    tokenizer = SubwordTokenizer(stubs["vocabulary"], buckets=stubs["buckets"])
+    return TextEncoder(tokenizer, convert_text(text_truncate=100, label_truncate=100))
+
+
+@pytest.fixture(params=["single", "multi"])
+def module(request, stubs) -> dict:
+    return stubs[request.param]
+
+
+@torch.no_grad()
+def test_vectors_are_the_graphs(stubs, module, text):
+    model = build_model(convert_ranker(STUB, text.config)).eval()
+    load(model, module["weights"])
+    tokens = text.candidates(stubs["texts"])  # as contexts too: a line end is the end of a turn there
+
+    outputs = model.encoder.outputs(tokens, Rows.of(tokens.mask))
+    expected = torch.tensor([vector for text in module["sequence"] for vector in text])
+    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.encoder(tokens), torch.tensor(module["reduced"]), rtol=0, atol=1e-5)
+
+    scale = 5**0.5  # of a model that has learnt for long enough
+    vectors = model.encode_context(tokens).vectors.squeeze(1) / scale
+    torch.testing.assert_close(vectors, torch.tensor(module["context"]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.encode_candidates(tokens), torch.tensor(module["response"]), rtol=0, atol=1e-5)
