@@ -126,7 +126,7 @@ _FOLLOWED = """
     candidates gather_negatives fixed_candidates_path fixed_candidate_vecs add_label_to_fixed_cands
     encode_candidate_vecs encode_candidate_vecs_batchsize ignore_bad_candidates repeat_blocking_heuristic
     cap_num_predictions rank_top_k inference topk return_cand_scores hits_at min_probability no_answer interactive_mode
-    index index_top_k index_effort index_list_length rerank rerank_k
+    index index_top_k index_effort index_list_length index_dtype rerank rerank_k
 
     gpu no_cuda fp16 fp16_impl bf16 compile data_parallel
 

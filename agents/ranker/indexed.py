@@ -30,12 +30,14 @@ class IndexSearch:
 
     def __init__(self, opt: Opt, ranker: Ranker) -> None:
         index = open_index(opt["index"], ranker)
-        index.tune(effort=opt.get("index_effort"), list_length=opt.get("index_list_length"))
         rerank = opt.get("rerank")
         self._searcher = Searcher(
             ranker,
             index,
             top_k=min(opt["index_top_k"], len(index)) or None,
+            effort=opt.get("index_effort"),
+            list_length=opt.get("index_list_length"),
+            dtype=opt.get("index_dtype") or "float32",
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
             rerank_k=opt["rerank_k"],
             keep_turns=not opt["repeat_blocking_heuristic"],
@@ -67,7 +69,7 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: orders what a search finds, so it needs --index")
-        for name in ("index_effort", "index_list_length"):
+        for name in ("index_effort", "index_list_length", "index_dtype"):
             if opt.get(name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
         return

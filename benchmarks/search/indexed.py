@@ -24,11 +24,10 @@ from benchmarks.common import interleaved_ms
 from benchmarks.search.vectors import size_mb, store
 from polyencoder.extras import require
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.exact import scan
 from polyencoder.index.faiss_file import build_faiss
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.search import RunningTopK
+from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring.topk import RunningTopK
 
 __all__ = ["KINDS", "RECALL_WANTED", "fastest", "measure"]
 
@@ -56,7 +55,7 @@ def measure(
     """
     every = torch.arange(len(vectors))
     small = store(folder, (vectors.take(rows) for rows in every.split(CHUNK)), dtype="int8")
-    truth = scan(contexts, vectors, top_k=TOP_K).indices
+    truth = search(contexts, vectors, k=TOP_K).indices
     few = contexts.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
     rows = [about | row for row in _exact_rows(few, truth[:scanned], vectors, small, repeats=repeats)]
@@ -86,9 +85,9 @@ def _exact_rows(
 ) -> Iterator[dict[str, Any]]:
     """Of all that looks at every vector."""
     ways = {
-        "scan": lambda context: scan(context, vectors, top_k=TOP_K).indices,
-        "scan_bf16": lambda context: scan(context, vectors, top_k=TOP_K, compute_dtype=torch.bfloat16).indices,
-        "scan_int8": lambda context: scan(context, small, top_k=TOP_K).indices,
+        "scan": lambda context: search(context, vectors, k=TOP_K).indices,
+        "scan_bf16": lambda context: search(context, vectors, k=TOP_K, compute_dtype=torch.bfloat16).indices,
+        "scan_int8": lambda context: search(context, small, k=TOP_K).indices,
     }
     ones = [contexts.select(i) for i in range(min(2, contexts.batch_size))]
     times = interleaved_ms({name: partial(_each, way, ones) for name, way in ways.items()}, repeats=repeats)
@@ -110,7 +109,7 @@ def _faiss_rows(
     ones = [contexts.select(i) for i in range(min(TIMED, contexts.batch_size))]
 
     def scan_one() -> object:
-        return scan(ones[0], searcher.vectors, top_k=TOP_K)
+        return search(ones[0], searcher.vectors, k=TOP_K)
 
     for length, effort in TRIED[searcher.meta.kind]:
 
@@ -174,9 +173,10 @@ def _largest_logit(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
     for first, chunk in vectors.chunks(CHUNK):
         rows = torch.arange(first, first + len(chunk))
         best.add(torch.stack([(chunk @ codes.t()).amax(dim=1) for codes in contexts.vectors]), rows)
+    assert best.best is not None
     return best.best.indices
 
 
 def _logit_sum(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
     """The ten rows [batch, 10] with the highest sum of inner products, which is that with the sum of the codes."""
-    return scan(ContextEncoding(contexts.vectors.sum(dim=1, keepdim=True)), vectors, top_k=TOP_K).indices
+    return search(ContextEncoding(contexts.vectors.sum(dim=1, keepdim=True)), vectors, k=TOP_K).indices

@@ -31,10 +31,11 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.export.hub import push
 from polyencoder.importing import import_parlai, is_parlai_model
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index
+from polyencoder.index.base import Candidate, Hit, Index
 from polyencoder.index.build import SHARD_SIZE
 from polyencoder.index.make import make_index
 from polyencoder.index.open import open_index
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
@@ -256,14 +257,13 @@ class Ranker(Scorer):
         self,
         context: Context,
         index: Index | str | os.PathLike[str],
+        options: SearchOptions | None = None,
         *,
-        top_k: int | None = None,
-        filter: Filter | None = None,
-        exactness: Found | None = None,
         rerank: Ranker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
+        **changes: Any,
     ) -> list[Hit]:
         """The best candidates of an index for a context, best first.
 
@@ -271,10 +271,8 @@ class Ranker(Scorer):
             context: its turns, oldest first, or a single text.
             index: what `index` gave, or where one is. Opening it checks that this model made it, which takes up to a
                 second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
-            top_k: how many, or all if there are fewer; None for 10.
-            filter: metadata fields and the value that each must have; a list of values stands for any of them.
-            exactness: what each result must be at least, "exact", "certified" or "approximate"; None for the fastest
-                way that the index has. `Hit.found` says which it was.
+            options: how to search; or their fields by name, as in `top_k=5, exactness="certified"`: `top_k`, `filter`,
+                `exactness`, `effort`, `list_length`, `tolerance` and `dtype` (see `polyencoder.index.SearchOptions`).
             rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them.
             rerank_k: at least so many are searched for, if there are so many.
             min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
@@ -283,35 +281,33 @@ class Ranker(Scorer):
                 are left out: an index of what people say has the question, too, and nothing is more like it.
 
         Raises:
-            InputError: the context is empty, `top_k` is below 1, or `rerank` is no
-                cross-encoder.
+            InputError: the context is empty, `top_k` is below 1, or `rerank` is no cross-encoder.
             CheckpointError: there is no index, it is damaged, or another model made it.
-            ConfigError: `min_probability` is asked of a model that is not calibrated.
+            ConfigError: `min_probability` is asked of a model that is not calibrated, or the index has no use for an
+                option, such as `effort` where there is no FAISS index.
         """
         return self.search_many(
             [context],
             index,
-            top_k=top_k,
-            filter=filter,
-            exactness=exactness,
+            options,
             rerank=rerank,
             rerank_k=rerank_k,
             min_probability=min_probability,
             keep_turns=keep_turns,
+            **changes,
         )[0]
 
     def search_many(
         self,
         contexts: Sequence[Context],
         index: Index | str | os.PathLike[str],
+        options: SearchOptions | None = None,
         *,
-        top_k: int | None = None,
-        filter: Filter | None = None,
-        exactness: Found | None = None,
         rerank: Ranker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
+        **changes: Any,
     ) -> list[list[Hit]]:
         """`search` for many contexts at once, which takes less time than one after the other."""
         if isinstance(contexts, str):
@@ -319,13 +315,12 @@ class Ranker(Scorer):
         searcher = Searcher(
             self,
             index if isinstance(index, Index) else open_index(index, self),
-            top_k=top_k,
-            filter=filter,
-            exactness=exactness,
+            options,
             reranker=rerank,
             rerank_k=rerank_k,
             min_probability=min_probability,
             keep_turns=keep_turns,
+            **changes,
         )
         return searcher(contexts)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from parlai.agents.ranker.indexed import distinct, place_of
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.scripts.display_model import DisplayModel
@@ -122,6 +124,22 @@ def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_fil
     assert {report[name] - scored[name] for name in ("R8@1", "R8@2")} == {0}
 
 
+def test_a_scan_in_bf16(trained, index_of, evaluate, monkeypatch):
+    """Of eight candidates all are scored again: the report is the same, and the scan was another."""
+    path, _ = trained("polyencoder")
+    module = import_module("polyencoder.scoring.search")  # whose name is also that of the function
+    dtypes, scan = set(), module.scan
+
+    def noted(contexts, *args, **settings):
+        dtypes.add(contexts.vectors.dtype)
+        return scan(contexts, *args, **settings)
+
+    monkeypatch.setattr(module, "scan", noted)
+    whole, low = (evaluate(path, index=index_of("polyencoder"), index_dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert dtypes == {torch.float32, torch.bfloat16}
+    assert {name: low[name] for name in ("R8@1", "mrr@8")} == {name: whole[name] for name in ("R8@1", "mrr@8")}
+
+
 def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
     path, _ = trained("polyencoder")
     report = evaluate(path, index=index_of("polyencoder"), index_top_k=2, hits_at="1,2,5")
@@ -184,6 +202,7 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     [
         ({"rerank": "model"}, "--rerank model: orders what a search finds, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: says how to search, so it needs --index"),
+        ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: says how to search, so it needs --index"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from polyencoder.index.base import Candidate, Filter, Hit, Index
+from polyencoder.index.base import Candidate, Hit, Index
 from polyencoder.index.build import build_index
 from polyencoder.index.candidates import candidates_from
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
+from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "FolderIndex",
     "Hit",
     "Index",
+    "SearchOptions",
     "Searcher",
     "build_index",
     "candidates_from",

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from polyencoder.checks import checked_count, unencodable
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
+from polyencoder.index.options import Filter, Found, SearchOptions, changed
 from polyencoder.scoring import ContextEncoding
-
-Found = Literal["exact", "certified", "approximate"]
-"""How a result was found: by scoring everything, by a list that is proven to hold the best, or by one that may not."""
-
-Filter = Mapping[str, Any]
-"""Metadata fields and the value that each must have; a list of values stands for any of them."""
 
 
 class Candidate(NamedTuple):
@@ -45,36 +38,6 @@ class Hit(NamedTuple):
     """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
 
 
-def checked_top_k(top_k: int, *, available: int) -> int:
-    """How many candidates a search gives: `top_k`, or all if there are fewer. InputError if it is no count."""
-    return min(checked_count("top_k", top_k), available)
-
-
-def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """The values that each field of the metadata may have.
-
-    Raises:
-        InputError: it is no such filter, or wants what no metadata can be: JSON has neither nan nor infinity.
-    """
-    if not isinstance(filter, (Mapping, type(None))):
-        raise InputError(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
-    wanted: dict[str, list[Any]] = {}
-    for key, options in (filter or {}).items():
-        wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
-        for option in wanted[key]:
-            if (
-                not isinstance(key, str)
-                or not isinstance(option, (str, int, float, type(None)))
-                or (isinstance(option, float) and not math.isfinite(option))
-                or any(unencodable(text) for text in (key, option) if isinstance(text, str))
-            ):
-                raise InputError(
-                    f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
-                    "number, true, false, null or a list of those"
-                )
-    return wanted
-
-
 def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
     """Raise InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
     if contexts.dim != dim:
@@ -87,43 +50,38 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
         raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
 
 
-def check_exactness(exactness: Found | None) -> None:
-    """Raise ConfigError for what is neither None nor one of `Found`."""
-    if exactness is not None and exactness not in get_args(Found):
-        raise ConfigError(f"exactness is {exactness!r}; it must be one of {', '.join(get_args(Found))}")
-
-
 class Index(ABC):
     """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
 
-    @abstractmethod
     def search(
-        self, contexts: ContextEncoding, *, top_k: int, filter: Filter | None = None, exactness: Found | None = None
+        self, contexts: ContextEncoding, options: SearchOptions | None = None, **changes: Any
     ) -> list[list[Hit]]:
-        """The best `top_k` candidates of each context, best first; fewer where the filter lets fewer through.
+        """The best candidates of each context, best first; fewer where the filter lets fewer through.
 
-        `exactness` is what every result must be at least; None for the fastest way that the index has.
+        All scores are exact; what can be missing is a candidate. Of each hit, `found` says how it was found.
 
-        Raises:
-            ConfigError: there is no such exactness.
-            InputError: `top_k` is below 1, or the contexts do not fit.
-        """
-
-    @abstractmethod
-    def tune(
-        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
-    ) -> None:
-        """Say how searches that do not score everything look for the best, from now on; None for the index's choice.
+        >>> index.search(contexts, top_k=5, exactness="certified")
 
         Args:
-            list_length: how many candidates each code of a context, or group of codes, proposes.
-            effort: how hard FAISS looks for these: `ef_search` of an hnsw index, `nprobe` of an ivf one.
-            tolerance: how far codes of one group may be from each other, as a share of their length; see `groups`.
+            contexts: the encoded contexts, any number of them.
+            options: how to search; None for `SearchOptions()`.
+            changes: fields of `SearchOptions`, in place of those of `options`.
 
         Raises:
-            ConfigError: this index has no use for one of them.
-            InputError: one of them is too small.
+            ConfigError: there is no such option, or this index has no use for one.
+            InputError: an option is too small, or the contexts do not fit.
         """
+        options = changed(options, changes)
+        self.check(options)
+        return self._search(contexts, options)
+
+    @abstractmethod
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        """`search` with options that were checked."""
+
+    @abstractmethod
+    def check(self, options: SearchOptions) -> None:
+        """Raise ConfigError for an option that this index has no use for."""
 
     @abstractmethod
     def changing(self) -> AbstractContextManager[None]:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.base import Candidate, Filter, checked_filter
+from polyencoder.index.base import Candidate
+from polyencoder.index.options import Filter, checked_filter
 
 CATALOGUE = "catalogue.sqlite"
 

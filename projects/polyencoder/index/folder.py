@@ -11,15 +11,16 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_contexts, check_exactness, checked_top_k
+from polyencoder.index.approximate import scan_vectors
+from polyencoder.index.base import Candidate, Hit, Index, check_contexts
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.change import OF_AN_INDEX, Change, explained, lock
-from polyencoder.index.exact import scan
 from polyencoder.index.meta import META, Fingerprints, IndexMeta
+from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.state import State, newest
 from polyencoder.index.vectors import Vectors
 from polyencoder.protocol import TextRanker
@@ -40,7 +41,6 @@ class FolderIndex(Index):
         self._fingerprints = fingerprints
         self._ranker = ranker
         self._state = newest(folder, fingerprints)
-        self._lists: dict[str, Any] = {}
         self._mutex = threading.RLock()
         self._change: Change | None = None
 
@@ -97,54 +97,35 @@ class FolderIndex(Index):
 
     # Searching
 
-    def search(
-        self, contexts: ContextEncoding, *, top_k: int, filter: Filter | None = None, exactness: Found | None = None
-    ) -> list[list[Hit]]:
-        """As in `Index.search`: with the FAISS index if the folder has one, else by scoring everything."""
-        check_exactness(exactness)
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        """With the FAISS index if the folder has one, else by scoring everything."""
         check_contexts(contexts, dim=self.vectors.dim)
         while True:
             state = self.state
             try:
-                return self._search(state, contexts, top_k=top_k, filter=filter, exactness=exactness)
+                return self._of_state(state, contexts, options)
             except CheckpointError:  # its FAISS index may be gone, opened as it is when first needed
                 if state is self.state:
                     raise
 
-    def _search(
-        self, state: State, contexts: ContextEncoding, *, top_k: int, filter: Filter | None, exactness: Found | None
-    ) -> list[list[Hit]]:
-        top_k = checked_top_k(top_k, available=len(state.catalogue))
-        if top_k == 0:
-            return [[] for _ in range(contexts.batch_size)]
-        allowed = state.allowed_rows(filter)
-        if exactness == "exact" or state.meta.faiss is None:
-            scores, rows = scan(contexts, state.vectors, top_k=top_k, allowed=allowed, attention=self.attention)
-            return state.hits(scores, rows, top_k=top_k, found=["exact"] * len(rows), filter=filter)
-        scores, rows, found = state.faiss.search(
-            contexts,
-            top_k=top_k,
-            allowed=allowed,
-            attention=self.attention,
-            exactness=exactness or "approximate",
-            **self._lists,
-        )
-        return state.hits(scores, rows, top_k=top_k, found=found, filter=filter)
+    def _of_state(self, state: State, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        options = replace(options, top_k=max(1, options.k(len(state.catalogue))))
+        allowed = state.allowed_rows(options.filter)
+        if options.exactness == "exact" or state.meta.faiss is None:
+            found = scan_vectors(contexts, state.vectors, options, allowed=allowed, attention=self.attention)
+        else:
+            found = state.faiss.search(contexts, options, allowed=allowed, attention=self.attention)
+        return state.hits(*found, options)
 
-    def tune(
-        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
-    ) -> None:
-        """As in `Index.tune`; ConfigError where there is no FAISS index."""
-        settings: dict[str, Any] = {"list_length": list_length, "effort": effort, "tolerance": tolerance}
-        given = {name: value for name, value in settings.items() if value is not None}
-        if given and self.meta.faiss is None:
+    def check(self, options: SearchOptions) -> None:
+        """As in `Index.check`: what is told about lists needs a FAISS index."""
+        if options.of_lists and self.meta.faiss is None:
             raise ConfigError(
-                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
-                "build one by `polyencoder update --faiss auto`"
+                f"{self.folder}: {', '.join(options.of_lists)} given, but it has no FAISS index that this would be of "
+                "use to; build one by `polyencoder update --faiss auto`"
             )
-        if given:
-            self.state.faiss.check(**given)
-        self._lists = given
+        if options.effort is not None:
+            self.state.faiss.check(options)
 
     # Changing
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import InputError
-from polyencoder.index.base import Filter, Found, Hit, Index, check_exactness, checked_filter, checked_top_k
+from polyencoder.index.base import Hit, Index
+from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import check_reranker, rerank
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
 
-__all__ = ["TOP_K", "Searcher"]
-
-TOP_K = 10
+__all__ = ["Searcher"]
 
 
 class Searcher:
     """Answers contexts from an index, with the same settings each time.
 
     Attributes:
+        options: how the index is searched.
         seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
         contexts: how many were answered.
         left_out: how many better candidates than those that were given were turns of their contexts.
@@ -34,32 +35,31 @@ class Searcher:
         self,
         ranker: CalibratedRanker,
         index: Index,
+        options: SearchOptions | None = None,
         *,
-        top_k: int | None = None,
-        filter: Filter | None = None,
-        exactness: Found | None = None,
         reranker: CalibratedRanker | None = None,
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
+        **changes: Any,
     ) -> None:
-        """See `Ranker.search` for the settings and errors."""
+        """See `Ranker.search` for the settings and errors; `changes` are fields of the options."""
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
-        check_exactness(exactness)
-        for key, options in checked_filter(filter).items():
-            if None not in options and not index.has_field(key):
+        options = changed(options, changes)
+        index.check(options)
+        for key, values in checked_filter(options.filter).items():
+            if None not in values and not index.has_field(key):
                 raise InputError(f"cannot filter by {key!r}: no candidate of the index has it among its metadata")
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index
         self.reranker = reranker
-        self.top_k = checked_top_k(TOP_K if top_k is None else top_k, available=len(index))
+        self.options = options
+        self.top_k = options.k(len(index))
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
         self.contexts = self.left_out = 0
         self._ranker = ranker
-        self._filter = filter
-        self._exactness = exactness
         self._rerank_k = rerank_k
         self._keep_turns = keep_turns
         self.calibration = ranker.calibration if reranker is None else reranker.calibration
@@ -70,7 +70,7 @@ class Searcher:
     def among(self) -> int:
         """How many candidates the filter lets through, counted when first asked."""
         if self._among is None:
-            self._among = self.index.count(self._filter)
+            self._among = self.index.count(self.options.filter)
         return self._among
 
     def __call__(self, contexts: Sequence[Context]) -> list[list[Hit]]:
@@ -106,7 +106,7 @@ class Searcher:
         said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
         asked = wanted + max(map(len, said), default=0)
         while True:
-            found = self.index.search(encoded, top_k=asked, filter=self._filter, exactness=self._exactness)
+            found = self.index.search(encoded, self.options, top_k=asked)
             kept = [
                 [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
             ]

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.base import Filter, Found, Hit
+from polyencoder.index.base import Hit
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.meta import META, Fingerprints, IndexMeta
+from polyencoder.index.options import Filter, Found, SearchOptions
 from polyencoder.index.vectors import Vectors
 
 __all__ = ["State", "newest"]
@@ -73,22 +74,20 @@ class State:
         allowed[dead] = False
         return allowed
 
-    def hits(
-        self, scores: Tensor, rows: Tensor, *, top_k: int, found: Sequence[Found], filter: Filter | None = None
-    ) -> list[list[Hit]]:
+    def hits(self, scores: Tensor, rows: Tensor, found: Sequence[Found], options: SearchOptions) -> list[list[Hit]]:
         """What stands in the rows [batch, k] with these scores, found [batch] so.
 
         Entries that share a row come one after the other.
         """
         wanted = set(rows.flatten().tolist())
         texts = self.catalogue.text_of(wanted)
-        entries = self.catalogue.entries_of(wanted, filter=filter)
+        entries = self.catalogue.entries_of(wanted, filter=options.filter)
         return [
             [
                 Hit(id_, texts[row], score, metadata, how)
                 for row, score in zip(row_list, score_list, strict=True)
                 for id_, metadata in entries[row]
-            ][:top_k]
+            ][: options.top_k]
             for row_list, score_list, how in zip(rows.tolist(), scores.tolist(), found, strict=True)
         ]
 

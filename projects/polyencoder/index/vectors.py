@@ -47,6 +47,7 @@ class Vectors:
         self.dim = dim
         self.dtype = _TORCH[dtype]
         """In which the vectors are stored."""
+        self.device = torch.device("cpu")
         self._files = files
         self._scales = scales
         self._starts = torch.tensor([0, *(len(file) for file in files)]).cumsum(0)  # of each file, and the end

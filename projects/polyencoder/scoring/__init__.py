@@ -6,6 +6,7 @@ from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import ATTENTION_TYPES, score
 from polyencoder.scoring.keys import Keys
 from polyencoder.scoring.order import best
-from polyencoder.scoring.search import TopK, search
+from polyencoder.scoring.search import search
+from polyencoder.scoring.topk import TopK
 
 __all__ = ["ATTENTION_TYPES", "ContextEncoding", "Keys", "TopK", "best", "score", "search"]

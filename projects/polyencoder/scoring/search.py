@@ -5,9 +5,6 @@ Memory is O(chunk x codes + k), whatever the number of candidates, which may be 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -15,28 +12,27 @@ from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_chunk
+from polyencoder.scoring.rows import Chunks, Rows, TensorRows
+from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
+
+__all__ = ["scan", "search"]
 
 # A scan in low precision keeps this many times k candidates, and at least so many, to be scored again: the rounding of
 # a bf16 logit (1 part in 256) moves a candidate by a few places, seldom by more.
 _SPARE_FACTOR = 4
-_SPARE_LEAST = 32
+_SPARE_LEAST = 256
 
-
-class TopK(NamedTuple):
-    """The best candidates of each context, best first."""
-
-    scores: Tensor
-    """[batch, k], fp32 or float64."""
-    indices: Tensor
-    """int64 [batch, k], rows of the candidates."""
+# Of a chunk that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
+_FEW = 0.5
 
 
 @torch.no_grad()
 def search(
     context: ContextEncoding,
-    candidates: Tensor,
+    candidates: Tensor | Rows,
     *,
     k: int,
+    allowed: Tensor | None = None,
     attention: str = "basic",
     compute_dtype: torch.dtype | None = None,
     max_elements: int | None = None,
@@ -44,132 +40,125 @@ def search(
     """The k best of the candidates for each context; of equal scores the lowest index comes first.
 
     The scores returned are always computed in at least fp32 from the candidates as they are stored. If the scan runs
-    below that, only its choice of max(4 k, 32) candidates is rounded, and that choice alone can miss one: the search
+    below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone can miss one: the search
     is then nearly, not provably, exact. A score that is nan counts as -inf.
 
     Args:
-        context: the encoded contexts, as in `score`; they say where the search runs.
-        candidates: [n, dim]; of any float dtype, on any device or memory-mapped. Never copied as a whole.
-        k: how many, at most n.
+        context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
+        candidates: [n, dim] of any float dtype, on any device or memory-mapped, or other `Rows`, such as the files of
+            an index. Never copied as a whole.
+        k: how many, at most n, or as many as are allowed.
+        allowed: bool [n], True for the candidates that may be found. Memory without any such is not read.
         attention: "basic", "sqrt" or "multihead", as in `score`.
         compute_dtype: of the scan. `torch.bfloat16`, best with candidates stored so, takes about half the time of fp32
-            on processors with such instructions. None for the dtype that holds contexts and candidates.
+            on processors with such instructions. None for fp32, or float64 where a side is.
         max_elements: the most floats that temporaries may take; None for a number that suits the device.
 
     Raises:
-        InputError: if k is below 1 or above n, or if shapes, dtypes or the attention type do not fit.
+        InputError: if k is below 1 or above the number of candidates, or if shapes, dtypes or the attention type do
+            not fit.
     """
     scale = scale_of(context, attention)
-    check_candidates(context, candidates)
-    n = candidates.size(0)
-    if candidates.dim() != 2:
-        raise InputError(f"search wants candidates [n, dim], shared by the contexts; got {list(candidates.shape)}")
-    if not 1 <= k <= n:
-        raise InputError(f"k must be between 1 and the number of candidates, {n}; got {k}")
+    if isinstance(candidates, Tensor):
+        check_candidates(context, candidates)
+        if candidates.dim() != 2:
+            raise InputError(f"search wants candidates [n, dim], shared by the contexts; got {list(candidates.shape)}")
+    rows = TensorRows(candidates) if isinstance(candidates, Tensor) else candidates
+    _check(context, rows, k=k, allowed=allowed)
 
-    exact_dtype = torch.promote_types(context.vectors.dtype, candidates.dtype)
-    scan = context.to(dtype=compute_dtype or exact_dtype)
-    exact = context.to(dtype=at_least_fp32(exact_dtype))
-    rounded = scan.vectors.element_size() < exact.vectors.element_size()
-    keep = min(n, max(_SPARE_FACTOR * k, _SPARE_LEAST)) if rounded else k
-
-    best = TopK(
-        exact.vectors.new_empty(context.batch_size, k),
-        exact.vectors.new_empty(context.batch_size, k, dtype=torch.int64),
-    )
-    contexts_at_once, candidates_at_once = chunk_sizes(scan, candidates, max_elements=max_elements)
-    for i in range(0, context.batch_size, contexts_at_once):
-        rows = slice(i, i + contexts_at_once)
-        found = _scan(scan.select(rows), candidates, keep, scale=scale, step=candidates_at_once)
-        if rounded:
-            found = scored_again(
-                exact.select(rows),
-                lambda indices: candidates[indices.to(candidates.device)],
-                found.indices,
-                k=k,
-                attention=attention,
-                max_elements=max_elements,
-            )
-        best.scores[rows], best.indices[rows] = found
-    return best
+    dtype = torch.promote_types(context.vectors.dtype, rows.dtype)  # int8 rows say nothing of it
+    exact = context.to(dtype=at_least_fp32(dtype))
+    if context.batch_size == 0:
+        return TopK(exact.vectors.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=exact.vectors.device))
+    fast = exact.to(dtype=compute_dtype)
+    if fast.vectors.element_size() >= exact.vectors.element_size():
+        return scan(fast, rows, k=k, allowed=allowed, scale=scale, max_elements=max_elements)
+    keep = min(_available(rows, allowed), max(_SPARE_FACTOR * k, _SPARE_LEAST))
+    found = scan(fast, rows, k=keep, allowed=allowed, scale=scale, max_elements=max_elements)
+    return _scored_again(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
 
 
-class RunningTopK:
-    """The k best of candidates that come in pieces, each piece once; of equal scores the first to come stays first."""
+def scan(
+    contexts: ContextEncoding,
+    rows: Chunks,
+    *,
+    k: int,
+    allowed: Tensor | None = None,
+    scale: float = 1.0,
+    max_elements: int | None = None,
+) -> TopK:
+    """The k best rows for each context, fewer where fewer come, in one pass in the contexts' dtype.
 
-    def __init__(self, k: int) -> None:
-        self.k = k
-        self._best: TopK | None = None
-
-    def add(self, scores: Tensor, indices: Tensor) -> None:
-        """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
-        scores, best = _comparable(scores), self._best
-        # Almost all candidates are below what is already kept. The few others of any context go on, in the order of
-        # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
-        if best is not None and best.scores.size(1) == self.k:
-            promising = scores > best.scores[:, -1:]
-        else:
-            promising = scores >= scores.topk(min(self.k, scores.size(1))).values[:, -1:]
-        columns = promising.any(dim=0).nonzero().squeeze(1)
-        if columns.numel() == 0:
-            return
-        found = TopK(scores[:, columns], indices[columns].expand(scores.size(0), -1))
-        self._best = ranked(found if best is None else joined(best, found), self.k)
-
-    @property
-    def best(self) -> TopK:
-        """The best so far, fewer than k while fewer have come. At least one candidate must have come."""
-        assert self._best is not None
-        return self._best
-
-
-def _scan(context: ContextEncoding, candidates: Tensor, keep: int, *, scale: float, step: int) -> TopK:
-    """The `keep` best of all candidates, `step` of them at a time."""
-    running = RunningTopK(keep)
-    indices = torch.arange(min(step, candidates.size(0)), device=context.vectors.device)
-    for start in range(0, candidates.size(0), step):
-        scores = score_chunk(context, candidates[start : start + step], scale=scale)  # [batch, step]
-        running.add(scores, start + indices[: scores.size(1)])
-    return running.best
+    Each chunk is read once, for all contexts. int8 rows are multiplied as whole numbers, which floats hold exactly, and
+    the logits with each row's scale. `scale` is what `scoring.exact.scale_of` says of the attention type.
+    """
+    device = contexts.vectors.device
+    like = torch.empty(1, dtype=rows.dtype, device=rows.device).expand(max(len(rows), 1), rows.dim)
+    at_once, step = chunk_sizes(contexts, like, max_elements=max_elements)
+    parts = [contexts.select(slice(i, i + at_once)) for i in range(0, contexts.batch_size, at_once)]
+    running = [RunningTopK(k) for _ in parts]
+    for first, chunk in rows.chunks(step):
+        scales = rows.scales(first, first + len(chunk))
+        indices = torch.arange(first, first + len(chunk))
+        kept: Tensor | None = None
+        if allowed is not None:
+            kept = allowed[first : first + len(chunk)].cpu().nonzero().squeeze(1)
+            if len(kept) == 0:
+                continue
+            if len(kept) < _FEW * len(chunk):
+                chunk, scales = chunk[kept.to(chunk.device)], None if scales is None else scales[kept]
+                indices, kept = indices[kept], None
+            elif len(kept) == len(chunk):
+                kept = None
+            else:
+                indices = indices[kept]
+        chunk, indices = chunk.to(contexts.vectors), indices.to(device)
+        for part, best in zip(parts, running, strict=True):
+            scores = score_chunk(part, chunk, scale=scale, candidate_scales=scales)  # [contexts, chunk]
+            best.add(scores if kept is None else scores[:, kept.to(device)], indices)
+    found = [best.best for best in running if best.best is not None]
+    if not found:
+        nothing = contexts.vectors.new_empty(contexts.batch_size, 0, dtype=at_least_fp32(contexts.vectors.dtype))
+        return TopK(nothing, nothing.long())
+    return TopK(torch.cat([best.scores for best in found]), torch.cat([best.indices for best in found]))
 
 
-def scored_again(
+def _scored_again(
     context: ContextEncoding,
-    take: Callable[[Tensor], Tensor],
+    rows: Rows,
     indices: Tensor,
     *,
     k: int,
     attention: str,
     max_elements: int | None,
 ) -> TopK:
-    """The k best of the candidates in `indices` [batch, kept], by their scores in the dtype of `context`.
-
-    `take` gives the vectors [batch, kept, dim] of some rows of `indices`.
-    """
+    """The k best of the rows in `indices` [batch, kept], by their scores in the dtype of `context`."""
     indices = indices.sort(dim=1).values  # for the order among equals
-    at_once = max(1, element_budget(max_elements, indices.device) // (indices.size(1) * context.dim))
-    scores = [
-        score(
-            context.select(slice(i, i + at_once)),
-            take(indices[i : i + at_once]),
-            attention=attention,
-            max_elements=max_elements,
+    kept = indices.size(1)
+    at_once = max(1, element_budget(max_elements, indices.device) // (kept * context.dim))
+    scores = []
+    for i in range(0, indices.size(0), at_once):
+        some = indices[i : i + at_once]
+        vectors = rows.take(some.flatten()).to(indices.device).unflatten(0, some.shape)
+        part = context.select(slice(i, i + at_once))
+        scores.append(score(part, vectors, attention=attention, max_elements=max_elements))
+    return ranked(TopK(comparable(torch.cat(scores)), indices), k)
+
+
+def _available(rows: Chunks, allowed: Tensor | None) -> int:
+    return len(rows) if allowed is None else int(allowed.sum())
+
+
+def _check(context: ContextEncoding, rows: Chunks, *, k: int, allowed: Tensor | None) -> None:
+    """Raise InputError unless `k`, the contexts and `allowed` fit the rows."""
+    if context.dim != rows.dim:
+        raise InputError(f"context vectors {list(context.vectors.shape)} do not fit candidates of dimension {rows.dim}")
+    if allowed is not None and (allowed.dtype != torch.bool or allowed.shape != (len(rows),)):
+        raise InputError(
+            f"allowed must be torch.bool [{len(rows)}], one for each candidate; got {allowed.dtype} "
+            f"{list(allowed.shape)}"
         )
-        for i in range(0, indices.size(0), at_once)
-    ]
-    return ranked(TopK(_comparable(torch.cat(scores)), indices), k)
-
-
-def joined(first: TopK, second: TopK) -> TopK:
-    """What both hold, for the same contexts; not in order."""
-    return TopK(torch.cat([first.scores, second.scores], 1), torch.cat([first.indices, second.indices], 1))
-
-
-def ranked(found: TopK, k: int) -> TopK:
-    """The k best in order; equal scores keep the order in which they come."""
-    scores, order = found.scores.sort(dim=1, descending=True, stable=True)
-    return TopK(scores[:, :k], found.indices.gather(1, order[:, :k]))
-
-
-def _comparable(scores: Tensor) -> Tensor:
-    return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    available = _available(rows, allowed)
+    if not 1 <= k <= available:
+        which = "candidates" if allowed is None else "candidates that are allowed"
+        raise InputError(f"k must be between 1 and the number of {which}, {available}; got {k}")

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import approximate
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.exact import scan
 from polyencoder.index.faiss_file import build_faiss
 from polyencoder.index.faiss_kinds import KINDS
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
-from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring import ContextEncoding, score, search
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
@@ -55,7 +54,12 @@ def make_search(tmp_path_factory):
 
 def check_against_scan(found, searcher, contexts, **query):
     """The same scores as the scan's, and each row has the score that is said of it."""
-    expected = scan(contexts, searcher.vectors, **query)
+    allowed = query.get("allowed")
+    k = min(query.pop("top_k"), len(searcher.vectors) if allowed is None else int(allowed.sum()))
+    if k == 0:
+        assert found.rows.shape == (contexts.batch_size, 0)
+        return
+    expected = search(contexts, searcher.vectors, k=k, **query)
     assert found.rows.shape == expected.indices.shape
     torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
     for rows, wanted in zip(found.rows.tolist(), expected.indices.tolist(), strict=True):
@@ -124,7 +128,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
     """A bi-encoder's score is the inner product, so the lists themselves are the answer."""
     torch.manual_seed(0)
     searcher = make_search(torch.randn(300, 8))
-    monkeypatch.setattr(approximate, "scan", None)  # neither is anything scanned
+    monkeypatch.setattr(approximate, "search", lambda *_, **__: pytest.fail("scanned"))
     found = searcher.search(ContextEncoding(torch.randn(4, 1, 8)), top_k=5, exactness=exactness)
     assert found.found == ["certified"] * 4
 
@@ -193,7 +197,7 @@ def test_lists_of_one_probe_are_called_approximate(make_search, kind):
     contexts = ContextEncoding(torch.randn(6, 3, 8))
     found = searcher.search(contexts, top_k=5, effort=1)
     assert found.found == ["approximate"] * 6
-    best = scan(contexts, searcher.vectors, top_k=400)
+    best = search(contexts, searcher.vectors, k=400)
     for scores, rows, all_scores, all_rows in zip(*found[:2], *best, strict=True):
         place = {row: i for i, row in enumerate(all_rows.tolist())}
         torch.testing.assert_close(scores, all_scores[[place[row] for row in rows.tolist()]])

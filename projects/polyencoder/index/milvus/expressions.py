@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from polyencoder.index.base import Filter, checked_filter
+from polyencoder.index.options import Filter, checked_filter
 
 __all__ = ["any_of", "condition", "has_field"]
 

@@ -1,7 +1,7 @@
 """`MilvusIndex`: an index in Milvus, on one machine (Milvus Lite, in a file) or on many.
 
 Each candidate is a row of a collection: id, text, metadata and vector. Milvus finds neighbours of single vectors by
-inner product, and a poly-encoder's score is another function (see `approximate`). So Milvus proposes, and what it
+inner product, and a poly-encoder's score is another function (see `certificate`). So Milvus proposes, and what it
 proposes is scored here (see `search`). Its own search with several vectors (MaxSim) would rank otherwise.
 
 How good a result is: *exact* if everything that the filter lets through was fetched and scored, as it is when that is
@@ -21,7 +21,7 @@ import torch
 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Filter, Found, Hit, Index, check_contexts, check_exactness, checked_top_k
+from polyencoder.index.base import Candidate, Hit, Index, check_contexts
 from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.milvus.collection import (
@@ -34,6 +34,7 @@ from polyencoder.index.milvus.collection import (
 )
 from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
+from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.vectors import quantize
 from polyencoder.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
@@ -58,7 +59,6 @@ class MilvusIndex(Index):
         self._ranker = ranker
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
-        self._list_length: int | None = None
         self._changes: _Changes | None = None
 
     @classmethod
@@ -139,55 +139,33 @@ class MilvusIndex(Index):
     # Searching
 
     @torch.no_grad()
-    def search(
-        self,
-        contexts: ContextEncoding,
-        *,
-        top_k: int,
-        filter: Filter | None = None,
-        exactness: Found | None = None,
-    ) -> list[list[Hit]]:
-        """The best `top_k` candidates of each context, best first; equal scores come in an order that stays.
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        """Milvus applies the filter; "certified" and "exact" fetch everything where, or as, they must.
 
-        All scores are exact; what can be missing is a candidate.
-
-        Args:
-            contexts: the encoded contexts, any number of them.
-            top_k: how many; fewer come back where the filter lets fewer through.
-            filter: see `Filter`; Milvus applies it.
-            exactness: what every result must be at least; None for "approximate". "certified" doubles the lists until
-                the certificate holds, and fetches everything where it cannot; "exact" fetches everything.
-
-        Raises:
-            InputError: if `top_k` is below 1 or above the number of candidates, or an argument does not fit.
+        Equal scores come in an order that stays. `list_length` is max(2 k, 32) unless it is told.
         """
-        total = len(self)
-        top_k = checked_top_k(top_k, available=total)
-        check_exactness(exactness)
         check_contexts(contexts, dim=self.dim)
-        expression = condition(filter)
-        available = self.count(filter) if filter else total
+        total = len(self)
+        available = self.count(options.filter) if options.filter else total
+        top_k = options.k(total)
         search = MilvusSearch(
             self.collection,
+            contexts.to(dtype=at_least_fp32(contexts.vectors.dtype)),
             k=min(top_k, available),
             available=available,
-            condition=expression,
+            condition=condition(options.filter),
             attention=self.attention,
             exact_lists=self.has_exact_lists,
         )
-        contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
-        length = self._list_length or max(2 * top_k, 32)
-        return self._hits(search.best(contexts, exactness=exactness or "approximate", list_length=length))
+        length = options.list_length or max(2 * top_k, 32)
+        return self._hits(search.best(exactness=options.exactness or "approximate", list_length=length))
 
-    def tune(
-        self, *, list_length: int | None = None, effort: int | None = None, tolerance: float | None = None
-    ) -> None:
-        """As in `Index.tune`: `list_length`, which is max(2 k, 32) unless given, is all that can be said here."""
-        if effort is not None or tolerance is not None:
+    def check(self, options: SearchOptions) -> None:
+        """As in `Index.check`: `list_length` is all that can be said here of how to look."""
+        if options.effort is not None or options.tolerance is not None:
             raise ConfigError(f"{self.collection.where}: effort and tolerance are for FAISS; Milvus has list_length")
-        if list_length is not None and list_length < 1:
-            raise InputError(f"list_length must be at least 1, got {list_length}")
-        self._list_length = list_length
+        if options.dtype != "float32":
+            raise ConfigError(f"{self.collection.where}: dtype is of scans of index folders; Milvus has none")
 
     def _hits(self, results: Sequence[Best]) -> list[list[Hit]]:
         entries = self._entries({key for best in results for key in best.keys})

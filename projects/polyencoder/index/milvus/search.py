@@ -1,22 +1,25 @@
-"""Search in a Milvus collection: its lists propose, `polyencoder.scoring` decides.
+"""Search in a Milvus collection: its lists propose, `certificate.search_by_lists` scores and proves.
 
-All codes of some contexts ask in one request. What a context's codes name is fetched, each vector once for all
-contexts, and scored exactly. As in `approximate`, a result is proven right where a list truly holds a code's nearest.
+All codes of some contexts ask in one request. What they name is fetched, each vector once for all of these contexts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.base import Found
+from polyencoder.index.certificate import Proposal, search_by_lists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
-from polyencoder.scoring import ContextEncoding, score, search
-from polyencoder.scoring.search import RunningTopK
+from polyencoder.index.options import Found
+from polyencoder.scoring import ContextEncoding, TopK
+from polyencoder.scoring.exact import scale_of
+from polyencoder.scoring.search import scan
 
 __all__ = ["Best", "MilvusSearch"]
 
@@ -38,6 +41,7 @@ class MilvusSearch:
     def __init__(
         self,
         collection: MilvusCollection,
+        contexts: ContextEncoding,
         *,
         k: int,
         available: int,
@@ -46,116 +50,141 @@ class MilvusSearch:
         exact_lists: bool = False,
     ) -> None:
         self.collection = collection
+        self.contexts = contexts
         self.k = k
         self.available = available
         self.condition = condition
         self.attention = attention
         self.exact_lists = exact_lists
+        self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
+        self._no_norm_above = torch.inf
 
-    def best(self, contexts: ContextEncoding, *, exactness: Found = "approximate", list_length: int) -> list[Best]:
+    def best(self, *, exactness: Found = "approximate", list_length: int) -> list[Best]:
         """The result of each context, at least as certain as `exactness`.
 
         Lists are doubled where they name fewer than k, or nothing is proven and it must be. Everything is fetched and
         scored where they could name as much, where they cannot prove what they must, and for "exact".
         """
+        contexts, length = self.contexts, min(list_length, LONGEST_LIST)
         if self.k == 0:
             return [Best([], [], "exact")] * contexts.batch_size
-        no_proof = exactness == "certified" and not self.exact_lists
-        if exactness == "exact" or no_proof or contexts.keys is not None:  # of which no list says anything
-            return self._everything(contexts)
-        length = min(list_length, LONGEST_LIST)
-        at_once = max(1, _NAMED_AT_ONCE // (contexts.n_codes * length))
-        results: list[Best] = []
-        for i in range(0, contexts.batch_size, at_once):
-            results += self._until(contexts.select(slice(i, i + at_once)), exactness, length)
-        return results
-
-    def _until(self, contexts: ContextEncoding, exactness: Found, length: int) -> list[Best]:
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
-        results: dict[int, Best] = {}
-        waiting = list(range(contexts.batch_size))
-        while waiting and length <= longest and contexts.n_codes * length < self.available:
-            for i, best in zip(waiting, self._from_lists(_part(contexts, waiting), length), strict=True):
-                if len(best.keys) == self.k and (best.found == "certified" or exactness == "approximate"):
-                    results[i] = best
-            waiting = [i for i in waiting if i not in results]
-            length *= 2
-        if waiting:
-            results |= zip(waiting, self._everything(_part(contexts, waiting)), strict=True)
-        return [results[i] for i in range(contexts.batch_size)]
+        answers = search_by_lists(
+            contexts,
+            k=self.k,
+            exactness=exactness,
+            exact_lists=self.exact_lists,
+            length=length,
+            longest=min(longest, (self.available - 1) // contexts.n_codes),
+            propose=self._propose,
+            scan=self._scan,
+            attention=self.attention,
+        )
+        keys = list(self._numbers)
+        return [Best([keys[row] for row in rows.tolist()], scores.tolist(), found) for scores, rows, found in answers]
 
-    def _everything(self, contexts: ContextEncoding) -> list[Best]:
-        """By fetching and scoring all candidates, a page at a time. In memory are a page and the best so far."""
-        running, names, seen = RunningTopK(self.k), dict[int, str](), 0
-        for keys, vectors in self.collection.pages(self.condition, dim=contexts.dim):
-            scores = score(contexts, vectors.to(contexts.vectors.device), attention=self.attention)
-            running.add(scores, torch.arange(seen, seen + len(keys), device=scores.device))
-            names |= dict(enumerate(keys, start=seen))
-            names = {place: names[place] for place in running.best.indices.unique().tolist()}
-            seen += len(keys)
-        if seen == 0:  # another process has removed them
-            return [Best([], [], "exact")] * contexts.batch_size
-        scores, places = running.best
-        return [
-            Best([names[place] for place in row], values, "exact")
-            for row, values in zip(places.tolist(), scores.tolist(), strict=True)
-        ]
+    def _scan(self, contexts: ContextEncoding) -> TopK:
+        """By fetching and scoring all candidates. In memory are a page, the keys, and the best so far."""
+        pages = _Pages(self.collection, self.condition, dim=contexts.dim, available=self.available)
+        found = scan(contexts, pages, k=self.k, scale=scale_of(contexts, self.attention))
+        keys = pages.keys(found.indices.flatten())
+        return found._replace(indices=self._numbers_of(keys).view_as(found.indices))
 
-    def _from_lists(self, contexts: ContextEncoding, length: int) -> list[Best]:
-        """The k best, or fewer, of what lists of this length name."""
+    def _propose(self, which: Sequence[int], length: int) -> Iterator[Proposal]:
+        """As `certificate.Propose`, for as many contexts at a time as name no more than `_NAMED_AT_ONCE`."""
+        at_once = max(1, _NAMED_AT_ONCE // (self.contexts.n_codes * length))
+        for i in range(0, len(which), at_once):
+            some = torch.tensor(which[i : i + at_once], device=self.contexts.vectors.device)
+            yield from self._proposals(self.contexts.select(some), length)
+
+    def _proposals(self, contexts: ContextEncoding, length: int) -> Iterator[Proposal]:
         real = contexts.mask
         if real is None:
             real = torch.ones(contexts.vectors.shape[:2], dtype=torch.bool, device=contexts.vectors.device)
         codes = contexts.vectors[real].float().cpu()  # [all codes of all contexts, dim]
         answers = iter(self.collection.nearest(codes.numpy(), length, self.condition) if len(codes) else [])
+        # How far two fp32 products, Milvus's and ours, can differ by rounding, for each unit of the candidate's norm:
+        # dim x 2^-24 x |y| each, twice that for the score.
+        rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
         lists = [list(islice(answers, n)) for n in real.sum(dim=1).tolist()]
         keys, vectors = self.collection.vectors(
             {key for own in lists for named in own for key in named}, dim=contexts.dim
         )
         place_of = {key: place for place, key in enumerate(keys)}
+        numbers = self._numbers_of(keys)
+        longest = float(vectors.norm(dim=1).max()) if keys else 0.0
+        for own in lists:
+            units = list(islice(rounding, len(own)))
+            places = torch.tensor(sorted({place_of[key] for named in own for key in named if key in place_of})).long()
+            # A list of all that there are is one of everything: it is not worth a case of its own.
+            full = self.exact_lists and all(len(named) == length for named in own)
+            proves = partial(self._proves, own, units, longest) if full else _nothing
+            yield Proposal(numbers[places], vectors[places], proves)
 
-        results: list[Best] = []
-        for i, own in enumerate(lists):
-            places = sorted({place_of[key] for named in own for key in named if key in place_of})
-            if not places:
-                results.append(Best([], [], "approximate"))
-                continue
-            chosen = vectors[torch.tensor(places)].to(contexts.vectors.device)
-            found = search(contexts.select(i), chosen, k=min(self.k, len(places)), attention=self.attention)
-            named = [keys[places[column]] for column in found.indices[0].tolist()]
-            results.append(Best(named, found.scores[0].tolist(), "approximate"))
-        if not (self.exact_lists and keys):
-            return results
-        proven = self._proven(results, lists, codes, length=length, largest_norm=float(vectors.norm(dim=1).max()))
-        return [best._replace(found="certified") if i in proven else best for i, best in enumerate(results)]
+    def _proves(
+        self, lists: Sequence[Mapping[str, float]], rounding: Sequence[float], longest: float, score: float
+    ) -> bool:
+        """Whether no candidate outside a context's lists can have a score above this one.
 
-    def _proven(
-        self,
-        results: Sequence[Best],
-        lists: Sequence[Sequence[dict[str, float]]],
-        codes: Tensor,
-        *,
-        length: int,
-        largest_norm: float,
-    ) -> set[int]:
-        """The contexts whose result is proven: no candidate outside their lists can have a score above the k-th.
-
-        Outside a code's list no product is above the last in it, and no score above the largest product. But two fp32
-        products, Milvus's and ours, differ by rounding: by dim x 2^-24 x |c| |y| each, twice that for the score. So
-        the proof holds for candidates up to some norm, and Milvus is asked whether there is one above.
+        Outside a code's list no product is above the last in it, and no score above the largest product, but for
+        rounding: so the proof holds for candidates up to some norm.
         """
-        rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
-        norms: dict[int, float] = {}
-        for i, (best, own) in enumerate(zip(results, lists, strict=True)):
-            ends = [(min(named.values()), unit) for named, unit in zip(own, islice(rounding, len(own)), strict=True)]
-            if len(best.keys) < self.k or any(len(named) < length for named in own):
-                continue  # a list of all that there are is one of everything: it is not worth a case of its own
-            norms[i] = min((best.scores[-1] - last) / max(unit, 1e-30) for last, unit in ends)
-        norms = {i: norm for i, norm in norms.items() if norm >= largest_norm}
-        if norms and self.collection.any(f"norm > {min(*norms.values(), 1e30):f}"):
-            return set()
-        return set(norms)
+        ends = [(min(named.values()), unit) for named, unit in zip(lists, rounding, strict=True)]
+        norm = min((score - last) / max(unit, 1e-30) for last, unit in ends)
+        return norm >= longest and self._none_above(norm, longest=longest)
+
+    def _none_above(self, norm: float, *, longest: float) -> bool:
+        """Whether no vector of the collection is longer than `norm`; the `longest` that was met is not.
+
+        Those of one model are about as long as each other: what Milvus says of the double does for all contexts.
+        """
+        for asked in sorted({min(norm, 2 * longest), norm}):
+            if asked >= self._no_norm_above:
+                return True
+            if not self.collection.any(f"norm > {min(asked, 1e30):f}"):
+                self._no_norm_above = asked
+                return True
+        return False
+
+    def _numbers_of(self, keys: Sequence[str]) -> Tensor:
+        """int64 [keys], for each key a number of its own in this search."""
+        return torch.tensor([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=torch.int64)
 
 
-def _part(contexts: ContextEncoding, rows: list[int]) -> ContextEncoding:
-    return contexts.select(torch.tensor(rows, device=contexts.vectors.device))
+class _Pages:
+    """All candidates of a condition as `scoring.rows.Chunks`, whose keys are kept."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self, collection: MilvusCollection, condition: str, *, dim: int, available: int) -> None:
+        self.dim = dim
+        self._collection = collection
+        self._condition = condition
+        self._available = available
+        self._keys: list[np.ndarray[Any, Any]] = []
+
+    def __len__(self) -> int:
+        """How many there were; another process may just have changed that."""
+        return self._available
+
+    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+        first = 0
+        for keys, vectors in self._collection.pages(self._condition, dim=self.dim):
+            self._keys.append(np.array(keys, dtype=np.bytes_))
+            for start in range(0, len(vectors), size):
+                yield first + start, vectors[start : start + size]
+            first += len(vectors)
+
+    def scales(self, start: int, stop: int) -> Tensor | None:
+        return None
+
+    def keys(self, rows: Tensor) -> list[str]:
+        """The keys of these rows, of those that `chunks` has given."""
+        if len(rows) == 0:
+            return []
+        return [key.decode() for key in np.concatenate(self._keys)[rows.cpu().numpy()]]
+
+
+def _nothing(score: float) -> bool:
+    """What lists that are not exact, or not full, prove."""
+    return False

@@ -34,8 +34,7 @@ class TestSearching:
             hits = index.search(contexts, top_k=9, exactness=exactness)
             assert_best(hits, ranker, contexts, many, k=9, found=found)
         # At this size a graph finds all that a list of 64 names.
-        index.tune(list_length=64)
-        hits = index.search(contexts, top_k=9)
+        hits = index.search(contexts, top_k=9, list_length=64)
         found = {"approximate"} if kind == "auto" else {"approximate", "certified"}
         assert_best(hits, ranker, contexts, many, k=9, found=found)
 
@@ -82,10 +81,9 @@ class TestSearching:
             for name, pair in logits.items()
         )
         codes = ContextEncoding(torch.eye(2, 16).unsqueeze(0))
-        index.tune(list_length=1)
-        ((hit,),) = index.search(codes, top_k=1)
+        ((hit,),) = index.search(codes, top_k=1, list_length=1)
         assert (hit.id, hit.found) == ("first", "approximate")
-        ((hit,),) = index.search(codes, top_k=1, exactness="certified")
+        ((hit,),) = index.search(codes, top_k=1, list_length=1, exactness="certified")
         assert (hit.id, hit.found) == ("best", "certified")
 
     def test_few_are_all_fetched(self, index, ranker, contexts, few, assert_best):
@@ -97,8 +95,7 @@ class TestSearching:
         lengths = []
         nearest = index.collection.nearest
         index.collection.nearest = lambda vectors, length, c: lengths.append(length) or nearest(vectors, length, c)
-        index.tune(list_length=5)
-        hits = index.search(contexts, top_k=60)
+        hits = index.search(contexts, top_k=60, list_length=5)
         assert {len(some) for some in hits} == {60}
         assert lengths[0] == 5
         assert len(lengths) > 1
@@ -156,8 +153,7 @@ class TestSearching:
     def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
         kept = [c for c in many if passes(c.metadata or {})]
         index = MilvusIndex.open(shared.collection.where, ranker)
-        index.tune(list_length=40)
-        hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness)
+        hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
         assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
 
     @pytest.mark.parametrize("value", [{"a": 1}, math.nan, b"x"])
@@ -179,9 +175,11 @@ class TestSearching:
         with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of"):
             index.search(contexts, top_k=1, exactness="sure")
         with pytest.raises(InputError, match="list_length must be at least 1"):
-            index.tune(list_length=0)
+            index.search(contexts, top_k=1, list_length=0)
         with pytest.raises(ConfigError, match="effort and tolerance are for FAISS; Milvus has list_length"):
-            index.tune(effort=64)
+            index.search(contexts, top_k=1, effort=64)
+        with pytest.raises(ConfigError, match="dtype is of scans of index folders; Milvus has none"):
+            index.search(contexts, top_k=1, dtype="bfloat16")
 
     def test_no_context(self, index, contexts):
         assert index.search(contexts.select(slice(0, 0)), top_k=1) == []

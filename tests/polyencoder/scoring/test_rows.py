@@ -1,4 +1,4 @@
-"""`scan` against all scores, naively, of the vectors as they are stored."""
+"""`search` of the files of an index against all scores, naively, of the vectors as they are stored."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.exact import scan
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, search
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
 
@@ -71,10 +70,10 @@ def test_equals_the_naive_ranking(make_vectors, seed, batch, n, codes, dtype, at
     contexts = draw_contexts(batch, codes, 8, masked=masked)
     allowed = None if share is None else torch.rand(n) < share
     available = n if allowed is None else int(allowed.sum())
-    top_k = int(torch.randint(1, n + 3, ()))
-    scores, rows = scan(contexts, vectors, top_k=top_k, allowed=allowed, attention=attention, max_elements=max_elements)
+    assume(available)
+    k = int(torch.randint(1, available + 1, ()))
+    scores, rows = search(contexts, vectors, k=k, allowed=allowed, attention=attention, max_elements=max_elements)
     expected, order = naive(contexts, vectors, attention=attention, allowed=allowed)
-    k = min(top_k, available)
     assert torch.equal(rows, order[:, :k])
     torch.testing.assert_close(scores, expected[:, :k])
 
@@ -85,7 +84,7 @@ def test_fp32_contexts_get_fp32_scores(make_vectors, dtype):
     vectors, contexts = make_vectors(torch.randn(500, 16), dtype=dtype), draw_contexts(3, 4, 16)
     for context_dtype in (torch.float32, torch.bfloat16):
         low = contexts.to(dtype=context_dtype)
-        found = scan(low, vectors, top_k=10)
+        found = search(low, vectors, k=10)
         assert found.scores.dtype == torch.float32
         expected, _ = naive(low, vectors)
         torch.testing.assert_close(found.scores.double(), expected[:, :10], rtol=1e-5, atol=1e-5)
@@ -97,8 +96,8 @@ def test_a_bf16_pass_is_scored_again_in_full(make_vectors, dtype, filtered):
     torch.manual_seed(0)
     vectors, contexts = make_vectors(torch.randn(3000, 16), dtype=dtype), draw_contexts(5, 8, 16)
     allowed = torch.rand(3000) < 0.7 if filtered else None
-    exact = scan(contexts, vectors, top_k=10, allowed=allowed)
-    found = scan(contexts, vectors, top_k=10, allowed=allowed, compute_dtype=torch.bfloat16)
+    exact = search(contexts, vectors, k=10, allowed=allowed)
+    found = search(contexts, vectors, k=10, allowed=allowed, compute_dtype=torch.bfloat16)
     assert torch.equal(found.indices, exact.indices)
     torch.testing.assert_close(found.scores, exact.scores)
 
@@ -107,15 +106,15 @@ def test_permuting_rows_permutes_results(make_vectors):
     torch.manual_seed(0)
     values, contexts = torch.randn(200, 8), draw_contexts(3, 4, 8)
     order = torch.randperm(200)
-    found = scan(contexts, make_vectors(values), top_k=20)
-    permuted = scan(contexts, make_vectors(values[order]), top_k=20)
+    found = search(contexts, make_vectors(values), k=20)
+    permuted = search(contexts, make_vectors(values[order]), k=20)
     assert torch.equal(order[permuted.indices], found.indices)
 
 
 def test_of_equal_scores_the_lowest_row_comes_first(make_vectors):
     vectors = make_vectors(torch.ones(50, 4))
     allowed = torch.arange(50) % 3 == 1
-    found = scan(draw_contexts(2, 3, 4), vectors, top_k=6, allowed=allowed, max_elements=60)
+    found = search(draw_contexts(2, 3, 4), vectors, k=6, allowed=allowed, max_elements=60)
     assert found.indices.tolist() == [[1, 4, 7, 10, 13, 16]] * 2
 
 
@@ -124,24 +123,24 @@ def test_nan_comes_last_but_is_found(make_vectors, tmp_path):
     values[2] = torch.nan
     write_vectors(tmp_path, 0, values)
     vectors = Vectors.open(tmp_path, dim=4, dtype="float32")
-    found = scan(draw_contexts(1, 2, 4), vectors, top_k=9, allowed=torch.tensor([True, True, True, False, True, False]))
+    found = search(draw_contexts(1, 2, 4), vectors, k=4, allowed=torch.tensor([True, True, True, False, True, False]))
     assert found.indices[0, -1] == 2
     assert sorted(found.indices[0].tolist()) == [0, 1, 2, 4]
 
 
-def test_nothing_allowed_gives_nothing(make_vectors):
-    found = scan(draw_contexts(2, 2, 4), make_vectors(torch.randn(5, 4)), top_k=3, allowed=torch.zeros(5).bool())
-    assert found.scores.shape == found.indices.shape == (2, 0)
+def test_more_than_are_allowed_are_refused(make_vectors):
+    with pytest.raises(InputError, match="candidates that are allowed, 0; got 3"):
+        search(draw_contexts(2, 2, 4), make_vectors(torch.randn(5, 4)), k=3, allowed=torch.zeros(5).bool())
 
 
 def test_an_empty_batch(make_vectors):
-    found = scan(draw_contexts(0, 2, 4), make_vectors(torch.randn(5, 4)), top_k=3)
+    found = search(draw_contexts(0, 2, 4), make_vectors(torch.randn(5, 4)), k=3)
     assert found.scores.shape == found.indices.shape == (0, 3)
 
 
 def test_a_context_without_codes_scores_zero(make_vectors):
     contexts = ContextEncoding(torch.randn(1, 2, 4), torch.zeros(1, 2, dtype=torch.bool))
-    found = scan(contexts, make_vectors(torch.randn(5, 4)), top_k=2)
+    found = search(contexts, make_vectors(torch.randn(5, 4)), k=2)
     assert found.scores.tolist() == [[0, 0]]
     assert found.indices.tolist() == [[0, 1]]
 
@@ -149,17 +148,17 @@ def test_a_context_without_codes_scores_zero(make_vectors):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"top_k": 1, "allowed": torch.ones(4, dtype=torch.bool)}, r"allowed must be torch.bool \[5\]"),
-        ({"top_k": 1, "allowed": torch.ones(5)}, "got torch.float32"),
-        ({"top_k": 1, "attention": "multihead"}, "attention is 'multihead', but the contexts have no keys"),
+        ({"k": 0}, "k must be between 1 and the number of candidates, 5; got 0"),
+        ({"k": 1, "allowed": torch.ones(4, dtype=torch.bool)}, r"allowed must be torch.bool \[5\]"),
+        ({"k": 1, "allowed": torch.ones(5)}, "got torch.float32"),
+        ({"k": 1, "attention": "multihead"}, "attention is 'multihead', but the contexts have no keys"),
     ],
 )
 def test_bad_input_is_refused(make_vectors, settings, message):
     with pytest.raises(InputError, match=message):
-        scan(draw_contexts(1, 2, 4), make_vectors(torch.randn(5, 4)), **settings)
+        search(draw_contexts(1, 2, 4), make_vectors(torch.randn(5, 4)), **settings)
 
 
 def test_contexts_of_another_dimension_are_refused(make_vectors):
-    with pytest.raises(InputError, match="an index of dimension 4"):
-        scan(draw_contexts(1, 2, 8), make_vectors(torch.randn(5, 4)), top_k=1)
+    with pytest.raises(InputError, match="candidates of dimension 4"):
+        search(draw_contexts(1, 2, 8), make_vectors(torch.randn(5, 4)), k=1)

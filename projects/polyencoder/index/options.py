@@ -1,0 +1,121 @@
+"""`SearchOptions`: what a search of an index can be told, whoever asks: Python, the command line, ParlAI's agents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+
+from polyencoder.checks import checked_count, unencodable
+from polyencoder.errors import ConfigError, InputError
+
+__all__ = ["TOP_K", "Filter", "Found", "ScanDtype", "SearchOptions", "checked_filter"]
+
+Found = Literal["exact", "certified", "approximate"]
+"""How a result was found: by scoring everything, by a list that is proven to hold the best, or by one that may not."""
+
+Filter = Mapping[str, Any]
+"""Metadata fields and the value that each must have; a list of values stands for any of them."""
+
+ScanDtype = Literal["float32", "bfloat16"]
+"""In which a scan chooses: bfloat16 takes about half the time, where processors have it, and may miss a candidate."""
+
+TOP_K = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How an index is searched.
+
+    Args:
+        top_k: how many candidates, or all if there are fewer; None for 10.
+        filter: metadata fields and the value that each must have; a list of values stands for any of them.
+        exactness: what every result must be at least; None for the fastest way that the index has. "certified" scores
+            everything where nothing is proven, "exact" always.
+        effort: how hard FAISS looks: `ef_search` of an hnsw index, `nprobe` of an ivf one; None for the index's own,
+            and more if only some candidates pass the filter. A search for certificates reads all lists.
+        list_length: how many candidates each code of a context, or group of codes, proposes; None for the index's
+            choice.
+        tolerance: how far codes of one group may be from each other, as a share of their length, where no certificate
+            is wanted; see `index.groups`. 0 makes no groups, None is 0.4.
+        dtype: of a scan's first pass. After "bfloat16" the best max(4 top_k, 256) are scored again in fp32: scores are
+            exact, and what is found is said to be "approximate". Lists propose and are scored as ever.
+
+    Raises:
+        ConfigError: there is no such exactness or dtype, or one contradicts the other.
+        InputError: a number is too small, or the filter is none.
+    """
+
+    top_k: int | None = None
+    filter: Filter | None = None
+    exactness: Found | None = None
+    effort: int | None = None
+    list_length: int | None = None
+    tolerance: float | None = None
+    dtype: ScanDtype = "float32"
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None:
+            checked_count("top_k", self.top_k)
+        checked_filter(self.filter)
+        if self.exactness is not None and self.exactness not in get_args(Found):
+            raise ConfigError(f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Found))}")
+        for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+        if self.tolerance is not None and self.tolerance < 0:
+            raise InputError(f"tolerance must be at least 0, got {self.tolerance}")
+        if self.dtype not in get_args(ScanDtype):
+            raise ConfigError(f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}")
+        if self.dtype != "float32" and self.exactness in ("exact", "certified"):
+            raise ConfigError(
+                f"exactness is {self.exactness!r}, of which a scan in {self.dtype} is no proof: leave dtype out"
+            )
+
+    def k(self, available: int) -> int:
+        """How many candidates a search gives, if there are so many."""
+        return min(TOP_K if self.top_k is None else checked_count("top_k", self.top_k), available)
+
+    @property
+    def compute_dtype(self) -> torch.dtype | None:
+        """`dtype` as `polyencoder.scoring.search` wants it."""
+        return torch.bfloat16 if self.dtype == "bfloat16" else None
+
+    @property
+    def of_lists(self) -> dict[str, Any]:
+        """What is told about lists of proposals."""
+        told = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
+    """The options with these fields in place of their own. TypeError for a field that there is not."""
+    return replace(options or SearchOptions(), **changes)
+
+
+def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
+    """The values that each field of the metadata may have.
+
+    Raises:
+        InputError: it is no such filter, or wants what no metadata can be: JSON has neither nan nor infinity.
+    """
+    if not isinstance(filter, (Mapping, type(None))):
+        raise InputError(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
+    wanted: dict[str, list[Any]] = {}
+    for key, options in (filter or {}).items():
+        wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
+        for option in wanted[key]:
+            if (
+                not isinstance(key, str)
+                or not isinstance(option, (str, int, float, type(None)))
+                or (isinstance(option, float) and not math.isfinite(option))
+                or any(unencodable(text) for text in (key, option) if isinstance(text, str))
+            ):
+                raise InputError(
+                    f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
+                    "number, true, false, null or a list of those"
+                )
+    return wanted

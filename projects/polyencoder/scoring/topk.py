@@ -1,0 +1,60 @@
+"""The k best of candidates that come in pieces: a running top-k."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["RunningTopK", "TopK", "comparable", "ranked"]
+
+
+class TopK(NamedTuple):
+    """The best candidates of each context, best first."""
+
+    scores: Tensor
+    """[batch, k], fp32 or float64."""
+    indices: Tensor
+    """int64 [batch, k], rows of the candidates."""
+
+
+class RunningTopK:
+    """The k best of candidates that come in pieces, each piece once; of equal scores the first to come stays first."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self._best: TopK | None = None
+
+    def add(self, scores: Tensor, indices: Tensor) -> None:
+        """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
+        scores, best = comparable(scores), self._best
+        # Almost all candidates are below what is already kept. The few others of any context go on, in the order of
+        # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
+        if best is not None and best.scores.size(1) == self.k:
+            promising = scores > best.scores[:, -1:]
+        else:
+            promising = scores >= scores.topk(min(self.k, scores.size(1))).values[:, -1:]
+        columns = promising.any(dim=0).nonzero().squeeze(1)
+        if columns.numel() == 0:
+            return
+        found = TopK(scores[:, columns], indices[columns].expand(scores.size(0), -1))
+        if best is not None:
+            found = TopK(torch.cat([best.scores, found.scores], 1), torch.cat([best.indices, found.indices], 1))
+        self._best = ranked(found, self.k)
+
+    @property
+    def best(self) -> TopK | None:
+        """The best so far, fewer than k while fewer have come; None before any."""
+        return self._best
+
+
+def ranked(found: TopK, k: int) -> TopK:
+    """The k best in order; equal scores keep the order in which they come."""
+    scores, order = found.scores.sort(dim=1, descending=True, stable=True)
+    return TopK(scores[:, :k], found.indices.gather(1, order[:, :k]))
+
+
+def comparable(scores: Tensor) -> Tensor:
+    """The scores with -inf for nan, which no order knows."""
+    return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

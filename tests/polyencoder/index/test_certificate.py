@@ -1,0 +1,96 @@
+"""`search_by_lists` with an engine of a few lines, whose lists are exact, against all scores sorted."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.index.certificate import Proposal, search_by_lists
+from polyencoder.scoring import ContextEncoding, score, search
+
+
+class Engine:
+    """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
+
+    def __init__(self, contexts, vectors, *, exact=True):
+        self.contexts, self.vectors, self.exact = contexts, vectors, exact
+        self.asked: list[tuple[list[int], int]] = []
+
+    def propose(self, which, length):
+        self.asked.append((list(which), length))
+        for i in which:
+            products = self.contexts.vectors[i] @ self.vectors.t()
+            best = products.topk(min(length, len(self.vectors)))
+            highest = best.values[:, -1].max().item() if length < len(self.vectors) else -torch.inf
+            rows = best.indices.unique()
+            yield Proposal(rows, self.vectors[rows], lambda score, bound=highest: self.exact and score > bound + 1e-9)
+
+    def search(self, *, k, **settings):
+        scan = partial(search, candidates=self.vectors, k=k)
+        return search_by_lists(self.contexts, k=k, exact_lists=self.exact, propose=self.propose, scan=scan, **settings)
+
+
+def drawn(seed, *, batch, n, codes, stretch=1.0):
+    torch.manual_seed(seed)
+    vectors = torch.randn(n, 4, dtype=torch.float64)
+    return ContextEncoding(stretch * torch.randn(batch, codes, 4, dtype=torch.float64)), vectors
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.integers(1, 60),
+    st.integers(1, 5),
+    st.sampled_from([0.1, 1.0, 4.0]),
+    st.integers(1, 9),
+    st.integers(1, 80),
+)
+def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, longest):
+    contexts, vectors = drawn(seed, batch=batch, n=n, codes=codes, stretch=stretch)
+    k = int(torch.randint(1, n + 1, ()))
+    answers = Engine(contexts, vectors).search(k=k, exactness="certified", length=length, longest=longest)
+    expected, order = score(contexts, vectors).sort(dim=1, descending=True)
+    for answer, scores, rows in zip(answers, expected, order, strict=True):
+        assert answer.found in ("certified", "exact")
+        assert torch.equal(answer.rows, rows[:k])
+        torch.testing.assert_close(answer.scores, scores[:k])
+
+
+def test_lists_are_doubled_for_who_waits_alone():
+    """The second context has its best at the end of one code's list, the first nowhere near it."""
+    vectors = torch.cat([torch.eye(2, dtype=torch.float64) * 5, torch.randn(60, 2, dtype=torch.float64).clamp(-1, 1)])
+    codes = torch.tensor([[[4.0, 0.0], [4.0, 0.1]], [[0.1, 0.1], [-0.1, 0.1]]], dtype=torch.float64)
+    engine = Engine(ContextEncoding(codes), vectors)
+    answers = engine.search(k=1, exactness="certified", length=2, longest=64)
+    assert engine.asked[0] == ([0, 1], 2)
+    assert [which for which, _ in engine.asked[1:]] == [[1]] * (len(engine.asked) - 1)
+    assert [length for _, length in engine.asked] == [2 << i for i in range(len(engine.asked))]
+    assert answers[0].found == "certified"
+
+
+def test_what_is_never_proven_is_scanned():
+    contexts, vectors = drawn(0, batch=2, n=50, codes=8, stretch=0.01)
+    engine = Engine(contexts, vectors)
+    answers = engine.search(k=1, exactness="certified", length=2, longest=4)
+    assert [answer.found for answer in answers] == ["exact"] * 2
+    assert [length for _, length in engine.asked] == [2, 4]
+
+
+@pytest.mark.parametrize("exactness", ["exact", "certified"])
+def test_where_no_list_helps_none_is_asked_for(exactness):
+    engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=exactness == "exact")
+    answers = engine.search(k=3, exactness=exactness, length=2, longest=64)
+    assert [answer.found for answer in answers] == ["exact"] * 2
+    assert engine.asked == []
+
+
+def test_lists_that_prove_nothing_are_approximate():
+    engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=False)
+    answers = engine.search(k=3, exactness="approximate", length=2, longest=64)
+    assert [answer.found for answer in answers] == ["approximate"] * 2
+    assert [len(answer.rows) for answer in answers] == [3, 3]

@@ -1,0 +1,113 @@
+"""What a search can be told is an argument of it, the same whoever asks."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index import Candidate, FolderIndex, SearchOptions
+from polyencoder.index.searcher import Searcher
+
+CONTEXT = ["do you ski ?", "no , i have two dogs ."]
+
+
+@pytest.fixture
+def many(ranker, sentences, tmp_path) -> FolderIndex:
+    """An index of more candidates than a bf16 scan scores again."""
+    texts = [f"{text} {i}" for i in range(90) for text in sentences]
+    ranker.index([Candidate(str(i), text) for i, text in enumerate(texts)], tmp_path / "many")
+    return FolderIndex.open(tmp_path / "many", ranker)
+
+
+@pytest.fixture
+def dtypes(monkeypatch) -> list[torch.dtype]:
+    """Those of the scans that are made."""
+    noted: list[torch.dtype] = []
+    module = import_module("polyencoder.scoring.search")  # whose name is also that of the function
+    scan = module.scan
+
+    def noting(contexts, *args, **kwargs):
+        noted.append(contexts.vectors.dtype)
+        return scan(contexts, *args, **kwargs)
+
+    monkeypatch.setattr(module, "scan", noting)
+    return noted
+
+
+def test_a_scan_in_bf16_chooses_and_its_scores_are_exact(many, ranker, dtypes):
+    exact = many.search(ranker.encode_contexts([CONTEXT]), top_k=len(many))[0]
+    assert {hit.found for hit in exact} == {"exact"}
+    scores = {hit.id: hit.score for hit in exact}
+    hits = ranker.search(CONTEXT, many, dtype="bfloat16", top_k=20, keep_turns=True)
+    assert dtypes == [torch.float32, torch.bfloat16]
+    assert {hit.found for hit in hits} == {"approximate"}
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[hit.id], rel=1e-5, abs=1e-5)
+    # of 20 at least 256 are scored again: rounding by 1 part in 256 does not move one so far
+    assert [hit.id for hit in hits] == [hit.id for hit in exact[:20]]
+
+
+@pytest.mark.parametrize("exactness", ["exact", "certified"])
+def test_a_scan_in_bf16_proves_nothing(many, ranker, exactness):
+    with pytest.raises(ConfigError, match=f"exactness is '{exactness}', of which a scan in bfloat16 is no proof"):
+        ranker.search(CONTEXT, many, dtype="bfloat16", exactness=exactness)
+
+
+def test_lists_are_scored_in_fp32_whatever_a_scan_is(many, ranker, dtypes):
+    pytest.importorskip("faiss")
+    many.build_faiss("hnsw")
+    plain = ranker.search(CONTEXT, many)
+    del dtypes[:]
+    assert ranker.search(CONTEXT, many, dtype="bfloat16") == plain
+    assert set(dtypes) == {torch.float32}
+
+
+def test_options_and_their_fields_are_the_same(many, ranker):
+    contexts = ranker.encode_contexts([CONTEXT])
+    options = SearchOptions(top_k=3, exactness="exact")
+    hits = many.search(contexts, top_k=3, exactness="exact")
+    assert many.search(contexts, options) == hits
+    assert many.search(contexts, options, top_k=2) == [hits[0][:2]]
+    assert Searcher(ranker, many, options)([CONTEXT]) == [ranker.search(CONTEXT, many, options)]
+    assert len(many.search(contexts)[0]) == len(many.search(contexts, top_k=None)[0]) == 10
+    assert len(many.search(contexts, top_k=np.int64(4))[0]) == 4
+
+
+def test_an_option_is_of_one_search_alone(many, ranker):
+    pytest.importorskip("faiss")
+    many.build_faiss("ivf-flat", nlist=4, nprobe=4)
+    contexts = ranker.encode_contexts([CONTEXT])
+    before = many.search(contexts)
+    assert {hit.found for hit in many.search(contexts, effort=1, list_length=10)[0]} == {"approximate"}
+    assert many.search(contexts) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"top_k": 0}, InputError, "top_k is 0"),
+        ({"effort": 0}, InputError, "effort must be at least 1, got 0"),
+        ({"list_length": -1}, InputError, "list_length must be at least 1, got -1"),
+        ({"tolerance": -0.1}, InputError, "tolerance must be at least 0, got -0.1"),
+        ({"exactness": "sure"}, ConfigError, "exactness is 'sure'"),
+        ({"dtype": "int8"}, ConfigError, "dtype is 'int8'; it must be one of float32, bfloat16"),
+        ({"filter": "lang=en"}, InputError, "filter is 'lang=en'; it must be a dict"),
+        ({"topk": 3}, TypeError, "topk"),
+    ],
+)
+def test_what_is_no_option(many, ranker, options, error, message):
+    with pytest.raises(error, match=message):
+        ranker.search(CONTEXT, many, **options)
+    with pytest.raises(error, match=message):
+        many.search(ranker.encode_contexts([CONTEXT]), **options)
+
+
+@pytest.mark.parametrize("name", ["effort", "list_length", "tolerance"])
+def test_without_lists_nothing_is_told_about_them(many, ranker, name):
+    with pytest.raises(ConfigError, match=f"{name} given, but it has no FAISS index"):
+        ranker.search(CONTEXT, many, **{name: 1})
