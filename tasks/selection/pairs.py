@@ -17,7 +17,7 @@ from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
 from polyencoder.data.episodes import Counts
 from polyencoder.data.epochs import Episode
-from polyencoder.data.pairs import HUB, Columns, hub_size, read_pairs, split_files
+from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs, split_files
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 
@@ -75,16 +75,17 @@ class JsonlTeacher(SelectionTeacher):
             raise InputError(f"--selection-folder {error}") from None
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        names = {name: self.opt.get(f"selection_{name}", name) for name in COLUMNS}
-        for pair in read_pairs(file, columns=Columns(**names, flag="--selection-"), bad=bad):
+        for pair in read_pairs(file, columns=self._columns, bad=bad):
             message: dict[str, Any] = {"text": pair.context, "labels": [pair.response]}
             yield [message if pair.candidates is None else {**message, CHOICES: pair.candidates}]
 
     def estimate(self, files: Sequence[str]) -> Counts:
-        if not files[0].startswith(HUB):
-            return super().estimate(files)
-        rows = hub_size(files[0].removeprefix(HUB))
-        return Counts(rows, rows)
+        return pair_counts(files, columns=self._columns)
+
+    @property
+    def _columns(self) -> Columns:
+        names = {name: self.opt.get(f"selection_{name}", name) for name in COLUMNS}
+        return Columns(**names, flag="--selection-")
 
 
 COLUMNS = {"context": "context: a text or a list of turns", "response": "response", "candidates": "candidates: a list"}

@@ -24,7 +24,7 @@ from parlai.utils.distributed import get_rank, num_workers
 from polyencoder.data.dice import Dice
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
-from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.errors import InputError
 
@@ -34,7 +34,6 @@ __all__ = ["CHOICES", "SelectionTeacher"]
 # "|" as ParlAI's files have it, which takes a fraction of the memory.
 CHOICES = "choices"
 INLINE = ("inline", "batch-all-cands")
-SAMPLED_FROM = 100_000  # labels at the beginning of a stream, from which its negatives are sampled
 
 
 def add_negatives_args(parser: ParlaiParser) -> None:

@@ -72,7 +72,7 @@ def losses(monkeypatch):
     return record
 
 
-@pytest.mark.parametrize("stream", [False], ids=["memory"])
+@pytest.mark.parametrize("stream", [False, True], ids=["memory", "stream"])
 @pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
 @pytest.mark.parametrize("architecture", NAMES)
 def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architecture, candidates, stream):

@@ -9,8 +9,7 @@ import typer
 
 from polyencoder.cli.options import BackendName, CandidatesColumn, ContextColumn, Device, Model, ResponseColumn, load
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import HUB, Columns, read_pairs
-from polyencoder.data.readers import expand
+from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.names import main_measures, parse_hits_at
@@ -35,20 +34,11 @@ def evaluate(
 ) -> None:
     """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
     ks = parse_hits_at(hits_at)
-    columns = Columns(context, response, candidates)
-    files = [data] if data.startswith(HUB) else expand(data)
-    pairs = [pair for file in files for pair in read_pairs(file, columns=columns)]
+    pairs = list(read_all_pairs(data, columns=Columns(context, response, candidates)))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
     sampler = NegativeSampler((pair.response for pair in pairs), count=num_negatives, seed=seed, source=data)
-    examples = [
-        (
-            pair.context.split("\n"),
-            pair.response,
-            pair.candidates or sampler.candidates([pair.response], key=f"{pair.context}\n{pair.response}"),
-        )
-        for pair in pairs
-    ]
+    examples = examples_to_rank(pairs, sampler)
     drawn = sum(pair.candidates is None for pair in pairs)
     report = evaluated(load(model, device=device, backend=backend), examples, hits_at=ks).report()
     if as_json:

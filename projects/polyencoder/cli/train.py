@@ -32,20 +32,23 @@ HELP: dict[str, dict[str, str]] = {
         "context": "The column with the context, a text or a list of turns.",
         "response": "The column with the right response.",
         "column_candidates": "The column with candidates, if there are any: a list, or one text joined by |.",
+        "streaming": "Read the training data as it is needed, instead of into memory; needs --valid.",
+        "shuffle_buffer": "Pairs of a stream that are held to mix them.",
+        "skip_bad_examples": "Leave out records that cannot be used, and say how many, instead of stopping there.",
         "num_negatives": "How many candidates are drawn from the training responses for an example that needs some.",
     },
     "Model": {
         "backbone": "A pre-trained encoder, folder or hub id.",
         "init": "A ranker to go on training, instead of a backbone: folder, model file or hub id.",
         "architecture": "bi, poly or cross.",
-        "n_codes": "Context vectors of a poly-encoder.",
+        "n_codes": "Context vectors of a poly-encoder; 64.",
         "reduction": "How outputs become one vector; a sentence encoder's own, else first.",
         "normalize": "Vectors of length 1, compared by their cosine; on for sentence encoders.",
-        "output_scaling": "Multiplies vectors; its square scales a cosine. 4.47 for sentence encoders, else 1.",
+        "output_scaling": "Multiplies vectors, its square a cosine; 4.47 for sentence encoders, else 1; or auto.",
         "share_encoders": "One tower for contexts and candidates.",
-        "text_truncate": "The most tokens of a context; its latest turns are kept.",
-        "label_truncate": "The most tokens of a candidate.",
-        "history_size": "The most utterances of a context; -1 keeps all.",
+        "text_truncate": "The most tokens of a context, whose latest turns are kept; 360, or the --init ranker's.",
+        "label_truncate": "The most tokens of a candidate; 72, or the --init ranker's.",
+        "history_size": "The most utterances of a context, -1 for all; 20, or the --init ranker's.",
         "fine_tuned": "Layer freezing: all, all_encoder_layers, top4_layers or top_layer learn.",
     },
     "Training": {
@@ -61,6 +64,8 @@ HELP: dict[str, dict[str, str]] = {
         "schedule": "linear, cosine, plateau, invsqrt or constant.",
         "warmup_updates": "Over which the rate rises; 100, or a tenth of a shorter run.",
         "precision": "float32, bfloat16 or, on a GPU, float16.",
+        "bf16": "The same as --precision bfloat16.",
+        "compile": "Train encoders that torch.compile has made; the first steps wait for it.",
         "accumulate": "Batches whose gradients an update collects.",
         "clip": "The largest norm of gradients; 0 for no limit.",
         "grad_cache": "Gradient caching: the memory of so many contexts, whatever the batch size; 0: off.",
@@ -96,9 +101,9 @@ def train(
     **given: Any,
 ) -> None:
     """Train a ranker on your own pairs, without ParlAI; under torchrun in several processes."""
-    values = {} if config is None else _read(config)
-    values |= {name: value for name, value in given.items() if value is not None}
-    settings = RunSettings.from_mapping(values, origin=str(config) if config else "the command line")
+    values = {} if config is None else RunSettings.checked(_read(config), origin=str(config))
+    flags = {name: value for name, value in given.items() if value is not None}
+    settings = RunSettings(**(values | RunSettings.checked(flags, origin=None)))
     check_writable_folder(settings.out, flag="--out")
     with _one_of_several(settings) as (settings, first), _logged(show=first):
         report = train_ranker(settings)
@@ -147,6 +152,7 @@ def _logged(*, show: bool) -> Iterator[None]:
 
 def _summary(report: RunReport) -> str:
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
+    rows = {who: metrics for who, metrics in rows.items() if metrics}
     measures = main_measures(report.trained)
     first = next(iter(measures))
     lines = [f"{who:16} {first} {_first(metrics, first):.3f}" for who, metrics in rows.items()]
@@ -186,8 +192,8 @@ def _plain(kind: Any) -> Any:
     """`int | None` -> int, a choice of texts -> str, which the settings themselves check."""
     if get_origin(kind) is Literal:
         return str
-    inner = [one for one in get_args(kind) if one is not type(None)]
-    return _plain(inner[0]) if inner else kind
+    inner = [_plain(one) for one in get_args(kind) if one is not type(None)]
+    return str if str in inner else inner[0] if inner else kind
 
 
 _own = inspect.signature(train, eval_str=True).parameters["config"].replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -14,7 +14,7 @@ from polyencoder.data.epochs import Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
 
-__all__ = ["TrainingLoader", "prefetched"]
+__all__ = ["TrainingLoader", "episode_of", "prefetched"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class TrainingLoader:
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"the batch size is {batch_size}; it must be at least 1")
-        self.source: Source = InMemory(map(_episode, source)) if isinstance(source, Sequence) else source
+        self.source: Source = InMemory(map(episode_of, source)) if isinstance(source, Sequence) else source
         self.batch_size, self.reader = batch_size, reader or Reader()
         self._seed, self._sampler = seed, sampler
 
@@ -78,7 +78,8 @@ class TrainingLoader:
         return TrainingExample([message["text"]], label, candidates)
 
 
-def _episode(example: TrainingExample) -> Episode:
+def episode_of(example: TrainingExample) -> Episode:
+    """An example as an episode of its own."""
     message: dict[str, Any] = {"text": "\n".join(example.turns), "labels": [example.label]}
     return [message if example.candidates is None else {**message, "candidates": example.candidates}]
 

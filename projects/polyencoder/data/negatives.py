@@ -14,7 +14,10 @@ from itertools import count as count_up
 from polyencoder.data.dice import Dice
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["NegativeSampler", "normalized"]
+__all__ = ["SAMPLED_FROM", "NegativeSampler", "normalized"]
+
+SAMPLED_FROM = 100_000
+"""Of data that is read as it is needed, the labels at its beginning that negatives are sampled from."""
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")

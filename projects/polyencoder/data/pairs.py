@@ -6,18 +6,32 @@ missing, and the columns have other names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.checks import unencodable
-from polyencoder.data.readers import DataFile, OnBad, raise_it, records
+from polyencoder.data.episodes import Counts, estimated_counts
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.extras import require
 
-__all__ = ["HUB", "Columns", "Pair", "hub_size", "read_examples", "read_pairs", "split_files"]
+__all__ = [
+    "HUB",
+    "Columns",
+    "Pair",
+    "data_files",
+    "examples_to_rank",
+    "hub_size",
+    "pair_counts",
+    "read_all_pairs",
+    "read_examples",
+    "read_pairs",
+    "split_files",
+]
 
 HUB = "hf:"
 """What the name of a "file" begins with that is a dataset of the hub: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
@@ -72,6 +86,38 @@ def read_pairs(
             yield _pair(record, columns, where=where, add_response=add_response)
         except InputError as error:
             bad(error)
+
+
+def data_files(names: str) -> list[str]:
+    """What a flag names: files and patterns, a comma between them, or one dataset of the hub."""
+    return [names] if names.startswith(HUB) else expand(names)
+
+
+def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Pair]:
+    """The pairs of all that a flag names, one at a time; errors as in `read_pairs`."""
+    for file in data_files(names):
+        yield from read_pairs(file, columns=columns, bad=bad)
+
+
+def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
+    """About how many pairs there are in files, or in a dataset of the hub, each of them an episode."""
+    if files[0].startswith(HUB):
+        rows = hub_size(files[0].removeprefix(HUB))
+        return Counts(rows, rows)
+    skip = BadExamples(skip=True)
+    return estimated_counts(lambda file: ([{}] for _ in read_pairs(file, columns=columns, bad=skip)), files)
+
+
+def examples_to_rank(pairs: Iterable[Pair], sampler: NegativeSampler) -> list[Example]:
+    """Pairs as examples of an evaluation: with candidates of their own, else with drawn ones, always the same."""
+    return [
+        (
+            pair.context.split("\n"),
+            pair.response,
+            sampler.candidates([pair.response], own=pair.candidates, key=f"{pair.context}\n{pair.response}"),
+        )
+        for pair in pairs
+    ]
 
 
 def read_examples(source: str | Path, *, columns: Columns | None = None, with_candidates: bool = True) -> list[Example]:

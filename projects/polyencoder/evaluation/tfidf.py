@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, InputError
+from polyencoder.evaluation.metrics import Tally, of_example, ranks
 from polyencoder.files import write_text
 from polyencoder.text.memory import TextMemory
 
-__all__ = ["TfidfVectors", "TfidfWeights"]
+__all__ = ["TfidfVectors", "TfidfWeights", "evaluate_tfidf"]
 
 FORMAT = "tfidf-1"
 MEMORY = 128 << 20  # bytes; a text of eleven words and its vector take some 600
@@ -122,6 +125,26 @@ class TfidfVectors:
         columns = np.concatenate([columns for columns, _ in rows])
         values = np.concatenate([values for _, values in rows])
         return csr_array((values, columns, ends), shape=(len(texts), self._n_terms))
+
+
+def evaluate_tfidf(responses: Iterable[str], examples: Sequence[Example]) -> dict[str, float]:
+    """The metrics of the baseline, which reads the last turn of each context. It has no loss.
+
+    Args:
+        responses: those of the training data, of which it learns its weights.
+        examples: to rank.
+
+    Raises:
+        InputError: there is no word in the responses.
+    """
+    vectors = TfidfVectors(TfidfWeights.fit(responses, ngrams=1, task="train"))
+    tally = Tally()
+    for turns, label, candidates in examples:
+        last = turns if isinstance(turns, str) else turns[-1]
+        scores = torch.from_numpy(vectors.cosines([last], list(candidates)))
+        rank = int(ranks(scores, torch.tensor([candidates.index(label)])))
+        tally.add([of_example(rank, 0.0, len(candidates))])
+    return {name: value for name, value in tally.report().items() if name != "loss"}
 
 
 def _size(row: Row) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError
@@ -36,14 +37,21 @@ class RunSettings:
     context: str = "context"
     response: str = "response"
     column_candidates: str = "candidates"
-    n_codes: int = 64
+    streaming: bool = False
+    """Whether the training data is read as it is needed, instead of into memory."""
+    shuffle_buffer: int = 4096
+    """Of a stream: how many pairs are held to mix them."""
+    skip_bad_examples: bool = False
+    """Whether records that cannot be used are left out and counted, instead of ending the run."""
+    n_codes: int | None = None
     reduction: str | None = None
     normalize: bool | None = None
-    output_scaling: float | None = None
-    share_encoders: bool = False
-    text_truncate: int = 360
-    label_truncate: int = 72
-    history_size: int = 20
+    output_scaling: float | Literal["auto"] | None = None
+    """"auto" measures it on the first batch (Section 5.3 of the paper)."""
+    share_encoders: bool | None = None
+    text_truncate: int | None = None
+    label_truncate: int | None = None
+    history_size: int | None = None
     candidates: str | None = None
     """Where a training example's candidates come from: "batch", or for a cross-encoder "inline"."""
     num_negatives: int = 19
@@ -58,6 +66,10 @@ class RunSettings:
     schedule: ScheduleName = "linear"
     warmup_updates: int | None = None
     precision: PrecisionName = "float32"
+    bf16: bool = False
+    """The same as the precision "bfloat16"."""
+    compile: bool = False
+    """Whether torch.compile compiles the encoders."""
     fine_tuned: str = "all_encoder_layers"
     accumulate: int = 1
     clip: float = 1.0
@@ -87,16 +99,45 @@ class RunSettings:
             raise ConfigError("a run needs its training data (train) and a folder for the model (out)")
         if bool(self.backbone) == bool(self.init):
             raise ConfigError("give one of backbone, an encoder to start from, and init, a ranker to go on training")
+        for name in ("n_codes", "reduction", "normalize", "share_encoders"):
+            if self.init and getattr(self, name) is not None:
+                raise ConfigError(f"{name} is that of {self.init}, the ranker that is trained on: leave it out")
+        if self.streaming and not self.valid:
+            raise ConfigError("of data that is streamed nothing can be held out: give validation data (valid)")
+        if self.bf16 and self.precision == "float16":
+            raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them")
         if self.hard_negatives and self.source != "batch":
             raise ConfigError("hard_negatives join the candidates 'batch'; `polyencoder mine` writes inline ones")
+        if self.hard_negatives and self.architecture == "cross":
+            raise ConfigError("hard_negatives are mined in an index, which a cross-encoder has none of")
+        for name in ("shuffle_buffer", "evaluations", "patience", "batch_size"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str) -> RunSettings:
-        """The settings that a YAML file or the command line names; ConfigError for one that is unknown."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        if unknown := sorted(set(values) - set(known)):
-            raise ConfigError(f"{origin}: unknown setting {unknown[0]!r}{_meant(unknown[0], known)}")
-        return cls(**values)
+        """The settings that a mapping names; errors as in `checked`."""
+        return cls(**cls.checked(values, origin=origin))
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any], *, origin: str | None) -> dict[str, Any]:
+        """These settings, by names that are known and with values of their types.
+
+        Args:
+            values: such as a YAML file holds; of a number that YAML takes for a text, `5e-5`, the text.
+            origin: where they come from, for messages; None for flags.
+
+        Raises:
+            ConfigError: a name is unknown, or a value is none for it.
+        """
+        kinds = get_type_hints(cls)
+        if unknown := sorted(set(values) - set(kinds)):
+            raise ConfigError(f"{origin}: unknown setting {unknown[0]!r}{_meant(unknown[0], list(kinds))}")
+        found = {}
+        for name, value in values.items():
+            shown = f"--{name.replace('_', '-')}" if origin is None else f"{origin}: {name}"
+            found[name] = _typed(value, kinds[name], shown=shown)
+        return found
 
     @property
     def source(self) -> str:
@@ -113,7 +154,7 @@ class RunSettings:
             gather_negatives=self.gather_negatives,
             optimizer=OptimizerConfig(self.optimizer, self.learning_rate, self.weight_decay),
             schedule=ScheduleConfig(self.schedule, self.warmup_updates),
-            precision=self.precision,
+            precision="bfloat16" if self.bf16 else self.precision,
             fine_tuned=self.fine_tuned,
             accumulate=self.accumulate,
             clip=self.clip or None,
@@ -127,3 +168,28 @@ class RunSettings:
 def _meant(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def _typed(value: Any, kind: Any, *, shown: str) -> Any:
+    """A value as one of its type; ConfigError for another."""
+    options = [kind] if get_origin(kind) is Literal or not get_args(kind) else get_args(kind)
+    for option in options:
+        if get_origin(option) is Literal:
+            fits = value in get_args(option)
+        elif option is float and not isinstance(value, bool):
+            with suppress(TypeError, ValueError):
+                return float(value)
+            fits = False
+        else:
+            fits = isinstance(value, option) and (option is bool or not isinstance(value, bool))
+        if fits:
+            return value
+    wanted = [word for option in options if option is not NoneType for word in _words(option)]
+    raise ConfigError(f"{shown} is {value!r:.60}; it must be {' or '.join(wanted)}")
+
+
+def _words(option: Any) -> list[str]:
+    if get_origin(option) is Literal:
+        choices = get_args(option)
+        return [f"one of {', '.join(choices)}" if len(choices) > 1 else repr(choices[0])]
+    return [{int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[option]]

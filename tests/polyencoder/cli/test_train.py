@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +16,7 @@ from polyencoder.cli.main import app
 from polyencoder.cli.train import HELP
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.training.settings import RunSettings
+from polyencoder.training.trainer import Trainer
 
 # words that the tiny tokenizer knows
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
@@ -123,6 +127,165 @@ def test_hard_negatives_distillation_and_held_out_data(run, arguments, pairs, ba
     flags = ["--teacher", pairs / "out", "--hard-negatives", 2, "--hard-negatives-every", 3, "--epochs", 2]
     run(*others, *flags, "--architecture", "poly")
     assert (pairs / "student" / "training" / "teacher.sqlite").is_file()
+
+
+class Killed(BaseException):
+    """What ends a run in the midst of it."""
+
+
+@pytest.fixture
+def losses(monkeypatch):
+    """(function, kill_after=None) -> the mean loss of each step that it makes, until it is killed."""
+    step = Trainer.step
+
+    def record(function, kill_after=None) -> list[float]:
+        seen: list[float] = []
+
+        def observed(self, batch):
+            if len(seen) == kill_after:
+                raise Killed
+            outcome = step(self, batch)
+            seen.append(float(outcome.losses.mean()))
+            return outcome
+
+        monkeypatch.setattr(Trainer, "step", observed)
+        with suppress(Killed):
+            function()
+        return seen
+
+    return record
+
+
+@pytest.mark.parametrize("candidates", ["batch", "inline"])
+@pytest.mark.parametrize("kill_after", [1, 3, 8])
+def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, losses, candidates, kill_after):
+    """Two epochs of five batches, from two files, mixed in a buffer that holds a part of them."""
+    lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
+    for name, part in (("one", lines[:30]), ("two", lines[30:])):
+        (pairs / f"{name}.jsonl").write_text("".join(part))
+    flags = ["--streaming", "--shuffle-buffer", 8, "--epochs", 2, "--architecture", "bi", "--candidates", candidates]
+    flags += ["--train", f"{pairs}/one.jsonl,{pairs}/two.jsonl", "--num-negatives", 3, "--save-every-seconds", 0]
+    unbroken = losses(lambda: run(*arguments, *flags, "--out", pairs / "unbroken"))
+    assert len(unbroken) == 10
+    begun = losses(lambda: run(*arguments, *flags), kill_after)
+    assert begun == unbroken[:kill_after]
+    assert losses(lambda: run(*arguments, *flags)) == unbroken[kill_after:]
+    weights = [(pairs / name / "model.safetensors").read_bytes() for name in ("unbroken", "out")]
+    assert weights[0] == weights[1]
+
+
+def test_a_dataset_of_the_hub_is_streamed(run, arguments, pairs, tmp_path, monkeypatch, losses):
+    datasets = pytest.importorskip("datasets", reason="needs datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    (pairs / "train.jsonl").rename(tmp_path / "set/train.jsonl")
+    flags = ["--train", f"hf:{tmp_path}/set:train", "--epochs", 1, "--architecture", "bi"]
+    streamed = losses(lambda: run(*arguments, *flags, "--streaming"))
+    assert len(streamed) == 5
+    whole = losses(lambda: run(*arguments, *flags, "--out", pairs / "whole"))
+    assert len(whole) == 5
+    assert streamed != whole  # in another order
+
+
+def test_what_is_streamed_is_read_again_and_not_held_out(run, arguments, pairs):
+    os.mkfifo(pairs / "pipe")
+    with pytest.raises(InputError, match="pipe: is no file that can be read again in each epoch"):
+        run(*arguments, "--streaming", "--train", pairs / "pipe")
+    valid = arguments.index("--valid")
+    with pytest.raises(ConfigError, match=r"nothing can be held out: give validation data \(valid\)"):
+        run(*arguments[:valid], *arguments[valid + 2 :], "--streaming")
+
+
+@pytest.mark.parametrize("streaming", [[], ["--streaming"]])
+def test_bad_records_end_a_run_or_are_left_out(run, arguments, pairs, streaming):
+    with open(pairs / "train.jsonl", "a") as file:
+        file.write('{"context": "hi"}\n')
+    flags = ["--epochs", 1, "--architecture", "bi", *streaming]
+    with pytest.raises(InputError, match=r"train.jsonl, line 51: has no 'response'"):
+        run(*arguments, *flags)
+    run(*arguments, *flags, "--skip-bad-examples", "--out", pairs / "other")
+
+
+def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, arguments, pairs, losses):
+    flags = ["--output-scaling", "auto", "--architecture", "bi", "--epochs", 2, "--save-every-seconds", 0]
+    unbroken = losses(lambda: run(*arguments, *flags, "--out", pairs / "unbroken"))
+    losses(lambda: run(*arguments, *flags), 4)
+    assert losses(lambda: run(*arguments, *flags)) == unbroken[4:]
+    scalings = [
+        Ranker.from_pretrained(pairs / name, device="cpu").model.config.output_scaling for name in ("unbroken", "out")
+    ]
+    assert scalings[0] == scalings[1] != 1.0
+    with pytest.raises(ConfigError, match="output_scaling 'auto': vectors have the length 1"):
+        run(*arguments, *flags, "--normalize", "--out", pairs / "other")
+
+
+def test_bf16_is_a_precision(run, arguments, pairs, losses):
+    flags = ["--architecture", "bi", "--max-updates", 2]
+    both = [
+        losses(lambda out=out, flag=flag: run(*arguments, *flags, *flag, "--out", pairs / out))
+        for out, flag in (("a", ["--bf16"]), ("b", ["--precision", "bfloat16"]), ("c", []))
+    ]
+    assert both[0] == both[1] != both[2]
+    with pytest.raises(ConfigError, match="contradict each other"):
+        run(*arguments, "--bf16", "--precision", "float16")
+
+
+def test_the_comparison_is_made_once(run, arguments, pairs, losses):
+    """A run that goes on says what the first start found, and does not take its own weights for the untrained ones."""
+    flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0]
+    losses(lambda: run(*arguments, *flags), 12)
+    outputs: list[str] = []
+    losses(lambda: outputs.append(run(*arguments, *flags)))
+    outputs.append(run(*arguments, *flags, "--out", pairs / "unbroken"))
+    rows = [[row for row in output.splitlines() if " R20@1 " in row and row[0].isalpha()] for output in outputs]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 3
+
+
+def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_lengths(run, arguments, pairs):
+    run(*arguments, "--architecture", "poly", "--epochs", 1)
+    start = arguments[3:]
+    start = [part for part in start if part not in ("--n-codes", 4, "--reduction", "mean")]
+    start[start.index("--out") + 1] = pairs / "again"
+    start[start.index("--text-truncate") + 1] = 20
+    run("train", "--init", pairs / "out", *start, "--epochs", 1)
+    config = Ranker.from_pretrained(pairs / "again", device="cpu").model.config
+    assert (config.n_codes, config.reduction, config.text.text_truncate) == (4, "mean", 20)
+    with pytest.raises(ConfigError, match="n_codes is that of .*: leave it out"):
+        run("train", "--init", pairs / "out", *start, "--n-codes", 8)
+
+
+def test_a_model_that_is_there_stays(run, arguments, pairs):
+    run(*arguments, "--architecture", "bi", "--epochs", 1)
+    shutil.rmtree(pairs / "out" / "training")
+    before = (pairs / "out" / "model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="holds a model, and no run to go on with"):
+        run(*arguments, "--architecture", "bi", "--epochs", 2)
+    assert (pairs / "out" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("epochs: many", "run.yaml: epochs is 'many'; it must be a number"),
+        ("batch_size: 3.5", "run.yaml: batch_size is 3.5; it must be a whole number"),
+        ("streaming: perhaps", "run.yaml: streaming is 'perhaps'; it must be true or false"),
+        ("schedule: steps", "run.yaml: schedule is 'steps'; it must be one of plateau, linear"),
+        ("train: 7", "run.yaml: train is 7; it must be a text"),
+        ("seed: true", "run.yaml: seed is True; it must be a whole number"),
+        ("output_scaling: much", "run.yaml: output_scaling is 'much'; it must be a number or 'auto'"),
+    ],
+)
+def test_values_of_a_yaml_file_that_cannot_be(run, arguments, pairs, line, message):
+    (pairs / "run.yaml").write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=message):
+        run(*arguments, "--config", pairs / "run.yaml")
+
+
+def test_numbers_that_yaml_takes_for_texts():
+    values = {"train": "a", "out": "b", "backbone": "c", "learning_rate": "5e-5", "epochs": 3, "patience": None}
+    settings = RunSettings.from_mapping(values, origin="run.yaml")
+    assert (settings.learning_rate, settings.epochs, settings.patience) == (5e-5, 3.0, None)
 
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():

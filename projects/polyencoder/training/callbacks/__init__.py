@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
@@ -13,6 +14,7 @@ from polyencoder.training.callbacks.record import Record
 from polyencoder.training.callbacks.scaling import MeasuredScaling
 
 __all__ = [
+    "Baselines",
     "Callback",
     "Checkpoints",
     "Evaluation",

@@ -55,13 +55,10 @@ class Checkpoints(Callback):
         if not gather_objects(self.path.is_file())[0]:
             return
         states = self._read()
-        if differing := sorted(
-            name
-            for name in self._settings.keys() | states["settings"].keys()
-            if self._settings.get(name) != states["settings"].get(name)
-        ):
+        begun = states["settings"]  # a setting that came later is not among them
+        if differing := sorted(name for name, value in begun.items() if self._settings.get(name) != value):
             name = differing[0]
-            before, now = states["settings"].get(name), self._settings.get(name)
+            before, now = begun[name], self._settings.get(name)
             raise CheckpointError(
                 f"{self.path}: was begun with {name} {before!r}, not {now!r}; go on with the same settings, or give "
                 "another folder"

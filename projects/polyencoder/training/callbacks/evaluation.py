@@ -17,9 +17,19 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["Evaluation", "KeepBest"]
+__all__ = ["Evaluation", "KeepBest", "evaluate_together"]
 
 LOWER_IS_BETTER = ("loss", "rank")
+
+
+def evaluate_together(ranker: TextRanker, examples: Sequence[Example]) -> dict[str, float]:
+    """The metrics of a ranker over examples, of which each process takes its share; the same in all of them."""
+    rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    own = examples[rank::processes]
+    tally = Tally()
+    for share in gather_objects(dict(evaluate(ranker, own).sums) if own else {}):
+        tally.merge(share)
+    return tally.report()
 
 
 class Evaluation(Callback):
@@ -36,9 +46,7 @@ class Evaluation(Callback):
     def __init__(self, ranker: TextRanker, examples: Sequence[Example], *, every: int) -> None:
         if every < 1:
             raise ConfigError(f"evaluation every {every} examples: give 1 or more")
-        self._ranker, self._every = ranker, every
-        rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self._examples = examples[rank::processes]
+        self._ranker, self._every, self._examples = ranker, every, examples
         self._done = 0  # evaluations by number of examples
         self._at = -1  # updates at the last one
 
@@ -53,11 +61,7 @@ class Evaluation(Callback):
             return
         self._at = run.updates.count
         run.model.eval()
-        tally = Tally()
-        shares = gather_objects(dict(evaluate(self._ranker, self._examples).sums) if self._examples else {})
-        for share in shares:
-            tally.merge(share)
-        run.evaluated(tally.report())
+        run.evaluated(evaluate_together(self._ranker, self._examples))
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self._done, "at": self._at}

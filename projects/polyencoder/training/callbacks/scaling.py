@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from polyencoder.data.collator import Batch
 from polyencoder.modeling.scaling import BERT_OUTPUT_STD, measured_scaling
@@ -22,11 +23,17 @@ class MeasuredScaling(Callback):
     `told` hears the number.
     """
 
+    name = "scaling"
+
     def __init__(self, told: Callable[[float], None] | None = None) -> None:
         self._told = told
+        self._scaling: float | None = None
         self._done = False
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if not self._done and self._scaling is not None:  # of the run that goes on, whose weights alone are there yet
+            self._done = True
+            run.model.config = replace(run.model.config, output_scaling=self._scaling)
         if self._done or run.updates.count:
             return batch
         own = None
@@ -36,7 +43,7 @@ class MeasuredScaling(Callback):
         scaling = next((value for value in gather_objects(own) if value is not None), None)
         if scaling is None:
             return batch
-        self._done = True
+        self._done, self._scaling = True, scaling
         run.model.config = replace(run.model.config, output_scaling=scaling)
         _log.info(
             "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g",
@@ -47,3 +54,9 @@ class MeasuredScaling(Callback):
         if self._told is not None:
             self._told(scaling)
         return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scaling": self._scaling}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._scaling = state["scaling"]

@@ -1,0 +1,68 @@
+"""What a trained model is compared with at the end: TF-IDF, and the ranker before training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from polyencoder.data.readers.examples import Example
+from polyencoder.errors import InputError
+from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.tfidf import evaluate_tfidf
+from polyencoder.protocol import TextRanker
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.evaluation import evaluate_together
+from polyencoder.training.randomness import random_state, restore_random_state
+
+__all__ = ["Baselines"]
+
+_log = logging.getLogger(__name__)
+
+
+class Baselines(Callback):
+    """Ranks the validation examples before the first step, once for a run, however often it goes on.
+
+    Args:
+        examples: to rank.
+        untrained: makes the ranker whose metrics are `before`.
+        responses: gives the training responses, which TF-IDF learns its weights from.
+    """
+
+    name = "baselines"
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        untrained: Callable[[], TextRanker],
+        responses: Callable[[], Iterable[str]],
+    ) -> None:
+        self._examples, self._untrained, self._responses = examples, untrained, responses
+        self.before: dict[str, float] = {}
+        """The metrics of the ranker before training."""
+        self.tfidf: dict[str, float] = {}
+        """Those of the keyword baseline; none where the responses have no words."""
+
+    def on_start(self, run: Run) -> None:
+        if self.before:
+            return
+        random = random_state()  # a run learns the same with and without the comparison
+        self.before = evaluate_together(self._untrained(), self._examples)
+        _say("before training", self.before)
+        try:
+            self.tfidf = evaluate_tfidf(self._responses(), self._examples)
+            _say("TF-IDF", self.tfidf)
+        except InputError as error:
+            _log.info("no comparison with TF-IDF: %s", error)
+        restore_random_state(random)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": self.before, "tfidf": self.tfidf}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.before, self.tfidf = state["before"], state["tfidf"]
+
+
+def _say(who: str, metrics: Mapping[str, float]) -> None:
+    _log.info("%s: %s", who, "  ".join(f"{name} {value:.3f}" for name, value in main_measures(metrics).items()))

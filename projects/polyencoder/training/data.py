@@ -1,0 +1,123 @@
+"""What a run learns from and is evaluated on: in memory, or read as it is needed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from polyencoder.data.collator import TrainingExample
+from polyencoder.data.episodes import Streamed
+from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.loader import episode_of
+from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
+from polyencoder.data.pairs import (
+    HUB,
+    Columns,
+    Pair,
+    data_files,
+    examples_to_rank,
+    pair_counts,
+    read_all_pairs,
+    read_pairs,
+)
+from polyencoder.data.readers import BadExamples
+from polyencoder.data.readers.examples import Example
+from polyencoder.errors import InputError
+from polyencoder.training.settings import RunSettings
+
+__all__ = ["RunData", "open_data"]
+
+_log = logging.getLogger(__name__)
+
+HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most so many pairs, and a tenth
+INLINE = ("inline", "batch-all-cands")  # candidates that an example may have of its own
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run.
+
+    train: the examples of an epoch, and size: how many there are, of a stream about how many. valid: to rank, each with
+    its candidates. responses: those of the training data, of a stream the first ones. sampler: draws candidates for
+    examples that have none of their own; None where an example needs none.
+    """
+
+    train: Sequence[TrainingExample] | Source
+    size: int
+    valid: list[Example]
+    responses: Callable[[], Iterator[str]]
+    sampler: NegativeSampler | None
+
+
+def open_data(settings: RunSettings) -> RunData:
+    """Open what the settings name.
+
+    Without validation data the last of the training pairs are held out, always the same ones.
+
+    Raises:
+        InputError: it cannot be read, or there is too little of it.
+    """
+    bad = BadExamples(skip=settings.skip_bad_examples)
+    valid = list(read_all_pairs(settings.valid, columns=_columns(settings), bad=bad)) if settings.valid else []
+    if settings.valid and not valid:
+        raise InputError(f"{settings.valid}: has no pair to evaluate on")
+    train: Sequence[TrainingExample] | Source
+    if settings.streaming:
+        train, size, responses = _streamed(settings)
+    else:
+        pairs = list(read_all_pairs(settings.train, columns=_columns(settings), bad=bad))
+        if not settings.valid and len(pairs) > 1:
+            pairs, valid = _held_out(pairs)
+        examples = [_example(pair, settings) for pair in pairs]
+        train, size, responses = examples, len(examples), partial(_labels, examples)
+    if bad.count:
+        _log.warning(bad.summary())
+    if size < 2:
+        raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
+    sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
+    ranked = examples_to_rank(valid, sampler)
+    return RunData(train, size, ranked, responses, sampler if settings.source in INLINE else None)
+
+
+def _streamed(settings: RunSettings) -> tuple[Source, int, Callable[[], Iterator[str]]]:
+    """The training data as a source that is read anew in each epoch, its size, and its first responses."""
+    files = data_files(settings.train)
+    if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
+        raise InputError(f"{unseekable}: is no file that can be read again in each epoch, as streaming does")
+    bad = BadExamples(skip=settings.skip_bad_examples)  # counted in each epoch anew, so not summed up
+
+    def episodes(file: str) -> Iterator[Episode]:
+        for pair in read_pairs(file, columns=_columns(settings), bad=bad):
+            yield episode_of(_example(pair, settings))
+
+    def responses() -> Iterator[str]:
+        pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
+        return islice((pair.response for pair in pairs), SAMPLED_FROM)
+
+    estimate = partial(pair_counts, files, columns=_columns(settings))
+    source = Streamed(episodes, files, buffer=settings.shuffle_buffer, estimate=estimate)
+    size = source.counts().examples
+    _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.shuffle_buffer)
+    return source, size, responses
+
+
+def _held_out(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+    count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
+    _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
+    return pairs[:-count], pairs[-count:]
+
+
+def _columns(settings: RunSettings) -> Columns:
+    return Columns(settings.context, settings.response, settings.column_candidates, flag="--")
+
+
+def _example(pair: Pair, settings: RunSettings) -> TrainingExample:
+    return TrainingExample([pair.context], pair.response, pair.candidates if settings.source in INLINE else None)
+
+
+def _labels(examples: Sequence[TrainingExample]) -> Iterator[str]:
+    return (example.label for example in examples)
