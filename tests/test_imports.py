@@ -49,6 +49,17 @@ def test_the_library_knows_neither_parlai_nor_those_who_use_it():
         assert not others, f"{file} imports {others}"
 
 
+def test_importing_the_library_changes_no_environment():
+    """Outside of functions no module names `os.environ`."""
+    for file in library().values():
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        todo: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+        while todo:
+            node = todo.pop()
+            assert not (isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv")), file
+            todo += [child for child in ast.iter_child_nodes(node) if not isinstance(child, functions)]
+
+
 def test_what_is_installed_does_not_need_the_benchmarks():
     for folder in ("agents", "tasks", "zoo"):
         for file in (ROOT / folder).rglob("*.py"):

@@ -50,6 +50,7 @@ from polyencoder.modeling import RankerModel, build_model, freeze
 from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, with_dropout
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.modeling.cpu.products import remember_few_shapes
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
@@ -80,6 +81,7 @@ class RankerModelAgent(TorchRankerAgent):
         """Whoever makes an agent in Python need not know all of its flags; no `__init__` has read them yet."""
         if not shared:
             fill_in_defaults(cls, opt)
+            remember_few_shapes()
         agent: RankerModelAgent = super().__new__(cls)
         return agent
 

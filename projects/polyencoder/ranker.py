@@ -143,7 +143,7 @@ class Ranker(Scorer):
         ranker_config = RankerConfig(
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
         )
-        return cls(build_model(ranker_config, backbone), TextEncoder(tokenizer, text_config), device=device)
+        return cls(build_model(ranker_config, backbone).eval(), TextEncoder(tokenizer, text_config), device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
         """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.

@@ -11,6 +11,7 @@ from polyencoder.checks import checked_contexts, checked_count, checked_device, 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
@@ -19,11 +20,14 @@ __all__ = ["Scorer"]
 
 
 class Scorer:
-    """What `polyencoder.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs."""
+    """What `polyencoder.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs.
+
+    The model is moved to the device. It computes as in evaluation, without dropout, and keeps the mode that it has.
+    """
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
         self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model = model.to(self.device).eval()
+        self.model = model.to(self.device)
         self.text = text
 
     @torch.inference_mode()
@@ -33,7 +37,9 @@ class Scorer:
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
         if isinstance(self.model, CrossEncoder):
-            scores = self.model.score(self._context_tokens(contexts), self.text.candidates(candidates).to(self.device))
+            tokens = self.text.candidates(candidates).to(self.device)
+            with in_evaluation(self.model):
+                scores = self.model.score(self._context_tokens(contexts), tokens)
         else:
             scores = self.model.score(self.encode_contexts(contexts), self.encode_candidates(candidates))
         return scores.float().cpu()
@@ -41,14 +47,18 @@ class Scorer:
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
-        return self._separable().encode_context(self._context_tokens(contexts))
+        model, tokens = self._separable(), self._context_tokens(contexts)
+        with in_evaluation(model):
+            return model.encode_context(tokens)
 
     @torch.inference_mode()
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
         """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
         texts = checked_texts("candidates", candidates)
         size = checked_count("batch_size", batch_size)
-        return encode_candidates(self._separable(), self.text, texts, batch_size=size)
+        model = self._separable()
+        with in_evaluation(model):
+            return encode_candidates(model, self.text, texts, batch_size=size)
 
     def _context_tokens(self, contexts: Sequence[Context]) -> TokenBatch:
         return self.text.contexts(checked_contexts(contexts)).to(self.device)

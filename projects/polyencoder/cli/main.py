@@ -19,6 +19,7 @@ from polyencoder.cli.train import train
 from polyencoder.cli.vocab import vocab
 from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError, first_line
+from polyencoder.modeling.cpu.products import remember_few_shapes
 
 __all__ = ["app", "main"]
 
@@ -47,6 +48,7 @@ app.command("zoo")(zoo)
 
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit code 1."""
+    remember_few_shapes()
     try:
         app()
     except PolyencoderError as error:

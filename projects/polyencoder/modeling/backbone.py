@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -38,14 +39,15 @@ _TRANSFORMERS_5 = int(transformers.__version__.partition(".")[0]) >= 5
 class Backbone(nn.Module):
     """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
 
-    Its pooler, which the rankers do not use, is taken off: it would only cost memory and, in distributed training,
-    be a parameter without a gradient.
+    It has no pooler, which the rankers do not use: that would only cost memory and, in distributed training, be a
+    parameter without a gradient. The model that was given keeps its own.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         if getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", None)
+            model = copy(model)  # the parameters are the same
+            model._modules = {**model._modules, "pooler": None}
         self.model = model
         self.compiled = False  # `compile_encoders` says so
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2

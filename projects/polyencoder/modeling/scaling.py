@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, TwoTowers
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.text import TokenBatch
 
 __all__ = ["BERT_OUTPUT_STD", "measured_scaling", "output_std"]
@@ -39,10 +40,8 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
         towers = [(model.context_tower, contexts), (model.candidate_tower, candidates)]
     else:
         raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
-    was_training = model.training
-    model.eval()  # dropout would count as deviation
-    outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in towers]
-    model.train(was_training)
+    with in_evaluation(model):  # dropout would count as deviation
+        outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in towers]
     return float(torch.cat(outputs).std())
 
 

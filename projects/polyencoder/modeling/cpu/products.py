@@ -5,7 +5,7 @@ AVX2. oneDNN, which torch has for its other types, asks the processor itself: wi
 The gradients of weights stay MKL's, the better one of the two at the product of two transposed matrices.
 
 oneDNN makes code for each shape of operands, some 2 MB, and remembers the last 1,024. Batches of texts have ever other
-shapes, so that a process would grow by 2 GB (with torch's own bfloat16, too); here it remembers 64.
+shapes, so that a process grows by 2 GB (with torch's own bfloat16, too), unless `remember_few_shapes` was called.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["ONEDNN_IS_FASTER", "linear"]
-
-# read when oneDNN is first used; there is no other way to tell the one inside torch
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+__all__ = ["ONEDNN_IS_FASTER", "linear", "remember_few_shapes"]
 
 SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
+
+
+def remember_few_shapes() -> None:
+    """Have oneDNN remember the code for 64 shapes, for a process that reads texts of all lengths.
+
+    By an environment variable, which oneDNN reads when it is first used; there is no other way to tell the one inside
+    torch. So the commands call this when they start, and importing the library does not.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

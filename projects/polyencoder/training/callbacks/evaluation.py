@@ -60,7 +60,6 @@ class Evaluation(Callback):
         if self._at == run.updates.count:
             return
         self._at = run.updates.count
-        run.model.eval()
         run.evaluated(evaluate_together(self._ranker, self._examples))
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from polyencoder.data.pool import shared_pool
 from polyencoder.errors import ConfigError
 from polyencoder.index.base import Index
 from polyencoder.modeling import CrossEncoder
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.hard_negatives import HardNegatives, Miner
@@ -61,19 +62,15 @@ class MinedNegatives(Callback):
         if self._miner is None:
             return batch
         assert not isinstance(run.model, CrossEncoder)
-        run.model.eval()
-        with torch.no_grad(), run.updates.autocast():
+        with in_evaluation(run.model), torch.no_grad(), run.updates.autocast():
             mined = self._miner(run.model.encode_context(batch.contexts), labels)
-        run.model.train()
         pool = shared_pool([*labels, *chain.from_iterable(mined)], labels).to(batch.contexts.ids.device)
         return replace(batch, pool=pool, candidates=None)
 
     def _index(self, run: Run) -> None:
         start = time.perf_counter()
-        run.model.eval()
-        with run.updates.autocast():
+        with in_evaluation(run.model), run.updates.autocast():
             self._miner = Miner(self._ranker, self._make(list(self._seen)), self._settings)
-        run.model.train()
         self._indexed_at = run.updates.count + run.skipped
         seconds = time.perf_counter() - start
         _log.info("hard negatives: indexed the %d labels seen so far, in %.1f s", len(self._seen), seconds)

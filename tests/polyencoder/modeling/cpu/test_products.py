@@ -86,7 +86,8 @@ def test_what_is_small_is_torchs(monkeypatch):
 @pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
 def test_memory_of_shapes_is_bounded(set_before, expected):
     """In a process of its own: oneDNN reads it when it is first used."""
-    script = "import os, polyencoder.modeling.cpu.products; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    script = "import os; from polyencoder.modeling.cpu import products; products.remember_few_shapes(); "
+    script += "print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEDNN_")} | set_before
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected
