@@ -257,8 +257,8 @@ def add_index_args(parser: ParlaiParser) -> None:
         type=str,
         default=None,
         choices=["float32", "bfloat16"],
-        help="Of a search that scores everything: bfloat16 takes about half the time where processors have it. It then "
-        "chooses, scores stay exact, and what is found is approximate. Default: float32.",
+        help="Of a search that scores everything: bfloat16 is faster where processors have it and the index's vectors "
+        "are stored so. It then chooses, scores stay exact, and what is found is approximate. Default: float32.",
     )
     group.add_argument(
         "--rerank",

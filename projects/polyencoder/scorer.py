@@ -12,11 +12,11 @@ from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.protocol import Context
+from polyencoder.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.text import TextEncoder, TokenBatch
+from polyencoder.text import TextEncoder
 
-__all__ = ["Scorer"]
+__all__ = ["Scorer", "score_texts"]
 
 
 class Scorer:
@@ -30,24 +30,17 @@ class Scorer:
         self.model = model.to(self.device)
         self.text = text
 
-    @torch.inference_mode()
     def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
         """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
         candidates = checked_texts("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        if isinstance(self.model, CrossEncoder):
-            tokens = self.text.candidates(candidates).to(self.device)
-            with in_evaluation(self.model):
-                scores = self.model.score(self._context_tokens(contexts), tokens)
-        else:
-            scores = self.model.score(self.encode_contexts(contexts), self.encode_candidates(candidates))
-        return scores.float().cpu()
+        return score_texts(self, checked_contexts(contexts), candidates)
 
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
-        model, tokens = self._separable(), self._context_tokens(contexts)
+        model, tokens = self._separable(), self.text.contexts(checked_contexts(contexts)).to(self.device)
         with in_evaluation(model):
             return model.encode_context(tokens)
 
@@ -60,10 +53,40 @@ class Scorer:
         with in_evaluation(model):
             return encode_candidates(model, self.text, texts, batch_size=size)
 
-    def _context_tokens(self, contexts: Sequence[Context]) -> TokenBatch:
-        return self.text.contexts(checked_contexts(contexts)).to(self.device)
-
     def _separable(self) -> SeparableRanker:
         if isinstance(self.model, CrossEncoder):
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
         return self.model
+
+
+@torch.inference_mode()
+def score_texts(
+    ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor | None = None
+) -> Tensor:
+    """Scores of some candidates for each context, on the CPU, in float32, by a ranker of any kind.
+
+    A cross-encoder reads the pairs of all contexts together, those of like length in a batch; equal texts are tokenized
+    once. Others encode each context and each candidate once.
+
+    Args:
+        ranker: whose scores.
+        contexts: any number of them.
+        candidates: different texts.
+        index: [contexts, n], names each context's candidates by their place in `candidates`; below 0 there is none, and
+            the score is -inf. None for every candidate of every context.
+
+    Returns:
+        [contexts, n], or [contexts, candidates] without an index.
+    """
+    model, text, device = ranker.model, ranker.text, ranker.device
+    tokens = text.contexts(contexts).to(device)
+    with in_evaluation(model):
+        if isinstance(model, CrossEncoder):
+            pairs = None if index is None else index.to(device)
+            return model.score(tokens, text.candidates(candidates).to(device), pairs).float().cpu()
+        vectors = encode_candidates(model, text, candidates)
+        scores = model.score(model.encode_context(tokens), vectors).float().cpu()
+    if index is None:
+        return scores
+    index = index.cpu()
+    return scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)

@@ -1,4 +1,4 @@
-"""What putting a model into a ranker leaves as it was."""
+"""One function scores texts with a ranker of any kind; what putting a model into a ranker leaves as it was."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from transformers import AutoModel
 
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.ranker import Ranker
+from polyencoder.scorer import score_texts
+
+CONTEXTS = [["hello , how are you ?", "fine . you ?"], ["do you ski ?"], ["do you have pets ?"]]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, sentences):
+    """The reference scores one pair at a time."""
+    ranker = make_ranker(architecture)
+    index = torch.tensor([[3, 1, -1, 3], [0, 2, 3, 5], [-1, 2, -1, -1]])
+    scores = score_texts(ranker, CONTEXTS, sentences, index)
+    assert scores.dtype == torch.float32
+    assert not scores.requires_grad
+    for context, row, found in zip(CONTEXTS, index.tolist(), scores, strict=True):
+        alone = [ranker.score([context], [sentences[place]]).item() if place >= 0 else -torch.inf for place in row]
+        torch.testing.assert_close(found, torch.tensor(alone), rtol=1e-4, atol=1e-4)
+    every = score_texts(ranker, CONTEXTS, sentences)
+    torch.testing.assert_close(every, ranker.score(CONTEXTS, sentences))
+    torch.testing.assert_close(every[0, 3], scores[0, 0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])

@@ -54,8 +54,8 @@ def search(
     dtype: Annotated[
         str,
         typer.Option(
-            help="Of a scan: float32, or bfloat16, in about half the time where processors have it; it then chooses, "
-            "scores stay exact, and what is found is approximate."
+            help="Of a scan: float32, or bfloat16, which is faster where processors have it and the vectors are stored "
+            "so; it then chooses, scores stay exact, and what is found is approximate."
         ),
     ] = "float32",
     rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,

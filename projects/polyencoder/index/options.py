@@ -21,7 +21,7 @@ Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have; a list of values stands for any of them."""
 
 ScanDtype = Literal["float32", "bfloat16"]
-"""In which a scan chooses: bfloat16 takes about half the time, where processors have it, and may miss a candidate."""
+"""In which a scan chooses: bfloat16 may be faster, where processors have it, and may miss a candidate."""
 
 TOP_K = 10
 
@@ -42,7 +42,8 @@ class SearchOptions:
         tolerance: how far codes of one group may be from each other, as a share of their length, where no certificate
             is wanted; see `index.groups`. 0 makes no groups, None is 0.4.
         dtype: of a scan's first pass. After "bfloat16" the best max(4 top_k, 256) are scored again in fp32: scores are
-            exact, and what is found is said to be "approximate". Lists propose and are scored as ever.
+            exact, and what is found is said to be "approximate". It is faster where processors have bfloat16, most of
+            all with vectors that are stored so. Lists propose and are scored as ever.
 
     Raises:
         ConfigError: there is no such exactness or dtype, or one contradicts the other.

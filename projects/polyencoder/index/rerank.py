@@ -11,18 +11,17 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import Context, TextRanker
+from polyencoder.scorer import score_texts
 
 __all__ = ["check_reranker", "rerank"]
 
 
-@torch.inference_mode()
 def rerank(
     ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
 ) -> list[list[Hit]]:
     """The hits of each context with its first `k` in the order of a cross-encoder's scores, the others behind them.
 
-    A hit keeps its `score`; what the cross-encoder says of the first `k` is in `rerank_score`. The pairs of all
-    contexts go through the transformer together, those of like length in a batch; equal texts are tokenized once.
+    A hit keeps its `score`; what the cross-encoder says of the first `k` is in `rerank_score`.
 
     Args:
         ranker: a cross-encoder.
@@ -33,7 +32,7 @@ def rerank(
     Raises:
         InputError: `ranker` is no cross-encoder, `k` is below 1, or there are not as many contexts as lists of hits.
     """
-    model = check_reranker(ranker, k=k)
+    check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
     firsts = [list(found[:k]) for found in hits]
@@ -45,21 +44,16 @@ def rerank(
         return firsts
     width = max(map(len, firsts))
     index = torch.tensor([[place[hit.text] for hit in found] + [-1] * (width - len(found)) for found in firsts])
-    scores = model.score(
-        ranker.text.contexts(contexts).to(ranker.device),
-        ranker.text.candidates(list(place)).to(ranker.device),
-        index.to(ranker.device),
-    )
+    scores = score_texts(ranker, contexts, list(place), index)
     ordered = [_ordered(found, values) for found, values in zip(firsts, scores.tolist(), strict=True)]
     return [[*best, *found[k:]] for best, found in zip(ordered, hits, strict=True)]
 
 
-def check_reranker(ranker: TextRanker, *, k: int) -> CrossEncoder:
-    """The model that re-ranks. Raises InputError if it is no cross-encoder, or `k`, how many it reads, is below 1."""
+def check_reranker(ranker: TextRanker, *, k: int) -> None:
+    """Raise InputError unless the ranker is a cross-encoder, and `k`, how many it reads, at least 1."""
     if not isinstance(ranker.model, CrossEncoder):
         raise InputError(f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder")
     checked_count("rerank_k", k)
-    return ranker.model
 
 
 def _ordered(hits: list[Hit], scores: list[float]) -> list[Hit]:

@@ -22,6 +22,9 @@ __all__ = ["scan", "search"]
 _SPARE_FACTOR = 4
 _SPARE_LEAST = 256
 
+# Of fewer candidates than this many times those to be scored again, all are scored at once, exactly.
+_WORTH_TWO_PASSES = 4
+
 # Of a chunk that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
 _FEW = 0.5
 
@@ -41,7 +44,8 @@ def search(
 
     The scores returned are always computed in at least fp32 from the candidates as they are stored. If the scan runs
     below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone can miss one: the search
-    is then nearly, not provably, exact. A score that is nan counts as -inf.
+    is then nearly, not provably, exact. Of fewer than four times as many all are scored. A score that is nan counts as
+    -inf.
 
     Args:
         context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
@@ -50,8 +54,8 @@ def search(
         k: how many, at most n, or as many as are allowed.
         allowed: bool [n], True for the candidates that may be found. Memory without any such is not read.
         attention: "basic", "sqrt" or "multihead", as in `score`.
-        compute_dtype: of the scan. `torch.bfloat16`, best with candidates stored so, takes about half the time of fp32
-            on processors with such instructions. None for fp32, or float64 where a side is.
+        compute_dtype: of the scan. `torch.bfloat16` is faster on processors with such instructions, above all with
+            candidates that are stored so, which are else converted. None for fp32, or float64 where a side is.
         max_elements: the most floats that temporaries may take; None for a number that suits the device.
 
     Raises:
@@ -71,11 +75,12 @@ def search(
     if context.batch_size == 0:
         return TopK(exact.vectors.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=exact.vectors.device))
     fast = exact.to(dtype=compute_dtype)
-    if fast.vectors.element_size() >= exact.vectors.element_size():
-        return scan(fast, rows, k=k, allowed=allowed, scale=scale, max_elements=max_elements)
-    keep = min(_available(rows, allowed), max(_SPARE_FACTOR * k, _SPARE_LEAST))
-    found = scan(fast, rows, k=keep, allowed=allowed, scale=scale, max_elements=max_elements)
-    return _scored_again(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
+    keep = max(_SPARE_FACTOR * k, _SPARE_LEAST)
+    rounded = fast.vectors.element_size() < exact.vectors.element_size()
+    if rounded and _available(rows, allowed) >= _WORTH_TWO_PASSES * keep:
+        found = scan(fast, rows, k=keep, allowed=allowed, scale=scale, max_elements=max_elements)
+        return _scored_again(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
+    return scan(exact if rounded else fast, rows, k=k, allowed=allowed, scale=scale, max_elements=max_elements)
 
 
 def scan(

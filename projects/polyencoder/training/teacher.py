@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from polyencoder.checkpoint import model_fingerprint
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import InputError
-from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import Context, TextRanker
+from polyencoder.scorer import score_texts
 from polyencoder.training.score_cache import ScoreCache
 
 __all__ = ["Teacher", "shortlist"]
@@ -70,27 +69,20 @@ class Teacher:
         scores[rows, columns] = torch.tensor([known[key] for key in keys])
         return scores
 
-    @torch.inference_mode()
     def _ask(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
         """The ranker's scores at these places of `index`; what stands at no other is read."""
         self.asked += len(rows)
-        ranker, model = self.ranker, self.ranker.model
         some, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)
-        context_tokens = ranker.text.contexts([contexts[i] for i in some.tolist()]).to(ranker.device)
-        asked_texts = [candidates[i] for i in texts.tolist()]
-        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=self._bf16):
-            if isinstance(model, CrossEncoder):
-                asked = torch.full((len(some), index.size(1)), -1)
-                asked[row_of, columns] = place_of
-                candidate_tokens = ranker.text.candidates(asked_texts).to(ranker.device)
-                scores = model.score(context_tokens, candidate_tokens, asked.to(ranker.device)).cpu()[row_of, columns]
-            else:
-                vectors = encode_candidates(model, ranker.text, asked_texts)
-                scores = model.score(model.encode_context(context_tokens), vectors).cpu()[row_of, place_of]
-        return scores.float()
+        asked = torch.full((len(some), index.size(1)), -1)
+        asked[row_of, columns] = place_of
+        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
+            scores = score_texts(
+                self.ranker, [contexts[i] for i in some.tolist()], [candidates[i] for i in texts.tolist()], asked
+            )
+        return scores[row_of, columns]
 
 
 def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:

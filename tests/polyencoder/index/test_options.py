@@ -18,7 +18,7 @@ CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 @pytest.fixture
 def many(ranker, sentences, tmp_path) -> FolderIndex:
     """An index of more candidates than a bf16 scan scores again."""
-    texts = [f"{text} {i}" for i in range(90) for text in sentences]
+    texts = [f"{text} {i}" for i in range(140) for text in sentences]
     ranker.index([Candidate(str(i), text) for i, text in enumerate(texts)], tmp_path / "many")
     return FolderIndex.open(tmp_path / "many", ranker)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,14 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.scoring import ContextEncoding, score, search
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_are_scanned_in_low_precision_too():
+    """Else the few candidates of a test would all be scored in fp32 at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("polyencoder.scoring.search"), "_WORTH_TWO_PASSES", 0)
+        yield
 
 
 def whole(values):
@@ -120,6 +130,18 @@ def test_nan_never_wins():
         assert (found.indices[:, -1] == 3).all()
         assert (found.scores[:, -1] == -torch.inf).all()
     assert search(context, torch.full((5, 4), torch.nan), k=2).indices.tolist() == [[0, 1], [0, 1]]
+
+
+def test_few_candidates_are_scored_exactly(monkeypatch):
+    """Where most of them would be scored again, bf16 saves nothing, and misses nothing."""
+    module = import_module("polyencoder.scoring.search")
+    monkeypatch.setattr(module, "_WORTH_TWO_PASSES", 4)
+    monkeypatch.setattr(module, "_scored_again", lambda *_, **__: pytest.fail("two passes"))
+    context, candidates = ContextEncoding(torch.randn(2, 3, 4)), torch.randn(1023, 4)
+    exact = search(context, candidates, k=64)
+    found = search(context, candidates, k=64, compute_dtype=torch.bfloat16)
+    assert torch.equal(found.indices, exact.indices)
+    assert torch.equal(found.scores, exact.scores)
 
 
 def test_no_gradient_is_kept():
