@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import copy
-from functools import partial
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from polyencoder.errors import ConfigError, first_line, one_line
-from polyencoder.modeling.cpu.attention import attention
-from polyencoder.modeling.cpu.functions import fast_functions
-from polyencoder.modeling.cpu.packing import pack
+from polyencoder.modeling import attention, varlen
+from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.graph import is_a_graph
+from polyencoder.modeling.packing import Packing, pack
+from polyencoder.modeling.packing_check import why_not_packed
 from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
@@ -31,28 +32,29 @@ from polyencoder.text.vocabulary import special_tokens
 # Keys of a Hugging Face configuration that say where it came from, not what it is.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
-# Families that mask what is padding and nothing else (others see a window, or add biases)
-_PADDING_ALONE = ("bert", "camembert", "distilbert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
-_TRANSFORMERS_5 = int(transformers.__version__.partition(".")[0]) >= 5
+_log = logging.getLogger(__name__)
 
 
 class Backbone(nn.Module):
     """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
 
     It has no pooler, which the rankers do not use: that would only cost memory and, in distributed training, be a
-    parameter without a gradient. The model that was given keeps its own.
+    parameter without a gradient. The model that was given stays as it is; the parameters are the same.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
+        tensors = (*model.parameters(), *model.buffers())
+        model = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # modules and configuration alone
         if getattr(model, "pooler", None) is not None:
-            model = copy(model)  # the parameters are the same
-            model._modules = {**model._modules, "pooler": None}
+            model.register_module("pooler", None)
+        attention.use_our_attention(model)
+        for_cpu(model)
         self.model = model
         self.compiled = False  # `compile_encoders` says so
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         self.first_position = first_position(model.config.to_dict())
-        self.masks_padding_alone = model.config.model_type in _PADDING_ALONE
+        self._packs: bool | None = None  # not known yet
 
     @property
     def dim(self) -> int:
@@ -61,38 +63,80 @@ class Backbone(nn.Module):
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
 
-        On a CPU, where padding costs as much as text, little or none of it goes through the model: learning takes all
+        Little or none of the padding goes through the model where it costs as much as text: on a CPU learning takes all
         sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
-        processor's caches.
+        processor's caches. On a GPU there is a row where attention has a kernel for it.
         """
-        if tokens.ids.device.type != "cpu" or _is_a_graph() or not len(tokens):
+        if is_a_graph() or not len(tokens):
             return self._run(tokens)
-        if torch.is_grad_enabled() and not self.compiled and self.masks_padding_alone and _TRANSFORMERS_5:
-            return self._run_packed(tokens)
-        return self._run_grouped(tokens)
+        if self._row_is_faster(tokens) and self.packs:
+            return self._run_packed(tokens, pack(tokens.mask))
+        return self._run_grouped(tokens) if tokens.ids.device.type == "cpu" else self._run(tokens)
+
+    @property
+    def packs(self) -> bool:
+        """Whether it takes all sequences in one row: tried once, when first asked for; the log says why not."""
+        if self._packs is None:
+            reason = self._why_not_packed()
+            if reason is not None:
+                _log.warning("a %s encoder runs padded: %s", self.model.config.model_type, reason)
+            self._packs = reason is None
+        return self._packs and self._implementation == attention.NAME
+
+    def _why_not_packed(self) -> str | None:
+        if self._implementation != attention.NAME:
+            return f"its attention is {self._implementation!r}, of its own"
+        config = self.model.config
+
+        def run(tokens: TokenBatch, packing: Packing | None) -> Tensor:
+            return self._run(tokens) if packing is None else self._run_packed(tokens, packing)
+
+        return why_not_packed(
+            self.model,
+            run,
+            layers=int(config.num_hidden_layers),
+            longest=max_length(config.to_dict()) or 1 << 20,
+            window=int(getattr(config, "local_attention", None) or getattr(config, "sliding_window", None) or 0),
+        )
+
+    @property
+    def _implementation(self) -> str | None:
+        return self.model.config._attn_implementation
+
+    def _row_is_faster(self, tokens: TokenBatch) -> bool:
+        """Whether sequences go through in one row, if the model can."""
+        if self.compiled:
+            return False
+        device = tokens.ids.device
+        if device.type == "cpu":
+            return torch.is_grad_enabled()
+        autocast = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if autocast else next(self.model.parameters()).dtype
+        return varlen.has_kernel(device, dtype)
 
     def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
-        """The model's outputs for tokens, of which the word embeddings may be there already."""
+        """The model's outputs for tokens, of which the word embeddings may be there already.
+
+        A sequence without any token sees its first padding: no row of attention weights may be without any.
+        """
         inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
-        inputs["attention_mask"] = self._attention_mask(tokens.mask)
+        inputs["attention_mask"] = torch.cat([torch.ones_like(tokens.mask[:, :1]), tokens.mask[:, 1:]], dim=1).long()
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
-        on_a_cpu = tokens.ids.device.type == "cpu" and not self.compiled and not _is_a_graph()
-        with fast_functions() if on_a_cpu else nullcontext():
-            output: Tensor = self.model(**inputs).last_hidden_state
+        output: Tensor = self.model(**inputs).last_hidden_state
         return output
 
-    def _run_packed(self, tokens: TokenBatch) -> Tensor:
+    def _run_packed(self, tokens: TokenBatch, packing: Packing) -> Tensor:
         """All sequences in one row, which attention alone takes apart."""
-        packing = pack(tokens.mask)
         inputs = {
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
+            # Of four dimensions, which models take as it is: that it is no padding. Who sees whom the packing says.
+            "attention_mask": tokens.mask.new_ones(1, 1, 1, len(packing.places)),
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)
-        with fast_functions(partial(packing.attend, attention)):
-            return packing.put(self.model(**inputs).last_hidden_state, *tokens.ids.shape)
+        return packing.put(self.model(**inputs, packing=packing).last_hidden_state, *tokens.ids.shape)
 
     def _run_grouped(self, tokens: TokenBatch) -> Tensor:
         """Sequences of like length together."""
@@ -113,20 +157,6 @@ class Backbone(nn.Module):
             return [None] * len(parts)
         words = table(torch.cat([part.ids.flatten() for part in parts])).split([part.ids.numel() for part in parts])
         return [part_words.view(*part.ids.shape, -1) for part_words, part in zip(words, parts, strict=True)]
-
-    def _attention_mask(self, mask: Tensor) -> Tensor:
-        """What the model takes as its mask: [batch, length], or [batch, 1, 1, length] where that saves time.
-
-        A sequence without any token sees its first padding: no row of attention weights may be without any.
-
-        From the first, transformers makes [batch, 1, length, length], which on a CPU costs a tiny model a tenth of its
-        time. The second is for the families whose attention mask is that of the padding and nothing else.
-        """
-        mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
-        narrow = mask.device.type == "cpu" and not _is_a_graph()
-        if narrow and _TRANSFORMERS_5 and self.masks_padding_alone and not bool(mask.all()):
-            return mask[:, None, None]
-        return mask.long()
 
     def resize(self, vocabulary_size: int) -> bool:
         """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
@@ -150,11 +180,6 @@ class Backbone(nn.Module):
         raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
 
 
-def _is_a_graph() -> bool:
-    """Whether the model runs to be written down, as what it does with sequences of any lengths."""
-    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
-
-
 _MOST_LAYERS = 1_000
 
 
@@ -176,9 +201,7 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
         hf_config = AutoConfig.for_model(model_type, **values)
         if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
             raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
-        model = AutoModel.from_config(
-            hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
-        )
+        model = AutoModel.from_config(hf_config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:  # transformers and torch each have their own words for a value that cannot be
         raise ConfigError(f"no {model_type} can be made of the backbone's configuration: {one_line(error)}") from error
     if not embedding_norm:
@@ -216,9 +239,7 @@ def load_pretrained(
         for key, rate in _dropout_keys(dropout, attention_dropout).items():
             if hasattr(config, key):
                 setattr(config, key, rate)
-        model = AutoModel.from_pretrained(
-            name, config=config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False, **where
-        )
+        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False, **where)
     if not _is_encoder(model):
         raise ConfigError(
             f"--backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import (
     Backbone,
     backbone_config,
@@ -50,7 +51,7 @@ class TestEncoders:
 
     def test_attention_is_fused_and_nothing_is_left_unused(self, backbone_folder, batch, kind):
         backbone = load_pretrained(backbone_folder(kind))
-        assert backbone.model.config._attn_implementation == "sdpa"
+        assert backbone.model.config._attn_implementation == attention.NAME
         assert getattr(backbone.model, "pooler", None) is None
         assert not any("pooler" in name for name in backbone.state_dict())
         assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
@@ -116,8 +117,8 @@ def test_what_goes_through_together_changes_nothing(
     monkeypatch, backbone_folder, make_tokens, kind, lengths, cost, packs
 ):
     """One row of tokens or groups of like length: outputs, gradients, segments are those of each sequence alone."""
-    monkeypatch.setattr("polyencoder.modeling.backbone._TRANSFORMERS_5", packs)
-    monkeypatch.setattr("polyencoder.modeling.cpu.packing.BLOCK", cost)
+    monkeypatch.setattr(Backbone, "packs", packs)
+    monkeypatch.setattr("polyencoder.modeling.packing.BLOCK", cost)
     monkeypatch.setattr("polyencoder.modeling.backbone.length_groups", partial(length_groups, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
@@ -142,6 +143,7 @@ def test_what_goes_through_together_changes_nothing(
 
 def test_padding_does_not_go_through_the_model(backbone_folder, padded):
     backbone = load_pretrained(backbone_folder("bert"))
+    assert backbone.packs
     shapes = []
     backbone.model.embeddings.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
     outputs = backbone(padded([[2] * 30, [2] * 3, [2] * 4, [2] * 29]))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["dropout"]
+from polyencoder.modeling.graph import is_a_graph
+
+__all__ = ["CpuDropout", "dropout"]
 
 LOWEST, VALUES = -(2**15), 2**16  # of the 16 bits that decide
 
@@ -23,3 +25,12 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     numbers = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = numbers.view(torch.int16)[: input.numel()].view(input.shape) >= LOWEST + dropped
     return input * kept.to(input.dtype).mul_(VALUES / (VALUES - dropped))
+
+
+class CpuDropout(nn.Dropout):
+    """`torch.nn.Dropout` by `dropout` on a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.device.type != "cpu" or is_a_graph():
+            return super().forward(input)
+        return dropout(input, self.p, self.training, self.inplace)

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["ONEDNN_IS_FASTER", "linear", "remember_few_shapes"]
+from polyencoder.modeling.graph import is_a_graph
+
+__all__ = ["CpuLinear", "linear", "onednn_is_faster", "remember_few_shapes"]
 
 SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
 
@@ -43,6 +46,15 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         output: Tensor = _Linear.apply(input, weight, bias)
         return output
     return _product(input, weight, bias)
+
+
+class CpuLinear(nn.Linear):
+    """`torch.nn.Linear` by `linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.device.type != "cpu" or is_a_graph() or torch.is_autocast_enabled("cpu"):
+            return super().forward(input)
+        return linear(input, self.weight, self.bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -69,13 +81,27 @@ def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return output
 
 
-def _onednn_is_faster() -> bool:
+@cache
+def onednn_is_faster() -> bool:
     """Whether MKL does what oneDNN could, on a processor for which it has only its second best."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or _is_intels():
         return False
-    return not _is_intels()
+    return _product_is_right()
+
+
+@torch.no_grad()
+def _product_is_right() -> bool:
+    """Whether the operator, which is none of torch's public ones, still computes what `linear` takes it for."""
+    values = torch.arange(1.0, 2 * 3 * 8 + 4 * 8 + 4 + 1).sin().split([2 * 3 * 8, 4 * 8, 4])
+    input, weight, bias = values[0].view(2, 3, 8), values[1].view(4, 8), values[2]
+    cases = ((input, weight, bias), (input, weight, None), (input[..., :4], weight.t(), None))  # the last as backward
+    try:
+        pairs = [(_product(*case), F.linear(*case)) for case in cases]
+        return all(ours.shape == torchs.shape and torch.allclose(ours, torchs, atol=1e-5) for ours, torchs in pairs)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
 
 
 def _is_intels() -> bool:
@@ -83,6 +109,3 @@ def _is_intels() -> bool:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return "AuthenticAMD" not in platform.processor()  # Windows names the maker; elsewhere it is not known
-
-
-ONEDNN_IS_FASTER = _onednn_is_faster()

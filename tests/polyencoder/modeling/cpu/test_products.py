@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.modeling.cpu import products
-from polyencoder.modeling.cpu.products import linear
+from polyencoder.modeling.cpu.products import linear, onednn_is_faster
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
@@ -24,6 +24,13 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def everything_goes_there(monkeypatch):
     monkeypatch.setattr(products, "SMALLEST", 1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered():
+    onednn_is_faster.cache_clear()
+    yield
+    onednn_is_faster.cache_clear()
 
 
 def results(function, tensors, gradient):
@@ -111,7 +118,7 @@ def test_which_processors(monkeypatch, tmp_path, mkl, capability, maker, faster)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert products._onednn_is_faster() is faster
+    assert onednn_is_faster() is faster
 
 
 @pytest.mark.parametrize(("processor", "faster"), [("AMD64 Family 25, AuthenticAMD", True), ("", False)])
@@ -121,4 +128,22 @@ def test_where_there_is_no_list_of_processors(monkeypatch, tmp_path, processor, 
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert products._onednn_is_faster() is faster
+    assert onednn_is_faster() is faster
+
+
+def _another_signature(input, weight):
+    raise TypeError("no bias")
+
+
+@pytest.mark.parametrize(
+    "product",
+    [_another_signature, lambda input, weight, bias: F.linear(input, weight), lambda *_: torch.zeros(2, 3, 4)],
+)
+def test_an_operator_that_has_changed_is_not_used(monkeypatch, product):
+    """It is none of torch's public ones: another signature or meaning of it must not slip through."""
+    monkeypatch.setattr(products, "_is_intels", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert onednn_is_faster()
+    onednn_is_faster.cache_clear()
+    monkeypatch.setattr(products, "_product", product)
+    assert not onednn_is_faster()

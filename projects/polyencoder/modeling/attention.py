@@ -1,0 +1,90 @@
+"""The one place that chooses attention: an implementation of ours, registered with transformers under a name.
+
+A model that goes through transformers' `AttentionInterface` calls it in each layer. With a `packing` among the keyword
+arguments of the model's call, sequences lie one behind the other in a row, and the packing computes attention within
+each. Without one it is transformers' `sdpa`, on a CPU with the faster kernel and a mask that is no larger than needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
+
+from polyencoder.modeling.cpu.attention import attention
+from polyencoder.modeling.graph import is_a_graph
+from polyencoder.modeling.packing import Packing
+
+__all__ = ["NAME", "use_our_attention"]
+
+NAME = "polyencoder"
+"""What a configuration's `_attn_implementation` says."""
+
+# Transformers from 5.0 on asks for masks without an order of tokens by this function, and for all others by others
+_PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)
+
+# What models hand down to attention and plain attention has no use for. Anything else is left to transformers.
+_NO_PART_OF_IT = {"deterministic", "position_ids", "sliding_window"}
+
+
+def use_our_attention(model: PreTrainedModel) -> None:
+    """Have `model` compute attention with the implementation registered here, if it was to use transformers' `sdpa`.
+
+    A model that was asked for another one keeps it, and so does one whose family computes attention by itself.
+    """
+    if model.config._attn_implementation == "sdpa" and getattr(model, "_supports_attention_backend", False):
+        model.set_attn_implementation(NAME)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Queries, keys and values [batch, heads, length, dim] -> [batch, length, heads, dim], and no weights."""
+    if packing is not None:  # then the mask says nothing
+        row = packing.attend(query, key, value, dropout=dropout, scale=scaling, window=options.get("sliding_window"))
+        return row, None
+    if query.device.type != "cpu" or is_a_graph() or not _is_plain(module, query, key, options):
+        output: tuple[Tensor, None] = AttentionInterface()["sdpa"](
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return output
+    attended = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling)
+    return attended.transpose(1, 2), None
+
+
+def _is_plain(module: nn.Module, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
+    """Whether nothing but the mask decides what a token sees, by as many keys as queries."""
+    given = {name for name, value in options.items() if value is not None and value is not False}
+    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and given <= _NO_PART_OF_IT
+
+
+def _mask(**options: Any) -> Tensor | None:
+    """The mask that goes with it: [batch, 1, 1, length] on a CPU where it is that of the padding, else `sdpa`'s.
+
+    [batch, 1, length, length] costs a tiny model a tenth of its time there.
+    """
+    mask: Tensor | None = options.get("attention_mask")
+    if (
+        mask is not None
+        and mask.dim() == 2
+        and mask.device.type == "cpu"
+        and options["mask_function"] is _PADDING_ALONE
+        and not is_a_graph()
+    ):
+        return None if bool(mask.all()) else mask[:, None, None].bool()
+    made: Tensor | None = AttentionMaskInterface()["sdpa"](**options)
+    return made
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _mask)

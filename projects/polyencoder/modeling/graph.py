@@ -1,0 +1,13 @@
+"""Whether a model runs to be written down."""
+
+from __future__ import annotations
+
+import torch
+from torch.jit import is_tracing  # type: ignore[attr-defined]
+
+__all__ = ["is_a_graph"]
+
+
+def is_a_graph() -> bool:
+    """Whether what runs is being written down (compiled, exported), as what it does with sequences of any lengths."""
+    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export() or bool(is_tracing())

@@ -1,0 +1,195 @@
+"""A batch of sequences as one row of tokens, for what a transformer does with each token by itself.
+
+Linear layers, normalisations and activations see one token at a time. They need no padding, and take the tokens of all
+sequences in one go. Attention alone sees sequences. On a CPU it takes the row apart into blocks of like length; on a
+GPU a kernel of variable length takes the row as it is, or the row is padded again for attention alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.modeling import varlen
+from polyencoder.modeling.cpu.attention import attention
+from polyencoder.text.lengths import length_groups
+
+__all__ = ["Blocks", "Packing", "Ragged", "pack"]
+
+BLOCK = 16  # tokens that one more call of attention costs as much as
+
+
+@dataclass(frozen=True)
+class Packing(ABC):
+    """Where the tokens of a padded batch are in one row, sequence after sequence.
+
+    places: [tokens] the place of each in the flattened batch; positions: [tokens] its place in its sequence.
+    """
+
+    places: Tensor
+    positions: Tensor
+
+    def take(self, values: Tensor) -> Tensor:
+        """[batch, length] as one row: [1, tokens]."""
+        return values.flatten()[self.places].unsqueeze(0)
+
+    def put(self, rows: Tensor, batch: int, length: int) -> Tensor:
+        """What a row gives, [1, tokens, dim], as [batch, length, dim], 0 at what was left out."""
+        outputs = rows.new_zeros(batch * length, rows.size(-1))
+        return outputs.index_copy(0, self.places, rows[0]).view(batch, length, -1)
+
+    @abstractmethod
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention within each sequence of a row.
+
+        Args:
+            query, key, value: [1, heads, tokens, dim].
+            dropout: of the attention weights.
+            scale: of the products of queries and keys; None for 1 / sqrt(dim).
+            window: tokens see those that are less than so many places away; None for all of their sequence.
+
+        Returns:
+            [1, tokens, heads, dim]
+        """
+
+
+@dataclass(frozen=True)
+class Blocks(Packing):
+    """A row for a CPU: sequences of like length are neighbours, a block, padded to its longest.
+
+    blocks: how many sequences of which length each has; masks: for each block [sequences, 1, 1, length], False at what
+    little padding is left, or None without any.
+    """
+
+    blocks: list[tuple[int, int]]
+    masks: list[Tensor | None]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        sizes = [count * length for count, length in self.blocks]
+        split = [tensor[0].transpose(0, 1).split(sizes) for tensor in (query, key, value)]
+        outputs = []
+        for *parts, block, mask in zip(*split, self.blocks, self.masks, strict=True):
+            q, k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
+            seen = _within(window, block[1], mask)
+            output = attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=scale)
+            outputs.append(output.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs).unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class Ragged(Packing):
+    """A row for a GPU: the sequences as they come, without padding.
+
+    ends: int32 [sequences + 1], 0 and where each sequence ends; longest: the length of the longest.
+    """
+
+    ends: Tensor
+    longest: int
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # [tokens, heads, dim]
+        kernel = varlen.kernel_for(rows[0], dropout=dropout, window=window)
+        if kernel is not None:
+            ends, longest = self.ends, self.longest
+            return kernel(*rows, ends=ends, longest=longest, dropout=dropout, scale=scale, window=window).unsqueeze(0)
+        return self._attend_padded(*rows, dropout=dropout, scale=scale, window=window).unsqueeze(0)
+
+    def _attend_padded(
+        self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scale: float | None, window: int | None
+    ) -> Tensor:
+        """The same for rows [tokens, heads, dim], with padding for attention alone."""
+        lengths = self.ends.diff()
+        mask = torch.arange(self.longest, device=lengths.device) < lengths.unsqueeze(1)
+        sequence = torch.repeat_interleave(
+            torch.arange(len(lengths), device=lengths.device), lengths, output_size=query.size(0)
+        )
+        places = sequence * self.longest + self.positions
+
+        def padded(row: Tensor) -> Tensor:
+            zeros = row.new_zeros(mask.numel(), *row.shape[1:])
+            return zeros.index_copy(0, places, row).unflatten(0, mask.shape).transpose(1, 2)
+
+        seen = _within(window, self.longest, mask[:, None, None])
+        output = F.scaled_dot_product_attention(
+            padded(query), padded(key), padded(value), attn_mask=seen, dropout_p=dropout, scale=scale
+        )
+        return output.transpose(1, 2).flatten(0, 1)[places]
+
+
+def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | None:
+    """The mask of sequences of this length, [..., 1, length], with what is out of the window: [..., length, length]."""
+    if window is None or length <= window:
+        return mask
+    places = torch.arange(length, device=None if mask is None else mask.device)
+    near = (places - places.unsqueeze(1)).abs() < window
+    return near if mask is None else near & mask
+
+
+def pack(mask: Tensor) -> Packing:
+    """The packing of a batch with this mask, [batch, length]: sequences that begin at the left, padding at the right.
+
+    A sequence without any token gets one, of padding. What is on a GPU waits for it once.
+    """
+    return _blocks(mask) if mask.device.type == "cpu" else _ragged(mask)
+
+
+def _blocks(mask: Tensor) -> Blocks:
+    lengths = mask.sum(1).clamp(min=1).numpy()
+    groups = length_groups(lengths.tolist(), pass_cost=BLOCK)
+    blocks = [(len(rows), int(lengths[rows[-1]])) for rows in groups]
+    order = np.concatenate([np.asarray(rows) for rows in groups])
+    widths = np.repeat([length for _, length in blocks], [count for count, _ in blocks])
+    positions = np.arange(widths.sum()) - np.repeat(widths.cumsum() - widths, widths)
+    places = np.repeat(order * mask.size(1), widths) + positions
+    real = torch.from_numpy(positions < np.repeat(lengths[order], widths))
+    masks = [
+        None if bool(part.all()) else part.view(count, 1, 1, length)
+        for part, (count, length) in zip(real.split([n * width for n, width in blocks]), blocks, strict=True)
+    ]
+    return Blocks(torch.from_numpy(places), torch.from_numpy(positions), blocks, masks)
+
+
+def _ragged(mask: Tensor) -> Ragged:
+    lengths = mask.sum(1).clamp(min=1).tolist()
+    ends = np.cumsum([0, *lengths])
+    positions = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+    places = np.repeat(np.arange(len(lengths)) * mask.size(1), lengths) + positions
+    device = mask.device
+    return Ragged(
+        torch.from_numpy(places).to(device),
+        torch.from_numpy(positions).to(device),
+        torch.from_numpy(ends.astype(np.int32)).to(device),
+        max(lengths),
+    )

@@ -1,0 +1,85 @@
+"""Whether an encoder computes the same of a packed batch as of a padded one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.errors import first_line
+from polyencoder.modeling.mode import in_evaluation
+from polyencoder.modeling.packing import Packing, pack
+from polyencoder.text.tokens import TokenBatch
+
+__all__ = ["why_not_packed"]
+
+LARGEST_DIFFERENCE = 1e-4  # of the largest output, in float32; a sequence that sees another differs by far more
+
+
+class _Counted:
+    """A packing that counts how often attention asked it."""
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing, self.calls = packing, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._packing, name)
+
+    def attend(self, *inputs: Any, **options: Any) -> Tensor:
+        self.calls += 1
+        return self._packing.attend(*inputs, **options)
+
+
+Run = Callable[[TokenBatch, Any], Tensor]
+"""The outputs [batch, length, dim] of tokens, with a packing or with None, for padding."""
+
+
+@torch.no_grad()
+def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, window: int) -> str | None:
+    """Try a few tokens both ways; one line about what differs, or None.
+
+    Args:
+        model: in which `run` runs; it has its training mode and its weights back afterwards.
+        run: gives the outputs.
+        layers: how often attention must ask the packing.
+        longest: the longest sequence that the model takes.
+        window: how many tokens a token sees in its layers, if not all.
+    """
+    device = next(model.parameters()).device
+    length = max(1, min(longest, window + 7))
+    lengths = torch.tensor([length, 1, length // 2 + 1], device=device)
+    mask = torch.arange(length, device=device) < lengths.unsqueeze(1)
+    ids = (torch.arange(mask.numel(), device=device).view_as(mask) * 7 % 11 + 5) * mask
+    tokens = TokenBatch(ids, mask)
+    packing = _Counted(pack(mask))
+    try:
+        with _exact(model):
+            padded, packed = run(tokens, None)[mask], run(tokens, packing)[mask]
+    except Exception as error:  # a family that does not take positions, or embeddings, or much else
+        return first_line(error)
+    if packing.calls != layers:
+        return f"{packing.calls} of its {layers} layers compute attention by transformers' AttentionInterface"
+    if not bool((packed - padded).abs().max() <= LARGEST_DIFFERENCE * padded.abs().max()):
+        return "tokens see others than those of their sequence"
+    return None
+
+
+@contextmanager
+def _exact(model: nn.Module) -> Iterator[None]:
+    """Without dropout, in float32."""
+    halves = [(parameter, parameter.data) for parameter in model.parameters() if parameter.dtype != torch.float32]
+    precision = torch.get_float32_matmul_precision()
+    device = next(model.parameters()).device.type
+    torch.set_float32_matmul_precision("highest")
+    try:
+        for parameter, values in halves:
+            parameter.data = values.float()
+        with in_evaluation(model), torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        for parameter, values in halves:
+            parameter.data = values
