@@ -20,6 +20,7 @@ __all__ = [
     "SeparableRanker",
     "TwoTowers",
     "build_model",
+    "check_lengths",
     "freeze",
 ]
 
@@ -32,13 +33,8 @@ _MODELS: dict[str, type[BiEncoder] | type[PolyEncoder] | type[CrossEncoder]] = {
 }
 
 
-def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
-    """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights.
-
-    A ConveRT has no backbone.
-    """
-    if config.architecture == "convert":
-        return ConveRT(config)
+def check_lengths(config: RankerConfig) -> None:
+    """Raise ConfigError where texts may be longer than the backbone takes."""
     longest = config.text.longest_context
     if config.architecture == "cross":
         longest += config.text.label_truncate
@@ -48,4 +44,14 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
             f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
             "give a smaller --text-truncate or --label-truncate"
         )
+
+
+def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
+    """The ranker that `config` describes, around a pre-trained `backbone` or one with fresh weights.
+
+    A ConveRT has no backbone.
+    """
+    if config.architecture == "convert":
+        return ConveRT(config)
+    check_lengths(config)
     return _MODELS[config.architecture](config, backbone or build_backbone(config.backbone))

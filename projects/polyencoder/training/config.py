@@ -51,6 +51,9 @@ class TrainingConfig:
         for name in ("epochs", "max_updates", "max_seconds"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0")
+        for name in ("accumulate", "max_nonfinite"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("grad_cache", "pair_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0, for no limit, or more")

@@ -19,6 +19,16 @@ __all__ = ["Distillation", "Kind"]
 Kind = Literal["kl", "margin-mse"]
 
 
+def check_distillation(*, weight: float, temperature: float, candidates: int) -> None:
+    """Raise ConfigError for numbers that no distillation can have."""
+    if not 0 <= weight <= 1:
+        raise ConfigError(f"the weight of distillation is {weight}; 0 is labels alone, 1 the teacher alone")
+    if not temperature > 0:
+        raise ConfigError(f"the temperature of distillation is {temperature}; it must be above 0")
+    if candidates < 0 or candidates == 1:
+        raise ConfigError(f"distillation asks about {candidates} candidates; give 0, for all, or at least 2")
+
+
 class Distillation:
     """(1 - weight) x the loss of the labels + weight x that of the teacher.
 
@@ -42,12 +52,7 @@ class Distillation:
         candidates: int = 0,
         labels: Loss | None = None,
     ) -> None:
-        if not 0 <= weight <= 1:
-            raise ConfigError(f"the weight of distillation is {weight}; 0 is labels alone, 1 the teacher alone")
-        if not temperature > 0:
-            raise ConfigError(f"the temperature of distillation is {temperature}; it must be above 0")
-        if candidates < 0 or candidates == 1:
-            raise ConfigError(f"distillation asks about {candidates} candidates; give 0, for all, or at least 2")
+        check_distillation(weight=weight, temperature=temperature, candidates=candidates)
         self.teacher, self.weight, self.kind = teacher, weight, kind
         self.temperature, self.candidates, self.labels = temperature, candidates, labels or CrossEntropy()
 

@@ -37,8 +37,10 @@ class TrainingLock:
         self._release = finalize(self, _give_back, path, handle, os.getpid())
 
     @classmethod
-    def of(cls, model_file: str | os.PathLike[str]) -> TrainingLock:
+    def of(cls, model_file: str | os.PathLike[str], *, flag: str = "--model-file") -> TrainingLock:
         """Take the lock of a model file, `X.lock`; where this process has it already, that one.
+
+        `flag` is what names it, for messages.
 
         Raises:
             TrainingError: another process has it; the message says which.
@@ -53,13 +55,13 @@ class TrainingLock:
             if handle is None:
                 raise TrainingError(
                     f"{os.fspath(model_file)} is being trained by {_owner(path)}: wait for it to end, stop it, or give "
-                    "this training a --model-file of its own"
+                    f"this training a {flag} of its own"
                 )
             _sign(handle)
         except OSError as error:
             raise CheckpointError(
                 f"{os.fspath(model_file)}: nothing can be written there ({error.strerror or error}); give a "
-                "--model-file in a folder of your own"
+                f"{flag} in a folder of your own"
             ) from None
         lock = _HELD[os.getpid(), path] = cls(path, handle)
         return lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,9 +45,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.name not in _CLASSES:
             raise ConfigError(f"the optimizer is {self.name!r}; it must be one of {', '.join(_CLASSES)}")
-        if not self.learning_rate > 0:
+        if not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"the learning rate is {self.learning_rate}; it must be above 0")
-        if self.weight_decay < 0:
+        if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"the weight decay is {self.weight_decay}; it must be 0 or more")
 
 

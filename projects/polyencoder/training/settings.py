@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError
 from polyencoder.training.config import TrainingConfig
-from polyencoder.training.distillation import Kind
+from polyencoder.training.distillation import Kind, check_distillation
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.schedule import ScheduleConfig, ScheduleName
@@ -52,7 +53,7 @@ class RunSettings:
     text_truncate: int | None = None
     label_truncate: int | None = None
     history_size: int | None = None
-    candidates: str | None = None
+    candidates: Literal["batch", "inline", "batch-all-cands"] | None = None
     """Where a training example's candidates come from: "batch", or for a cross-encoder "inline"."""
     num_negatives: int = 19
     """Candidates that are drawn from the training responses for an example that has none, where it needs some."""
@@ -110,6 +111,16 @@ class RunSettings:
             raise ConfigError("hard_negatives join the candidates 'batch'; `polyencoder mine` writes inline ones")
         if self.hard_negatives and self.architecture == "cross":
             raise ConfigError("hard_negatives are mined in an index, which a cross-encoder has none of")
+        check_distillation(
+            weight=self.distillation_weight,
+            temperature=self.distillation_temperature,
+            candidates=self.distillation_candidates,
+        )
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{name} is {value}; it must be a finite number")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}; it must have 64 bits at most")
         for name in ("shuffle_buffer", "evaluations", "patience", "batch_size"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling import check_lengths
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
@@ -49,6 +50,8 @@ def _initial(settings: RunSettings) -> Ranker:
     config = replace(config, text=replace(config.text, **_lengths(settings)))
     if isinstance(settings.output_scaling, float):
         config = replace(config, output_scaling=settings.output_scaling)
+    if settings.architecture != "convert":  # which has no positions to run out of
+        check_lengths(config)
     ranker.model.config = config
     # without the calibration, which is of other weights than those that will be learnt
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.device)

@@ -1,0 +1,72 @@
+"""`polyencoder train` under a real torchrun: two processes learn what one learns, from a stream or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+
+WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+
+
+@pytest.fixture
+def folder(tmp_path, backbone_folder, edit_json):
+    """Twenty pairs, and an encoder without dropout, which each process draws for itself."""
+    records = [
+        {"context": ["hello !", f"{greeting} {word} ?"], "response": f"my {word} is {greeting} ."}
+        for word in WORDS
+        for greeting in ("today", "great")
+    ]
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
+    edit_json(tmp_path / "encoder" / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return tmp_path
+
+
+def arguments(folder, out: str, *more: object) -> list[str]:
+    flags = ["--backbone", folder / "encoder", "--train", folder / "train.jsonl", "--valid", folder / "valid.jsonl"]
+    flags += ["--out", folder / out, "--architecture", "bi", "--device", "cpu", "--fine-tuned", "all", "--epochs", 3]
+    flags += ["--optimizer", "sgd", "--learning-rate", 0.05, "--evaluations", 0.1, "--num-negatives", 5]
+    flags += ["--text-truncate", 24, "--label-truncate", 16, *more]
+    return ["train", *map(str, flags)]
+
+
+def two_processes(*command: str) -> subprocess.CompletedProcess[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*torchrun, "-m", "polyencoder.cli.main", *command], capture_output=True, text=True, check=False, timeout=150
+    )
+
+
+def test_two_processes_learn_what_one_does(folder):
+    alone = CliRunner().invoke(app, arguments(folder, "one", "--batch-size", 10), catch_exceptions=False)
+    assert alone.exit_code == 0, alone.output
+    done = two_processes(*arguments(folder, "two", "--batch-size", 5))
+    assert done.returncode == 0, done.stderr
+    said, expected = ([row for row in one.stdout.splitlines() if " R6@1 " in row] for one in (done, alone))
+    assert said == expected  # by the first of them alone
+    assert len(said) == 3
+    one, two = (load_file(folder / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, weights in one.items():
+        assert two[name].allclose(weights, rtol=1e-3, atol=1e-5), name
+
+
+def test_two_processes_share_a_stream_and_go_on_with_it(folder):
+    flags = ["--streaming", "--shuffle-buffer", "4", "--candidates", "inline", "--batch-size", "5"]
+    done = two_processes(*arguments(folder, "stream", *flags))
+    assert done.returncode == 0, done.stderr
+    assert "in 6 updates" in done.stdout  # of ten examples each: three epochs
+    weights = (folder / "stream" / "model.safetensors").read_bytes()
+    again = two_processes(*arguments(folder, "stream", *flags))
+    assert again.returncode == 0, again.stderr
+    assert "going on from" in again.stderr
+    assert (folder / "stream" / "model.safetensors").read_bytes() == weights
