@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, InputError
@@ -51,16 +50,16 @@ class TfidfWeights:
             InputError: there is no word in the responses.
         """
         texts = list(responses)
-        vectorizer = TfidfVectorizer(ngram_range=(1, ngrams))
+        vectorizer = _vectorizer(ngram_range=(1, ngrams))
         if not any(map(vectorizer.build_analyzer(), texts)):
             raise InputError(f"task {task}: there is no word in its {len(texts)} training labels to fit tfidf on")
         vectorizer.fit(texts)
         terms = vectorizer.get_feature_names_out().tolist()
         return cls(terms, vectorizer.idf_.tolist(), ngrams, len(texts), task)
 
-    def vectorizer(self) -> TfidfVectorizer:
+    def vectorizer(self) -> Any:
         """scikit-learn's vectorizer with these weights: texts to sparse vectors of length 1, or 0 without a term."""
-        vectorizer = TfidfVectorizer(ngram_range=(1, self.ngrams), vocabulary=self.terms)
+        vectorizer = _vectorizer(ngram_range=(1, self.ngrams), vocabulary=self.terms)
         vectorizer.idf_ = np.array(self.idf)
         return vectorizer
 
@@ -94,7 +93,7 @@ class TfidfVectors:
         self._vectorizer = weights.vectorizer()
         self._n_terms = len(weights.terms)
         self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
-        self._last: tuple[list[str], csr_array] | None = None
+        self._last: tuple[list[str], Any] | None = None
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
@@ -102,13 +101,15 @@ class TfidfVectors:
         product = self._candidates(candidates) @ self._vectorizer.transform(contexts).T.tocsr()
         return product.toarray().T.astype(np.float32)
 
-    def _candidates(self, texts: Sequence[str]) -> csr_array:
-        """Vectors [texts, terms]."""
+    def _candidates(self, texts: Sequence[str]) -> Any:
+        """Vectors [texts, terms], a sparse array of scipy."""
         if self._last is None or self._last[0] != texts:
             self._last = list(texts), self._assemble(texts)
         return self._last[1]
 
-    def _assemble(self, texts: Sequence[str]) -> csr_array:
+    def _assemble(self, texts: Sequence[str]) -> Any:
+        from scipy.sparse import csr_array  # comes with scikit-learn
+
         found = {text: self._rows.get(text) for text in texts}
         known: dict[str, Row] = {text: row for text, row in found.items() if row is not None}
         if missing := [text for text, row in found.items() if row is None]:
@@ -150,3 +151,10 @@ def evaluate_tfidf(responses: Iterable[str], examples: Sequence[Example]) -> dic
 def _size(row: Row) -> int:
     """Bytes of two arrays."""
     return row[0].nbytes + row[1].nbytes + 2 * 112
+
+
+def _vectorizer(**options: Any) -> Any:
+    """scikit-learn's, which takes a second to import: only those who ask for the baseline wait."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(**options)

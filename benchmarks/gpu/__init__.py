@@ -1,0 +1,1 @@
+"""`python -m benchmarks.gpu`: all that only a GPU can show, in parts that each take minutes."""

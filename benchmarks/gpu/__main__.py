@@ -1,0 +1,128 @@
+"""Everything that only a GPU can show, in one command:
+
+    python -m benchmarks.gpu --out FILE.json [--only PART ...] [--device cuda] [--quick]
+
+Each part runs in a process of its own, for at most eight minutes on one GPU, and its results are in the file as soon as
+it is over; parts that are there already are not run again unless `--only` names them. Needs torch and transformers; the
+part `framework` needs ParlAI, `training` also sentence-transformers, and a part says so where they are missing. Nothing
+outside the repository is read: texts and weights are made.
+
+- attention: packed, padded and single sequences give the same outputs and gradients;
+- precision: losses of training in float16 and bfloat16 beside float32;
+- caching: gradient caching, and negatives gathered over NCCL, give the gradients of one large batch;
+- resume: a run that is killed on the GPU goes on as one that was not;
+- framework: ParlAI's `multiprocessing_train` with fp16;
+- training: tokens a second of BERT-base bi- and poly-encoders, batches of 512, beside sentence-transformers;
+- answering: Table 5 of the poly-encoder paper, with the first-m encoders;
+- search: a million vectors scanned on the GPU.
+
+`--device cpu --quick` runs the same code in miniature where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import machine
+from benchmarks.gpu import equality, framework, search, training
+from benchmarks.gpu.made import Part, Unavailable
+from polyencoder.files import write_text
+
+__all__ = ["PARTS", "main"]
+
+PARTS: dict[str, Part] = {
+    "attention": equality.attention,
+    "precision": equality.precision,
+    "caching": equality.caching,
+    "resume": equality.resume,
+    "framework": framework.multiprocessing_train,
+    "training": training.training,
+    "answering": search.answering,
+    "search": search.million,
+}
+LIMIT = 8 * 60  # seconds of a part
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file of results")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--quick", action="store_true", help="in miniature")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process: one part, no limit
+    flags = parser.parse_args(arguments)
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no GPU: torch.cuda.is_available() is false; --device cpu --quick runs the same in miniature")
+    report = _read(flags.out)
+    names = flags.only or [name for name in PARTS if report["parts"].get(name, {}).get("status") != "done"]
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        part = _run(name, flags) if flags.here else _in_its_own_process(name, flags)
+        report["parts"][name] = part
+        report["machine"] = _machine(flags.device)
+        write_text(flags.out, json.dumps(report, indent=2) + "\n")
+        print(f"{name}: {part['status']}, {part['seconds']:.0f} s  {_short(part)}", file=sys.stderr, flush=True)
+    return int(any(part["status"] in ("failed", "wrong") for part in report["parts"].values()))
+
+
+def _run(name: str, flags: argparse.Namespace) -> dict[str, Any]:
+    """One part: done, wrong if what must be equal is not, or unavailable."""
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    try:
+        result = PARTS[name](device=flags.device, quick=flags.quick)
+    except Unavailable as reason:
+        return {"status": "unavailable", "why": str(reason), "seconds": time.perf_counter() - start}
+    right = all(check["ok"] for check in result.get("checks", ()))
+    return {"status": "done" if right else "wrong", "seconds": time.perf_counter() - start, **result}
+
+
+def _in_its_own_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "part.json"
+        command = [sys.executable, "-m", "benchmarks.gpu", "--here", "--only", name, "--out", str(own)]
+        command += ["--device", flags.device, *(["--quick"] if flags.quick else [])]
+        try:
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False)
+            why = done.stderr.strip().splitlines()[-1:]
+        except subprocess.TimeoutExpired:
+            why = [f"not over after {LIMIT} seconds"]
+        if own.exists():
+            part: dict[str, Any] = json.loads(own.read_text(encoding="utf-8"))["parts"][name]
+            return part
+    return {"status": "failed", "why": " ".join(why), "seconds": time.perf_counter() - start}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"benchmark": "gpu", "machine": {}, "parts": {}}
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def _machine(device: str) -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    return {**machine(), "gpu": gpu, "cuda": torch.version.cuda}
+
+
+def _short(part: dict[str, Any]) -> str:
+    if "why" in part:
+        return str(part["why"])
+    wrong = [check["check"] for check in part.get("checks", ()) if not check["ok"]]
+    numbers = "  ".join(f"{name} {value:.4g}" for name, value in part.get("summary", {}).items() if value is not None)
+    return f"wrong: {', '.join(wrong)}  {numbers}" if wrong else numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

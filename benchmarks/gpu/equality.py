@@ -1,0 +1,236 @@
+"""What must not depend on how it is computed: attention without padding, precision, batches in pieces, resuming."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from benchmarks.common import two_towers
+from benchmarks.gpu.made import TINY, check, examples, ranker, relative
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.text import TokenBatch
+from polyencoder.training import TrainingConfig
+from polyencoder.training.callbacks import Callback, Checkpoints, Run
+from polyencoder.training.objective import Outcome
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.precision import PrecisionName
+from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.trainer import Trainer
+
+__all__ = ["attention", "caching", "precision", "resume"]
+
+SMALL = {"dim": 256, "n_layers": 4, "n_heads": 4, "ffn_dim": 1024}
+# Plain gradient descent: Adam makes a step of full size of a gradient that is rounding alone
+PLAIN = TrainingConfig(
+    epochs=None,
+    max_updates=1,
+    fine_tuned="all",
+    optimizer=OptimizerConfig("sgd", 0.1, weight_decay=0.0),
+    schedule=ScheduleConfig("constant", warmup_updates=0),
+)
+
+
+class Losses(Callback):
+    """Remembers the mean loss of each step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self.values.append(float(outcome.losses.mean()))
+
+
+# ---- attention
+
+
+def attention(*, device: str, quick: bool) -> dict[str, Any]:
+    """Outputs and gradients of a batch of unlike lengths beside those of each of its sequences alone."""
+    data = examples(8 if quick else 64, turns=6)
+    made = ranker("bi", data, device=device, size=TINY if quick else SMALL)
+    backbone = two_towers(made).context_tower
+    tokens = made.text.contexts([example.turns for example in data]).to(made.device)
+    checks = []
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        limits = (1e-4, 1e-3) if dtype == torch.float32 else (5e-2, 1e-1)
+        for mode in ("training", "inference"):
+            backbone.train(mode == "training")
+            with torch.autocast(made.device.type, dtype, enabled=dtype != torch.float32):
+                together, gradients = _outputs(backbone, [tokens], learn=mode == "training")
+                alone, expected = _outputs(backbone, _one_by_one(tokens), learn=mode == "training")
+            checks.append(check(f"{name}, {mode}: outputs", relative(together, alone), limit=limits[0]))
+            if mode == "training":
+                checks.append(check(f"{name}, {mode}: gradients", relative(gradients, expected), limit=limits[1]))
+    return {"checks": checks}
+
+
+def _outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, learn: bool) -> tuple[Tensor, Tensor]:
+    """The outputs at tokens, one row after the other, and the gradient of a sum of them over all parameters."""
+    backbone.zero_grad()
+    with torch.set_grad_enabled(learn):
+        outputs = torch.cat([backbone(batch)[batch.mask] for batch in batches]).float()
+    if not learn:
+        return outputs, outputs
+    weights = torch.linspace(-1, 1, outputs.numel(), device=outputs.device).view_as(outputs).sin()
+    (outputs * weights).sum().backward()
+    gradients = [p.grad.flatten() for p in backbone.parameters() if p.grad is not None]
+    return outputs.detach(), torch.cat(gradients)
+
+
+def _one_by_one(tokens: TokenBatch) -> list[TokenBatch]:
+    lengths = tokens.mask.sum(1).tolist()
+    return [TokenBatch(tokens.ids[i : i + 1, :n], tokens.mask[i : i + 1, :n]) for i, n in enumerate(lengths)]
+
+
+# ---- precision
+
+
+def precision(*, device: str, quick: bool) -> dict[str, Any]:
+    """Losses of the same run in each precision: near those of float32, and falling."""
+    steps = 8 if quick else 100
+    data = examples(steps * 8 if quick else 1_600)
+    names: list[PrecisionName] = ["float32", "bfloat16", *(["float16"] if device == "cuda" else [])]  # type: ignore[list-item]
+    losses = {}
+    for name in names:
+        made = ranker("poly", data, device=device, size=TINY if quick else SMALL, reduction="mean", n_codes=16)
+        config = TrainingConfig(
+            epochs=None,
+            max_updates=steps,
+            batch_size=8 if quick else 32,
+            fine_tuned="all",
+            precision=name,
+            optimizer=OptimizerConfig(learning_rate=3e-4),
+        )
+        heard = Losses()
+        Trainer(made, config, train=data, callbacks=[heard]).fit()
+        losses[name] = heard.values
+    rows = [{"precision": name, "first": values[0], "last": _tail(values)} for name, values in losses.items()]
+    expected = _tail(losses["float32"])
+    checks = [check(f"{name}: last losses", abs(_tail(losses[name]) / expected - 1), limit=0.05) for name in names[1:]]
+    checks.append(check("float32: last loss of the first", expected / losses["float32"][0], limit=0.98))
+    return {"rows": rows, "checks": checks}
+
+
+def _tail(losses: Sequence[float]) -> float:
+    """The mean of the last quarter."""
+    part = losses[-max(1, len(losses) // 4) :]
+    return sum(part) / len(part)
+
+
+# ---- large batches in pieces
+
+
+def caching(*, device: str, quick: bool) -> dict[str, Any]:
+    """One update of a large batch: at once, by gradient caching, and by a group of processes that gather negatives."""
+    processes = torch.cuda.device_count() if device == "cuda" else 2
+    batch = 8 if quick else 128
+    whole, loss = _update(device, quick, batch=batch)
+    checks = []
+    cached, cached_loss = _update(device, quick, batch=batch, grad_cache=2)
+    checks.append(check("gradient caching: update", relative(cached, whole), limit=1e-3))
+    checks.append(check("gradient caching: loss", abs(cached_loss - loss), limit=1e-3))
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (processes, device, quick, batch, folder)
+        spawn(_member, arguments, nprocs=processes)
+        parts = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
+    for rank, part in enumerate(parts):
+        name = f"process {rank} of {processes}"
+        checks.append(check(f"{name}: update", relative(part["update"], whole), limit=1e-3))
+    mean = sum(part["loss"] for part in parts) / processes
+    checks.append(check(f"{processes} processes: loss", abs(mean - loss), limit=1e-3))
+    backend = "nccl" if device == "cuda" else "gloo"
+    return {"rows": [{"batch": batch, "processes": processes, "backend": backend, "loss": loss}], "checks": checks}
+
+
+def _member(rank: int, processes: int, device: str, quick: bool, batch: int, folder: str) -> None:
+    """One process of the group, with its share of the batch."""
+    place = f"file://{folder}/group"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        init_method=place,
+        rank=rank,
+        world_size=processes,
+        timeout=timedelta(seconds=120),
+    )
+    where = f"cuda:{rank}" if device == "cuda" else device
+    update, loss = _update(where, quick, batch=batch // processes, grad_cache=2)
+    torch.save({"update": update, "loss": loss}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _update(device: str, quick: bool, *, batch: int, **settings: int) -> tuple[Tensor, float]:
+    """How one update changes all weights, and its loss; of several processes this one's loss."""
+    data = examples(8 if quick else 128)
+    made = ranker("poly", data, device=device, size=TINY if quick else SMALL, n_codes=8, text_truncate=128)
+    losses, before = Losses(), _weights(made.model)
+    Trainer(made, replace(PLAIN, batch_size=batch, **settings), train=data, callbacks=[losses]).fit()  # type: ignore[arg-type]
+    return _weights(made.model) - before, losses.values[0]
+
+
+def _weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
+
+
+# ---- resuming
+
+
+class Killed(Exception):
+    """Stands for a kill after an update."""
+
+
+class KillAt(Callback):
+    def __init__(self, updates: int) -> None:
+        self._updates = updates
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        if run.updates.count == self._updates:
+            raise Killed
+
+
+def resume(*, device: str, quick: bool) -> dict[str, Any]:
+    """A run that is broken off and goes on from its checkpoint beside one that is not, with dropout and autocast."""
+    data = examples(64 if quick else 512)
+    config = TrainingConfig(
+        epochs=None,
+        max_updates=10,
+        batch_size=8 if quick else 32,
+        fine_tuned="all",
+        precision="bfloat16",
+        optimizer=OptimizerConfig(learning_rate=1e-4),
+    )
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def run(folder: Path, *more: Callback) -> tuple[Tensor, int]:
+        size = TINY if quick else SMALL
+        made = ranker("bi", data, device=device, size=size, dropout=0.1)
+        checkpoints = Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0.0)
+        trainer = Trainer(made, config, train=data, callbacks=[checkpoints, *more])
+        trainer.fit()
+        return _weights(made.model), trainer.updates.count
+
+    try:
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            straight, _ = run(Path(one))
+            with suppress(Killed):
+                run(Path(other), KillAt(5))
+            resumed, updates = run(Path(other))
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+    same = torch.equal(straight, resumed)
+    checks = [check("weights after a resumed run", relative(resumed, straight), limit=1e-5)]
+    return {"rows": [{"updates": updates, "bit_equal": same}], "checks": checks}

@@ -1,0 +1,136 @@
+"""Tokens a second of learning: BERT-base bi- and poly-encoders with large batches, beside sentence-transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.common import interleaved_ms, two_towers
+from benchmarks.gpu.made import BERT_BASE, TINY, examples, ranker
+from benchmarks.rate import encoder_flops, product_rate, products
+from polyencoder.config import Architecture
+from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.ranker import Ranker
+from polyencoder.training import TrainingConfig
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.trainer import Trainer
+
+__all__ = ["training"]
+
+PEER = "sentence-transformers"
+RATE = 2e-5
+
+
+def training(*, device: str, quick: bool) -> dict[str, Any]:
+    """Steps in bfloat16 of a batch of 512: at once where the memory allows it, and by gradient caching of 64."""
+    batch, size = (8, TINY) if quick else (512, BERT_BASE)
+    data = examples(batch, turns=8)
+    config = TrainingConfig(
+        epochs=None,
+        max_updates=1_000,
+        batch_size=batch,
+        fine_tuned="all",
+        precision="bfloat16",
+        optimizer=OptimizerConfig(learning_rate=RATE),
+        schedule=ScheduleConfig("constant", warmup_updates=0),
+    )
+    kinds: list[Architecture] = ["bi", "poly"]
+    rows: list[dict[str, Any]] = []
+    for architecture in kinds:
+        for cached in (0, 2 if quick else 64):
+            made = ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
+            steps: dict[str, Callable[[], object]] = {"ours": _ours(made, config, data, cached)}
+            with tempfile.TemporaryDirectory() as folder:
+                if architecture == "bi" and not cached and importlib.util.find_spec("sentence_transformers"):
+                    steps[PEER] = _sentence_transformers(made, data, Path(folder), device=device)
+                rows += _timed(steps, made, data, architecture=architecture, cached=cached, quick=quick)
+            torch.cuda.empty_cache()
+    speeds = {(row["architecture"], row["grad_cache"], row["peer"]): row.get("tokens_per_second") for row in rows}
+    ours, peer = speeds.get(("bi", 0, "ours")), speeds.get(("bi", 0, PEER))
+    share = next((row["share_of_product_rate"] for row in rows if row.get("share_of_product_rate")), None)
+    return {
+        "rows": rows,
+        "summary": {
+            "bi_vs_sentence_transformers": ours / peer if ours and peer else None,
+            "bi_share_of_product_rate": share,
+        },
+    }
+
+
+def _timed(
+    steps: dict[str, Callable[[], object]],
+    made: Ranker,
+    data: Sequence[TrainingExample],
+    *,
+    architecture: str,
+    cached: int,
+    quick: bool,
+) -> list[dict[str, Any]]:
+    about = {"architecture": architecture, "grad_cache": cached, "batch": len(data)}
+    try:
+        times = interleaved_ms(steps, repeats=2 if quick else 5)
+    except torch.cuda.OutOfMemoryError:
+        return [{**about, "peer": name, "why": "not enough GPU memory"} for name in steps]
+    lengths = [len(made.text.context_ids(example.turns)) for example in data]
+    lengths += [len(ids) for ids in made.text.candidate_ids([example.label for example in data])]
+    backbone = two_towers(made).config.backbone
+    flops = encoder_flops(backbone, lengths, training=True)
+    rate = product_rate(products(backbone, tokens=sum(lengths)), dtype=torch.bfloat16, device=made.device)
+    return [
+        {
+            **about,
+            "peer": name,
+            "ms": ms,
+            "examples_per_second": len(data) / ms * 1e3,
+            "tokens_per_second": sum(lengths) / ms * 1e3,
+            "share_of_product_rate": flops / (ms / 1e3) / rate,
+            "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if made.device.type == "cuda" else None,
+        }
+        for name, ms in times.items()
+    ]
+
+
+def _ours(made: Ranker, config: TrainingConfig, data: Sequence[TrainingExample], cached: int) -> Callable[[], object]:
+    """A step of the library's trainer, tokenizing included."""
+    trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
+    return lambda: trainer.step(collate(list(data)))
+
+
+def _sentence_transformers(
+    made: Ranker, data: Sequence[TrainingExample], folder: Path, *, device: str
+) -> Callable[[], object]:
+    """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
+    peer, losses = import_module("sentence_transformers"), import_module("sentence_transformers.losses")
+    models = import_module("sentence_transformers.models")
+    two_towers(made).context_tower.model.save_pretrained(folder)
+    special = {"pad_token": made.text.config.pad_token, "cls_token": made.text.config.start_token}
+    PreTrainedTokenizerFast(tokenizer_object=made.text.tokenizer, **special).save_pretrained(folder)
+    encoder = models.Transformer(str(folder), max_seq_length=360)
+    model = peer.SentenceTransformer(modules=[encoder, models.Pooling(made.model.config.backbone["hidden_size"])])
+    model = model.to(device).train()
+    loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+
+    def features(texts: Sequence[str]) -> dict[str, Any]:
+        tokens = model.tokenize(list(texts))
+        return {name: value.to(device) if hasattr(value, "to") else value for name, value in tokens.items()}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16):
+            pair = [features(["\n".join(example.turns) for example in data]), features([one.label for one in data])]
+            value = loss(pair, torch.arange(len(data), device=device))
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step

@@ -1,0 +1,106 @@
+"""`python -m benchmarks.gpu` in miniature on a CPU: each part's way, and what becomes of its results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.made import Unavailable, check
+from benchmarks.rate import Shape, encoder_flops, product_rate, products
+
+CPU = ["--device", "cpu", "--quick", "--here"]
+
+
+@pytest.mark.parametrize("part", command.PARTS)
+def test_a_part(part, tmp_path):
+    out = tmp_path / "gpu.json"
+    assert command.main(["--out", str(out), "--only", part, *CPU]) == 0
+    result = json.loads(out.read_text())["parts"][part]
+    if part == "framework":
+        assert result["status"] == "unavailable"
+        assert "NCCL" in result["why"]
+    else:
+        assert result["status"] == "done", result
+        assert result.get("rows") or result.get("checks")
+
+
+def test_results_are_kept_and_what_is_wrong_says_so(tmp_path, monkeypatch, capsys):
+    calls: list[str] = []
+
+    def part(name: str, result):
+        def run(**_):
+            calls.append(name)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        return run
+
+    parts = {
+        "right": part("right", {"checks": [check("a number", 0.5, limit=1)]}),
+        "wrong": part("wrong", {"checks": [check("another number", 2.0, limit=1)]}),
+        "missing": part("missing", Unavailable("a package is not installed")),
+    }
+    monkeypatch.setattr(command, "PARTS", parts)
+    out = tmp_path / "gpu.json"
+    assert command.main(["--out", str(out), *CPU]) == 1
+    report = json.loads(out.read_text())
+    assert {name: part["status"] for name, part in report["parts"].items()} == {
+        "right": "done",
+        "wrong": "wrong",
+        "missing": "unavailable",
+    }
+    assert "wrong: another number" in capsys.readouterr().err
+    calls.clear()
+    parts["wrong"] = part("wrong", {"rows": [{}]})
+    assert command.main(["--out", str(out), *CPU]) == 0
+    assert calls == ["wrong", "missing"], "what is done is not run again"
+
+
+def test_a_check_of_nan_is_wrong():
+    assert not check("loss", float("nan"), limit=1.0)["ok"]
+
+
+def test_a_part_that_ends_without_a_result_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "LIMIT", 0.01)
+    out = tmp_path / "gpu.json"
+    assert command.main(["--out", str(out), "--only", "attention", "--device", "cpu", "--quick"]) == 1
+    assert json.loads(out.read_text())["parts"]["attention"]["status"] == "failed"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_what_to_do(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--out", str(tmp_path / "gpu.json")])
+    assert "--device cpu --quick" in capsys.readouterr().err
+    assert not (tmp_path / "gpu.json").exists()
+
+
+def test_operations_are_those_of_the_layers():
+    config = {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 3}
+    assert products(config, tokens=5) == [Shape(5, 4, 4)] * 4 + [Shape(5, 4, 8), Shape(5, 8, 4)]
+    linear = 2 * 5 * (4 * 4 * 4 + 2 * 4 * 8)
+    attention = 4 * 4 * (2 * 2 + 3 * 3)
+    assert encoder_flops(config, [2, 3]) == 3 * (linear + attention)
+    assert encoder_flops(config, [2, 3], training=True) == 3 * encoder_flops(config, [2, 3])
+    assert product_rate([Shape(8, 8, 8)], dtype=torch.float32) > 0
+
+
+def test_torch_and_transformers_are_enough():
+    """Nothing that the command imports is from a package that these two do not bring, ParlAI least of all."""
+    others = ["parlai", "sklearn", "scipy", "pandas", "datasets", "faiss", "pymilvus", "matplotlib", "typer", "pyarrow"]
+    others += ["sentence_transformers", "onnx", "onnxruntime", "ijson", "nltk"]
+    code = f"""
+import sys
+import transformers.modeling_utils
+missing = [name for name in {others!r} if name not in sys.modules]
+sys.modules.update(dict.fromkeys(missing))
+import benchmarks.gpu.__main__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
