@@ -25,6 +25,7 @@ from polyencoder.modeling import build_model
 from polyencoder.modeling.backbone import scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
+from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 
 SENTENCES = [
     "hello , how are you today ?",
@@ -121,11 +122,44 @@ def make_model(make_config):
     return make
 
 
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory) -> Path:
+    """The folder of a tiny vocabulary of ConveRT's subwords."""
+    tokenizer = learn_subwords(count_words(SENTENCES), SubwordSettings(min_count=2, buckets=9))
+    folder = tmp_path_factory.mktemp("vocabulary")
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
-def make_ranker(make_model, tokenizer):
+def make_convert_ranker(vocabulary):
+    """(seed=0, **fields) -> a `Ranker` around a tiny ConveRT, whose scale has risen already."""
+    tiny = {
+        "hidden_size": 16,
+        "attention_limits": (2, 8),
+        "attention_size": 8,
+        "intermediate_size": 32,
+        "reduction_size": 8,
+        "head_sizes": (24, 24),
+        "output_size": 16,
+        "scale_batches": 0,
+    }
+
+    def make(*, seed: int = 0, **fields) -> Ranker:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Ranker.from_vocabulary(vocabulary, device="cpu", **(tiny | fields))
+
+    return make
+
+
+@pytest.fixture
+def make_ranker(make_model, tokenizer, make_convert_ranker):
     """(architecture, seed=0, **fields) -> a `Ranker` around a tiny model."""
 
     def make(architecture: str, **fields) -> Ranker:
+        if architecture == "convert":
+            return make_convert_ranker(**fields)
         model = make_model(architecture, **fields)
         return Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
 

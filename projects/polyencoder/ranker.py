@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -41,12 +42,14 @@ from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.backbone import backbone_config, load_pretrained, load_tokenizer
+from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.text import TextEncoder, TurnSeparator, separate_turns
+from polyencoder.text import TextEncoder, TurnSeparator, read_tokenizer, separate_turns
+from polyencoder.text.subwords import SubwordTokenizer
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -64,7 +67,7 @@ class Ranked(NamedTuple):
 
 
 class Ranker(Scorer):
-    """Ranks candidate replies to a context with a bi-, poly- or cross-encoder.
+    """Ranks candidate replies to a context with a bi-, poly- or cross-encoder, or a ConveRT.
 
     >>> ranker = Ranker.from_pretrained("path-or-hub-id")
     >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)
@@ -144,6 +147,33 @@ class Ranker(Scorer):
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
         )
         return cls(build_model(ranker_config, backbone).eval(), TextEncoder(tokenizer, text_config), device=device)
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        vocabulary: str | os.PathLike[str],
+        *,
+        device: torch.device | str | None = None,
+        extra_contexts: int = 0,
+        text: dict[str, Any] | None = None,
+        **sizes: Any,
+    ) -> Ranker:
+        """A ConveRT with random weights, to be trained, over a vocabulary that `polyencoder vocab` wrote.
+
+        `vocabulary` is its folder or file, `extra_contexts` how many turns before the last one are read (0: a
+        single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
+        `TextConfig`. Raises ConfigError for a vocabulary of another kind.
+        """
+        path = Path(vocabulary)
+        path = path / TOKENIZER if path.is_dir() else path
+        tokenizer = read_tokenizer(path)
+        if not isinstance(tokenizer, SubwordTokenizer):
+            raise ConfigError(f"{path}: is no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`")
+        config = ConvertConfig(
+            **{"multi_context": extra_contexts != 0, **sizes}, vocab_size=tokenizer.get_vocab_size(False)
+        )
+        layout = replace(convert_text(extra_contexts=extra_contexts), **(text or {}))
+        return cls(build_model(convert_ranker(config, layout)), TextEncoder(tokenizer, layout), device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
         """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.

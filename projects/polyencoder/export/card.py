@@ -14,13 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from polyencoder.config import TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
-from polyencoder.modeling import CrossEncoder
+from polyencoder.modeling import ConveRT, CrossEncoder
 from polyencoder.protocol import TextRanker
 
 __all__ = ["Run", "model_card", "read_run"]
 
-_KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder"}
+_KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder", "convert": "ConveRT"}
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -91,20 +92,18 @@ def model_card(
     facts: dict[str, Any] = {
         "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
         "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
-        "reduction": config.reduction + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
-        "normalization": "vectors of length 1" if config.normalize else "none",
-        "output scaling": f"{config.output_scaling:.4g}",
+        **_vectors(ranker),
         "parameters": f"{sum(p.numel() for p in ranker.model.parameters()):,}, kept in {dtype}",
-        "context": f"the latest {config.text.longest_context} tokens",
+        "context": _context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens",
         "trained for": _length(run),
         "ONNX graphs": graphs,
     }
-    tags = ["response-selection", "dialogue", f"{config.architecture}-encoder"]
+    tags = ["response-selection", "dialogue", kind.lower()]
     parts = [
         "\n".join(["---", "library_name: polyencoder", "tags:", *(f"- {tag}" for tag in tags), "---"]),
         f"# {name}",
-        f"A {kind.lower()} that ranks replies to a dialogue"
+        f"A {kind if config.architecture == 'convert' else kind.lower()} that ranks replies to a dialogue"
         + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
         _table(("", ""), ((label, value) for label, value in facts.items() if value)),
         "## Use",
@@ -115,6 +114,25 @@ def model_card(
         ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _vectors(ranker: TextRanker) -> dict[str, str]:
+    """How a model makes its vectors, and compares them."""
+    model, config = ranker.model, ranker.model.config
+    if isinstance(model, ConveRT):
+        return {"scores": f"cosines times {float(model.scale()):.4g}"}
+    return {
+        "reduction": config.reduction + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
+        "normalization": "vectors of length 1" if config.normalize else "none",
+        "output scaling": f"{config.output_scaling:.4g}",
+    }
+
+
+def _context(text: TextConfig) -> str:
+    if text.truncation != "recent_first":
+        return f"the latest {text.longest_context} tokens"
+    last = f"the first {text.text_truncate} tokens of the last turn"
+    return last if text.history_size == 1 else f"{last}, and of those before it, most recent first"
 
 
 def _usage(ranker: TextRanker, *, name: str) -> str:

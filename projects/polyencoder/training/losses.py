@@ -1,6 +1,7 @@
-"""What a ranker learns from a teacher's scores. Each loss is [batch], from scores [batch, n] of the same candidates.
+"""What a ranker learns, from labels and from a teacher's scores. Each loss is [batch], from scores [batch, n].
 
-Where the teacher's score is -inf, it was not asked about that candidate: the loss leaves it out.
+Where a score is -inf, there is no such candidate; where a teacher's is, it was not asked about it. The loss leaves it
+out.
 """
 
 from __future__ import annotations
@@ -8,7 +9,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["distillation_kl", "margin_mse"]
+__all__ = ["distillation_kl", "margin_mse", "smoothed_cross_entropy"]
+
+
+def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    """The cross-entropy against 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
+
+    Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
+    remaining probability mass is evenly redistributed across in-batch negative examples". So the label gets nothing of
+    the rest, as it does of torch's `label_smoothing`. `labels` [batch] are its columns; where it is the only candidate,
+    nothing is spread.
+    """
+    logs = torch.log_softmax(scores, dim=-1)
+    places = labels.unsqueeze(-1)
+    others = (scores > -torch.inf).scatter(-1, places, False)
+    count = others.sum(-1)
+    spread = smoothing * (count > 0)
+    of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
+    return -(1 - spread) * logs.gather(-1, places).squeeze(-1) - spread * of_others
 
 
 def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, shared_pool
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import gather_vectors
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.joint import JointStep, joint_step
+from polyencoder.training.losses import smoothed_cross_entropy
 
 __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
 
@@ -60,10 +61,20 @@ class Loss(Protocol):
 
 
 class CrossEntropy:
-    """-log softmax of the label's score among the candidates (Section 4.2 of Humeau et al., ICLR 2020)."""
+    """-log softmax of the label's score among the candidates (Section 4.2 of Humeau et al., ICLR 2020).
+
+    `label_smoothing` is the probability that the other candidates share (`losses.smoothed_cross_entropy`).
+    """
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1")
+        self.label_smoothing = label_smoothing
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
         assert pool.labels is not None
+        if self.label_smoothing:
+            return smoothed_cross_entropy(scores, pool.labels, smoothing=self.label_smoothing), {}
         return F.cross_entropy(scores, pool.labels, reduction="none"), {}
 
 

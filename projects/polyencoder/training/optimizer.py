@@ -1,4 +1,8 @@
-"""Optimizers of torch, with weight decay for weight matrices alone: biases and layer norms have none."""
+"""Optimizers of torch, with weight decay for weight matrices alone: biases and layer norms have none.
+
+Embeddings may be a group of their own, whose gradients are clipped by themselves and whose decay is that of the rows
+that a batch looked up: the L2 regularization of these, as ConveRT's graphs have it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "parameter_groups"]
+__all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "clip_embeddings", "parameter_groups"]
 
 OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
 
@@ -41,6 +45,8 @@ class OptimizerConfig:
     """Of sgd."""
     rho: float = 0.9
     """Of adadelta: how slowly its running averages forget."""
+    embedding_clip: float | None = None
+    """The largest norm of each embedding table's gradients by themselves; None for no limit, and no group of theirs."""
 
     def __post_init__(self) -> None:
         if self.name not in _CLASSES:
@@ -49,6 +55,8 @@ class OptimizerConfig:
             raise ConfigError(f"the learning rate is {self.learning_rate}; it must be above 0")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"the weight decay is {self.weight_decay}; it must be 0 or more")
+        if self.embedding_clip is not None and not self.embedding_clip > 0:
+            raise ConfigError(f"embedding gradients cannot be clipped at {self.embedding_clip}; it must be above 0")
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
@@ -57,7 +65,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     Raises:
         ConfigError: there is no parameter to learn.
     """
-    groups = parameter_groups(model, weight_decay=config.weight_decay)
+    groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip)
     if not groups:
         raise ConfigError("nothing of the model learns: all of its parameters are frozen")
     options: dict[str, Any] = {"lr": config.learning_rate}
@@ -72,11 +80,31 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     return _CLASSES[config.name](groups, **options)
 
 
-def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters that learn, in at most two groups for an optimizer: with weight decay and without."""
+def parameter_groups(
+    model: nn.Module, *, weight_decay: float, embedding_clip: float | None = None
+) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups for an optimizer: with weight decay, without, and clipped embeddings."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    apart = [p for p in learning if id(p) in tables] if embedding_clip is not None else []
+    others = [p for p in learning if not any(p is table for table in apart)]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in learning if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in others if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": apart, "weight_decay": 0.0, "clip": embedding_clip, "lookup_decay": weight_decay},
     ]
     return [group for group in groups if group["params"]]
+
+
+@torch.no_grad()
+def clip_embeddings(optimizer: Optimizer) -> None:
+    """Before a step: the decay of the rows that were looked up joins the gradients of embeddings, which are clipped."""
+    for group in optimizer.param_groups:
+        if group.get("clip") is None:
+            continue
+        for table in group["params"]:
+            if table.grad is None:
+                continue
+            looked_up = table.grad.any(1).nonzero().squeeze(1)
+            table.grad.index_add_(0, looked_up, table[looked_up], alpha=group["lookup_decay"])
+            nn.utils.clip_grad_norm_(table, group["clip"])

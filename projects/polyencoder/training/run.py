@@ -40,7 +40,7 @@ from polyencoder.training.data import open_data
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.lock import TrainingLock
-from polyencoder.training.objective import HOPELESS, Ranking
+from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.settings import RunSettings
@@ -169,10 +169,13 @@ def _before_steps(settings: RunSettings, ranker: Ranker) -> Sequence[Callback]:
 
 def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:
     """What is minimised: the cross-entropy of the label and, where there is one, the teacher's loss."""
+    loss: Loss = CrossEntropy(settings.label_smoothing or 0.0)
+    if settings.teacher is not None:
+        loss = _distillation(settings, settings.teacher, labels=loss)
     return Ranking(
         ranker.model,
         ranker.text,
-        loss=None if settings.teacher is None else _distillation(settings, settings.teacher),
+        loss=loss,
         gather_negatives=settings.gather_negatives and settings.source in SHARED_CANDIDATES,
         grad_cache=settings.grad_cache,
         pair_tokens=settings.pair_tokens,
@@ -180,7 +183,7 @@ def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:
     )
 
 
-def _distillation(settings: RunSettings, teacher: str) -> Distillation:
+def _distillation(settings: RunSettings, teacher: str, *, labels: Loss) -> Distillation:
     path = Path(settings.out) / FOLDER / "teacher.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     ranker = Ranker.from_pretrained(teacher, device=settings.device)
@@ -190,6 +193,7 @@ def _distillation(settings: RunSettings, teacher: str) -> Distillation:
         kind=settings.distillation_loss,
         temperature=settings.distillation_temperature,
         candidates=settings.distillation_candidates,
+        labels=labels,
     )
 
 

@@ -16,17 +16,26 @@ from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import Kind, check_distillation
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
+from polyencoder.training.presets import preset
 from polyencoder.training.schedule import ScheduleConfig, ScheduleName
 
 __all__ = ["RunSettings"]
+
+_PRESET: Any = None  # until it is known what learns: see `presets`
+
+# What shapes a new ConveRT: settings, and fields of its configuration
+CONVERT_SIZES = (
+    *("hidden_size", "intermediate_size", "attention_limits", "attention_heads", "relative_bias", "reduction_heads"),
+    *("skips", "scale_batches"),
+)
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """Everything that a run is made of, flat, as flags and a YAML file have it.
 
-    Either `backbone`, a pre-trained encoder, or `init`, a ranker to go on training. None stands for what suits the
-    model: of a sentence encoder its own pooling and the cosine, else the paper's.
+    One of `backbone`, a pre-trained encoder, `init`, a ranker to go on training, and for a ConveRT `vocabulary`. None
+    stands for what suits the model: of a sentence encoder its own pooling and the cosine, else the paper's.
     """
 
     train: str = ""
@@ -34,6 +43,7 @@ class RunSettings:
     valid: str | None = None
     backbone: str | None = None
     init: str | None = None
+    vocabulary: str | None = None
     architecture: Architecture = "poly"
     context: str = "context"
     response: str = "response"
@@ -53,6 +63,20 @@ class RunSettings:
     text_truncate: int | None = None
     label_truncate: int | None = None
     history_size: int | None = None
+    extra_contexts: int | None = None
+    """Of a ConveRT: how many turns before the last one are read."""
+    hidden_size: int | None = None
+    """Of a new ConveRT, as all to `scale_batches`; see `ConvertConfig`."""
+    intermediate_size: int | None = None
+    attention_limits: str | None = None
+    """Numbers with commas."""
+    attention_heads: int | None = None
+    relative_bias: bool | None = None
+    reduction_heads: int | None = None
+    skips: bool | None = None
+    scale_batches: int | None = None
+    dropout: float | None = None
+    """Of a ConveRT; a backbone has its own."""
     candidates: Literal["batch", "inline", "batch-all-cands"] | None = None
     """Where a training example's candidates come from: "batch", or for a cross-encoder "inline"."""
     num_negatives: int = 19
@@ -61,10 +85,13 @@ class RunSettings:
     max_updates: int | None = None
     max_seconds: float | None = None
     batch_size: int | None = None
-    learning_rate: float = 5e-5
-    optimizer: OptimizerName = "adamw"
-    weight_decay: float = 0.01
-    schedule: ScheduleName = "linear"
+    learning_rate: float = _PRESET
+    final_learning_rate: float | None = None
+    """At the end of the schedules linear and cosine."""
+    optimizer: OptimizerName = _PRESET
+    weight_decay: float = _PRESET
+    schedule: ScheduleName = _PRESET
+    label_smoothing: float | None = None
     warmup_updates: int | None = None
     precision: PrecisionName = "float32"
     bf16: bool = False
@@ -73,7 +100,8 @@ class RunSettings:
     """Whether torch.compile compiles the encoders."""
     fine_tuned: str = "all_encoder_layers"
     accumulate: int = 1
-    clip: float = 1.0
+    clip: float = _PRESET
+    embedding_clip: float | None = None
     grad_cache: int = 0
     pair_tokens: int = 0
     gather_negatives: bool = True
@@ -98,8 +126,10 @@ class RunSettings:
     def __post_init__(self) -> None:
         if not self.train or not self.out:
             raise ConfigError("a run needs its training data (train) and a folder for the model (out)")
-        if bool(self.backbone) == bool(self.init):
-            raise ConfigError("give one of backbone, an encoder to start from, and init, a ranker to go on training")
+        self._check_start()
+        for name, value in preset(self.architecture, fine_tuning=bool(self.init)).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         for name in ("n_codes", "reduction", "normalize", "share_encoders"):
             if self.init and getattr(self, name) is not None:
                 raise ConfigError(f"{name} is that of {self.init}, the ranker that is trained on: leave it out")
@@ -124,6 +154,26 @@ class RunSettings:
         for name in ("shuffle_buffer", "evaluations", "patience", "batch_size"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0")
+
+    def _check_start(self) -> None:
+        """Raise ConfigError unless it is clear what the run starts from."""
+        if self.architecture == "convert":
+            if self.backbone or bool(self.vocabulary) == bool(self.init):
+                raise ConfigError(
+                    "a convert model starts from a vocabulary, which `polyencoder vocab` learns, or from init, a "
+                    "convert model that goes on training: give one of them"
+                )
+            if self.history_size is not None:
+                raise ConfigError("of a convert model give extra_contexts in the place of history_size")
+        elif bool(self.backbone) == bool(self.init) or self.vocabulary:
+            raise ConfigError("give one of backbone, an encoder to start from, and init, a ranker to go on training")
+        for name in (*CONVERT_SIZES, "extra_contexts", "dropout"):
+            if getattr(self, name) is None:
+                continue
+            if self.architecture != "convert":
+                raise ConfigError(f"{name} is of a convert model; this one is {self.architecture}")
+            if self.init and name in CONVERT_SIZES:
+                raise ConfigError(f"{name} is that of {self.init}, the ranker that is trained on: leave it out")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str) -> RunSettings:
@@ -163,8 +213,15 @@ class RunSettings:
             batch_size=self.batch_size or (8 if self.architecture == "cross" else 32),
             candidates=self.source,
             gather_negatives=self.gather_negatives,
-            optimizer=OptimizerConfig(self.optimizer, self.learning_rate, self.weight_decay),
-            schedule=ScheduleConfig(self.schedule, self.warmup_updates),
+            optimizer=OptimizerConfig(
+                self.optimizer,
+                self.learning_rate,
+                self.weight_decay,
+                embedding_clip=self.embedding_clip or None,
+            ),
+            schedule=ScheduleConfig(
+                self.schedule, self.warmup_updates, final=(self.final_learning_rate or 0) / self.learning_rate
+            ),
             precision="bfloat16" if self.bf16 else self.precision,
             fine_tuned=self.fine_tuned,
             accumulate=self.accumulate,

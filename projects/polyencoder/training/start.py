@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import check_lengths
+from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
-from polyencoder.training.settings import RunSettings
+from polyencoder.training.settings import CONVERT_SIZES, RunSettings
 
 __all__ = ["starting_ranker", "untrained_ranker"]
 
@@ -21,7 +21,7 @@ def starting_ranker(settings: RunSettings) -> Ranker:
     Raises:
         ConfigError: it is of another architecture, or the settings do not suit it.
     """
-    ranker = _initial(settings) if settings.init else _around_backbone(settings, settings.architecture)
+    ranker = _initial(settings) if settings.init else _new(settings)
     if settings.output_scaling == "auto" and ranker.model.config.normalize:
         raise ConfigError(
             "output_scaling 'auto': vectors have the length 1 (normalize), whatever outputs are; give a number"
@@ -34,9 +34,18 @@ def starting_ranker(settings: RunSettings) -> Ranker:
 def untrained_ranker(settings: RunSettings) -> Ranker:
     """What the run starts from, as it ranks before training.
 
-    A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder.
+    A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder. A
+    new ConveRT is all random.
     """
-    return _initial(settings) if settings.init else _around_backbone(settings, "bi")
+    if settings.init or settings.architecture == "convert":
+        return starting_ranker(settings)
+    return _around_backbone(settings, "bi")
+
+
+def _new(settings: RunSettings) -> Ranker:
+    if settings.architecture == "convert":
+        return _over_vocabulary(settings)
+    return _around_backbone(settings, settings.architecture)
 
 
 def _initial(settings: RunSettings) -> Ranker:
@@ -45,7 +54,7 @@ def _initial(settings: RunSettings) -> Ranker:
     config = ranker.model.config
     if config.architecture != settings.architecture:
         raise ConfigError(
-            f"{settings.init} is a {config.architecture}-encoder, not {settings.architecture}: give its architecture"
+            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own"
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))
     if isinstance(settings.output_scaling, float):
@@ -53,6 +62,9 @@ def _initial(settings: RunSettings) -> Ranker:
     if settings.architecture != "convert":  # which has no positions to run out of
         check_lengths(config)
     ranker.model.config = config
+    if settings.dropout is not None:
+        assert isinstance(ranker.model, ConveRT)
+        ranker.model.set_dropout(settings.dropout)
     # without the calibration, which is of other weights than those that will be learnt
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.device)
 
@@ -68,7 +80,33 @@ def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:
     )
 
 
+def _over_vocabulary(settings: RunSettings) -> Ranker:
+    assert settings.vocabulary is not None
+    sizes: dict[str, Any] = {
+        name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(settings, name)) is not None
+    }
+    if settings.attention_limits is not None:
+        sizes["attention_limits"] = _numbers(settings.attention_limits)
+    return Ranker.from_vocabulary(
+        settings.vocabulary,
+        device=settings.device,
+        extra_contexts=settings.extra_contexts or 0,
+        text=_lengths(settings),
+        **sizes,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"attention_limits is {text!r:.60}; it must be whole numbers with commas, a block each"
+        ) from None
+
+
 def _lengths(settings: RunSettings) -> dict[str, Any]:
     """The fields of the text's configuration that were given."""
     names = ("text_truncate", "label_truncate", "history_size")
-    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    return given if settings.extra_contexts is None else given | {"history_size": 1 + settings.extra_contexts}

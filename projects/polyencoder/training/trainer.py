@@ -13,7 +13,7 @@ from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import freeze
+from polyencoder.modeling import ConveRT, freeze
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
@@ -106,6 +106,8 @@ class Trainer:
             self.updates.backward(outcome.loss)
             self.updates.check_losses(outcome.losses)
             self.updates.step()
+            if isinstance(self.model, ConveRT):
+                self.model.scale.advance()
         self._count(examples)
         for callback in self.callbacks:
             callback.after_step(self, outcome)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.finite import FiniteUpdates
+from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
 
@@ -127,6 +128,7 @@ class OptimizerUpdates:
             self.optimizer.zero_grad()
         else:
             self.precision.unscale(self.optimizer)
+            clip_embeddings(self.optimizer)
             clip = self._clip if self._clip is not None else float("inf")
             self.norm = float(nn.utils.clip_grad_norm_(parameters, clip))
             self.precision.step(self.optimizer)

@@ -24,7 +24,7 @@ from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 
-ARCHITECTURES = ["bi", "poly", "cross"]
+ARCHITECTURES = ["bi", "poly", "cross", "convert"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
 EXAMPLES = [TrainingExample([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
@@ -62,6 +64,14 @@ class ConveRT(SeparableRanker):
         if self.skip is not None:
             nn.init.orthogonal_(self.skip.weight)
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
+
+    def set_dropout(self, rate: float) -> None:
+        """Learn with another dropout, after embeddings and attention."""
+        self.sizes = replace(self.sizes, dropout=rate)
+        self.config = replace(self.config, backbone=self.sizes.to_backbone())
+        for part in self.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = rate
 
     @property
     def dim(self) -> int:
