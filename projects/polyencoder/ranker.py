@@ -245,6 +245,9 @@ class Ranker(Scorer):
         *,
         dtype: VectorDtype = "float32",
         faiss: str | None = None,
+        recall: float | None = None,
+        contexts: Sequence[Context] | None = None,
+        contexts_from: str = "",
         milvus: str | None = None,
         workers: int = 1,
         share: Share | None = None,
@@ -263,6 +266,10 @@ class Ranker(Scorer):
             faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
                 "ivf-pq", or "auto" for what suits the number of candidates. With parameters of that kind, as in
                 "hnsw,m=16,ef_search=256"; `polyencoder.index.faiss_file.build_faiss` says which.
+            recall: with `faiss`, how much of the ten best its searches are to find, such as 0.99: measured against the
+                scan, with the cheapest settings that reach it kept as the index's own. See `FolderIndex.tune`.
+            contexts: a sample of those that will be asked for, to measure recall with; None for texts of the index.
+            contexts_from: where these are from, to be remembered.
             milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
             workers, share, shard_size, model_name, progress: see `polyencoder.index.build_index`.
 
@@ -275,6 +282,9 @@ class Ranker(Scorer):
             self,
             dtype=dtype,
             faiss=faiss,
+            recall=recall,
+            contexts=contexts,
+            contexts_from=contexts_from,
             milvus=milvus,
             workers=workers,
             share=share,

@@ -8,12 +8,15 @@ from typing import Annotated, cast
 
 import typer
 
+from polyencoder.cli.contexts import read_questions
 from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
 from polyencoder.index.build import SHARD_SIZE
 from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.info import described
+from polyencoder.index.make import check_tuning
 from polyencoder.index.open import open_index
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
@@ -29,10 +32,25 @@ _FAISS = (
     "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat. A kind "
     "may have parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."
 )
+_RECALL = (
+    "With --faiss: how much of the ten best searches are to find, such as 0.99. It is measured against the scan on "
+    "--contexts, and the cheapest effort and list length that reach it become the index's own."
+)
+_CONTEXTS = (
+    "FILE, GLOB or -: contexts such as will be asked for, to measure --recall with; read as by polyencoder search. By "
+    "default texts of the index, which says less."
+)
 _MILVUS = (
     "How Milvus finds neighbours: auto, as it thinks best, or flat, by looking at all, so that results are certified."
 )
 _PROGRESS = "Show bars with rate and time left on standard error."
+
+
+def _info(folder: str | None) -> None:
+    """What `--info FOLDER` says."""
+    if folder is not None:
+        typer.echo("\n".join(described(folder)))
+        raise typer.Exit
 
 
 def index(
@@ -41,6 +59,8 @@ def index(
     out: Annotated[str, typer.Option("--out", "-o", help="A folder, or milvus: and the address of a server or file.")],
     dtype: Annotated[str, typer.Option(help="Of the vectors on disk: float32, float16, bfloat16 or int8.")] = "float32",
     faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
+    recall: Annotated[float | None, typer.Option(help=_RECALL)] = None,
+    contexts: Annotated[str | None, typer.Option(help=_CONTEXTS)] = None,
     milvus: Annotated[str | None, typer.Option(help=_MILVUS)] = None,
     workers: Annotated[int, typer.Option(help="Processes that encode, each with the model in memory.")] = 1,
     shard_size: Annotated[int, typer.Option(help="Texts in a file of vectors: a killed run loses one at most.")] = (
@@ -50,6 +70,10 @@ def index(
     device: Device = None,
     backend: BackendName = "torch",
     progress: Annotated[bool, typer.Option(help=_PROGRESS)] = True,
+    info: Annotated[
+        str | None,
+        typer.Option("--info", help="Say what this index folder is, and do nothing.", is_eager=True, callback=_info),
+    ] = None,
 ) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
 
@@ -58,12 +82,17 @@ def index(
     """
     share = Share.from_environment()
     bad = BadExamples(skip=skip_bad)
+    check_tuning(recall, contexts, faiss=faiss)
     files = expand(candidates)  # looks for them before the model is loaded
+    sample = _contexts(contexts)
     made = load(model, device=device, backend=backend).index(
         candidates_from(files, bad=bad),
         out,
         dtype=cast("VectorDtype", dtype),  # which is checked there
         faiss=faiss,
+        recall=recall,
+        contexts=sample,
+        contexts_from=contexts or "",
         milvus=milvus,
         workers=workers,
         share=share,
@@ -86,20 +115,26 @@ def update(
         bool, typer.Option("--compact", help="Write the folder anew without what was removed; any FAISS index goes.")
     ] = False,
     faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
+    recall: Annotated[float | None, typer.Option(help=_RECALL.replace("With --faiss: how", "How"))] = None,
+    contexts: Annotated[str | None, typer.Option(help=_CONTEXTS)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
     device: Device = None,
     backend: BackendName = "torch",
 ) -> None:
-    """Change an index: remove, update, add, compact and build its FAISS index, in this order.
+    """Change an index: remove, update, add, compact, build its FAISS index and measure its recall, in this order.
 
     All of it is done, or after an error nothing. Searches go on meanwhile and find the index as it was.
     """
     bad = BadExamples(skip=skip_bad)
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
+    check_tuning(recall, contexts, faiss=faiss or "the one that is there")
+    sample = _contexts(contexts)
     removed, updated, added = (expand(files) if files else [] for files in (remove, update, add))
     opened = open_index(index, load(model, device=device, backend=backend))
-    if (compact or faiss) and not isinstance(opened, FolderIndex):
-        raise ConfigError(f"{index}: --compact and --faiss are for index folders; this engine does that by itself")
+    if (compact or faiss or recall is not None) and not isinstance(opened, FolderIndex):
+        raise ConfigError(
+            f"{index}: --compact, --faiss and --recall are for index folders; this engine does that by itself"
+        )
     with opened.changing():
         if remove_id or removed:
             opened.remove(chain(remove_id or [], _ids(removed)))
@@ -112,6 +147,8 @@ def update(
                 opened.compact()
             if kind:
                 opened.build_faiss(kind, **parameters)
+            if recall is not None:
+                opened.tune(recall=recall, contexts=sample, source=contexts or "")
     _report(index, opened, bad=bad)
 
 
@@ -119,7 +156,13 @@ def _ids(paths: list[str]) -> Iterator[str]:
     return (line.strip() for path in paths for _, line in lines(path) if line.strip())
 
 
+def _contexts(files: str | None) -> list[list[str]] | None:
+    return None if files is None else [question.turns for question in read_questions(expand(files))]
+
+
 def _report(where: str, index: Index, *, bad: BadExamples) -> None:
     if summary := bad.summary():
         typer.echo(f"polyencoder: {summary}", err=True)
     typer.echo(f"{where}: {len(index):,} candidates")
+    if isinstance(index, FolderIndex) and (faiss := index.faiss) is not None and faiss.tuned is not None:
+        typer.echo(f"{where}: {faiss.tuned}")

@@ -24,10 +24,10 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.scoring.exact import scale_of
 
-__all__ = ["FaissSearch", "Results", "scan_vectors"]
+__all__ = ["LONGEST_LIST", "FaissSearch", "Results", "scan_vectors"]
 
-# Lists longer than this, and scoring everything is hardly slower.
-_LONGEST_LIST = 4096
+LONGEST_LIST = 4096
+"""Lists longer than this, and scoring everything is hardly slower."""
 # The nearest to a group's mean are the nearest to its codes in another order: longer lists make up for that.
 _SHORTEST_LIST = 256
 # When so few rows, or so small a share of all, are allowed, FAISS would look at a lot to find them: they are scanned.
@@ -123,14 +123,15 @@ class FaissSearch:
 
         k = options.k(available)
         lists = _Lists(self, contexts, options, k=k, allowed=allowed, attention=attention, available=available)
-        length = options.list_length or max(4 * k, _SHORTEST_LIST)
+        tuned = self.meta.tuned
+        length = options.list_length or max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
         answers = search_by_lists(
             contexts,
             k=k,
             exactness=options.exactness or "approximate",
             exact_lists=self.meta.has_exact_lists,
             length=length,
-            longest=max(length, _LONGEST_LIST, 2 * k),
+            longest=max(length, LONGEST_LIST, 2 * k),
             propose=lists.propose,
             scan=partial(search, candidates=self.vectors, k=k, allowed=allowed, attention=attention),
             attention=attention,
@@ -142,6 +143,11 @@ class FaissSearch:
         """Raise ConfigError for an option that this kind of index has no use for."""
         if options.effort is not None and self.meta.kind == "flat":
             raise ConfigError("effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither")
+
+    @property
+    def most_effort(self) -> int:
+        """The effort that looks at everything."""
+        return int(self.meta.parameters["nlist"]) if self.meta.kind.startswith("ivf") else self.meta.rows
 
     def nearest(self, queries: Tensor, length: int, parameters: Any) -> tuple[Tensor, Tensor]:
         """FAISS's lists for `queries`, fp32 [n, dim]: inner products and rows [n, length], a gap being -1."""
@@ -173,7 +179,7 @@ class _Lists:
         self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
         self._parameters = self._faiss_parameters(options.effort, share=available / len(self._vectors), all=certified)
         self._exact = self._meta.has_exact_lists and (
-            self._meta.kind == "flat" or self._parameters.nprobe >= self._n_lists
+            self._meta.kind == "flat" or self._parameters.nprobe >= searcher.most_effort
         )
 
     def propose(self, which: Sequence[int], length: int) -> Iterator[Proposal]:
@@ -246,15 +252,11 @@ class _Lists:
             own["sel"] = faiss.IDSelectorBitmap(bits)
         if meta.kind == "flat":
             return faiss.SearchParameters(**own)
-        setting, most = ("ef_search", meta.rows) if meta.kind == "hnsw" else ("nprobe", self._n_lists)
-        wanted = round((effort or int(meta.parameters[setting])) / share)
+        most = self._searcher.most_effort
+        wanted = round((effort or meta.effort) / share)
         if meta.kind == "hnsw":
             return faiss.SearchParametersHNSW(efSearch=min(wanted, most), **own)
         return faiss.SearchParametersIVF(nprobe=most if all else min(wanted, most), **own)
-
-    @property
-    def _n_lists(self) -> int:
-        return int(self._meta.parameters["nlist"])
 
 
 def _asking(contexts: ContextEncoding, *, tolerance: float | None) -> tuple[list[Tensor], list[int]]:

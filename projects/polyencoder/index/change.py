@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import InputError, first_line
+from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.faiss_file import build_faiss, faiss_files
+from polyencoder.index.faiss_file import Tuned, build_faiss, copy_faiss, faiss_files
 from polyencoder.index.meta import META, IndexMeta, separable
 from polyencoder.index.state import State
+from polyencoder.index.tuning import sample
 from polyencoder.index.vectors import Vectors, quantize, scales_file, vectors_file, write_vectors
 from polyencoder.protocol import TextRanker
 
@@ -97,6 +99,36 @@ class Change:
         vectors, name = self._encoded(), self._new_name("faiss-{}")
         build_faiss(self.folder, vectors, kind=kind, name=name, **overrides)
         self._meta = replace(self._meta, faiss=name)
+
+    def tune_faiss(self, choose: Callable[[FaissSearch, Tensor | None], Tuned]) -> Tuned:
+        """Give the FAISS index the settings that `choose` finds for it and the living rows (None for all).
+
+        Raises:
+            ConfigError: there is no FAISS index.
+        """
+        if (name := self._meta.faiss) is None:
+            raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it (--faiss KIND)")
+        searcher = FaissSearch.open(self.folder, self._encoded(), name=name)
+        living: Tensor | None = None
+        if len(dead := self._newest.dead_rows()):
+            living = torch.ones(len(searcher.vectors), dtype=torch.bool)
+            living[dead] = False
+        tuned = choose(searcher, living)
+        meta = replace(searcher.meta, tuned=tuned)
+        if name == self._before.meta.faiss:  # whose description others read
+            new = self._new_name("faiss-{}")
+            copy_faiss(self.folder, meta, name=name, to=new)
+            self._meta = replace(self._meta, faiss=new)
+        else:
+            meta.write(self.folder, name=name)
+        return tuned
+
+    def some_texts(self, n: int) -> list[str]:
+        """Up to `n` of the texts that there will be, the same each time."""
+        newest = self._newest
+        living = torch.ones(newest.rows, dtype=torch.bool)
+        living[newest.dead_rows()] = False
+        return list(newest.text_of(sample(living.nonzero().squeeze(1).tolist(), n)).values())
 
     def publish(self) -> None:
         """Make it the newest state, if anything is other than before, and remove what no state needs any more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,53 @@ from polyencoder.files import fingerprint, replacing, write_text
 from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
 from polyencoder.index.vectors import Vectors
 
-__all__ = ["FAISS", "FaissFile", "build_faiss", "faiss_files", "has_faiss", "read_faiss"]
+__all__ = ["FAISS", "FaissFile", "Tuned", "build_faiss", "copy_faiss", "faiss_files", "has_faiss", "read_faiss"]
 
 _FORMAT_VERSION = 1
 FAISS = "faiss"
 """The name of a FAISS index, unless it is given one."""
+_AGAIN = "build it again with build_faiss"
 _CHUNK = 1 << 15  # rows that are added at a time
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The settings that were measured to reach a recall, which are a search's unless it is told others.
+
+    Args:
+        recall: what was asked for.
+        top_k: of so many best candidates.
+        effort: `ef_search` or `nprobe`; None for a flat index.
+        list_length: how many candidates each code, or group of codes, proposes.
+        measured: the recall@top_k against the scan that they reached.
+        error: its standard error.
+        contexts: over so many.
+        source: where these were from.
+        rows: how many vectors there were.
+        vs_scan: times the scan's speed, when contexts were answered together.
+    """
+
+    recall: float
+    top_k: int
+    effort: int | None
+    list_length: int
+    measured: float
+    error: float
+    contexts: int
+    source: str
+    rows: int
+    vs_scan: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether what was measured is the recall that was asked for, with its standard error to spare."""
+        return self.measured - self.error >= self.recall or self.measured == 1
+
+    def __str__(self) -> str:
+        effort = "" if self.effort is None else f"effort {self.effort}, "
+        by = f"{effort}lists of {self.list_length}, {self.vs_scan:g} times the scan's speed"
+        over = f"{self.contexts} contexts{f' of {self.source}' if self.source else ''}"
+        return f"recall@{self.top_k} {self.measured:.4f} (standard error {self.error:.4f}, {over}) by {by}"
 
 
 @dataclass(frozen=True)
@@ -45,6 +87,7 @@ class FaissFile:
         max_norm: the length of the longest vector, for the rounding error of inner products.
         parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses unless told.
         sample: a digest of a few of the vectors, by which an index of other vectors is recognised.
+        tuned: what a search uses unless told, where that was measured (see `index.tuning`).
     """
 
     kind: str
@@ -54,6 +97,47 @@ class FaissFile:
     parameters: Parameters
     sample: str
     format_version: int = _FORMAT_VERSION
+    tuned: Tuned | None = None
+
+    @property
+    def effort(self) -> int:
+        """What a search of a kind other than flat uses unless told."""
+        if self.tuned is not None and self.tuned.effort is not None:
+            return self.tuned.effort
+        return int(self.parameters["ef_search" if self.kind == "hnsw" else "nprobe"])
+
+    def write(self, folder: str | os.PathLike[str], *, name: str = FAISS) -> None:
+        """Write it beside the index of this name."""
+        values = dataclasses.asdict(self)
+        if self.tuned is None:
+            del values["tuned"]
+        write_text(_description(folder, name), json.dumps(values, indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str], *, name: str = FAISS) -> FaissFile:
+        """What faiss.json says; FAISS itself is not needed.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or from a newer version.
+        """
+        path = _description(folder, name)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values.get("tuned") is not None:
+                values["tuned"] = Tuned(**values["tuned"])
+            meta = cls(**values)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path} does not exist: there is no FAISS index; build one with build_faiss"
+            ) from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path} cannot be read ({first_line(error)}): {_AGAIN}") from None
+        if meta.format_version > _FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {meta.format_version}, this program reads up to {_FORMAT_VERSION}: "
+                "install a newer parlai-polyencoder"
+            )
+        return meta
 
     @property
     def has_exact_lists(self) -> bool:
@@ -112,7 +196,7 @@ def build_faiss(
         raise
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    write_text(_description(folder, name), json.dumps(dataclasses.asdict(meta), indent=2) + "\n")
+    meta.write(folder, name=name)
     for other in Path(folder).glob(f"{name}-*.index"):
         if other != file:
             other.unlink()
@@ -132,28 +216,27 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = 
         CheckpointError: a file is missing, damaged, from a newer version, or made of other vectors.
     """
     faiss = require("faiss", extra="faiss")
-    path = _description(folder, name)
-    again = "build it again with build_faiss"
-    try:
-        meta = FaissFile(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist: there is no FAISS index; build one with build_faiss") from None
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({first_line(error)}): {again}") from None
-    if meta.format_version > _FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has format version {meta.format_version}, this program reads up to {_FORMAT_VERSION}: "
-            "install a newer parlai-polyencoder"
-        )
-    file = path.parent / _file(name, meta.kind)
+    meta = FaissFile.read(folder, name=name)
+    file = Path(folder) / _file(name, meta.kind)
     try:
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
-        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): {again}") from None
+        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): {_AGAIN}") from None
     same = (index.ntotal, index.d) == (meta.rows, meta.dim) and meta.dim == vectors.dim and meta.rows <= len(vectors)
     if not same or meta.sample != _digest(vectors, meta.rows):
-        raise CheckpointError(f"{file} was made of other vectors than those in its folder: {again}")
+        raise CheckpointError(f"{file} was made of other vectors than those in its folder: {_AGAIN}")
     return meta, index
+
+
+def copy_faiss(folder: str | os.PathLike[str], meta: FaissFile, *, name: str, to: str) -> None:
+    """Give an index, whose file is never written to, another name as well, under which `meta` describes it."""
+    old, new = (Path(folder) / _file(one, meta.kind) for one in (name, to))
+    try:
+        os.link(old, new)
+    except OSError:  # a file system without links
+        with replacing(new) as temporary:
+            shutil.copyfile(old, temporary)
+    meta.write(folder, name=to)
 
 
 def faiss_files(name: str) -> list[str]:

@@ -6,12 +6,14 @@ A change appends: new texts get new rows and a new file of vectors; what is remo
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -19,12 +21,17 @@ from polyencoder.index.approximate import scan_vectors
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.change import OF_AN_INDEX, Change, explained, lock
+from polyencoder.index.faiss_file import FaissFile, Tuned
 from polyencoder.index.meta import META, Fingerprints, IndexMeta
-from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.state import State, newest
+from polyencoder.index.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.vectors import Vectors
-from polyencoder.protocol import TextRanker
+from polyencoder.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
+
+_AT_ONCE = 32  # contexts that recall is measured with together
+_log = logging.getLogger(__name__)
 
 
 class FolderIndex(Index):
@@ -87,6 +94,12 @@ class FolderIndex(Index):
     def vectors(self) -> Vectors:
         """The vectors of the newest state."""
         return self.state.vectors
+
+    @property
+    def faiss(self) -> FaissFile | None:
+        """What its FAISS index is, and how it searches; None if there is none."""
+        name = self.meta.faiss
+        return None if name is None else FaissFile.read(self.folder, name=name)
 
     def count(self, filter: Filter | None = None) -> int:
         catalogue = self.catalogue
@@ -186,6 +199,45 @@ class FolderIndex(Index):
         """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
         with self._making() as change:
             change.build_faiss(kind, **overrides)
+
+    def tune(
+        self, *, recall: float, contexts: Sequence[Context] | None = None, top_k: int = TOP_K, source: str = ""
+    ) -> Tuned:
+        """Measure what the FAISS index needs to find `recall` of the `top_k` best; its searches use that unless told.
+
+        Args:
+            recall: such as 0.99.
+            contexts: a sample of those that will be asked for, of which `tuning.SAMPLE` are used; None for texts of the
+                index, as contexts of one turn, which says less, and is said in a warning.
+            top_k: how many are the best.
+            source: where the contexts are from, to be remembered.
+
+        Returns:
+            The settings and what was measured. Where nothing reaches the recall, that is a warning.
+
+        Raises:
+            ConfigError: there is no FAISS index, or its model scores everything anyway.
+            InputError: there is no context, or the index was opened without its model.
+        """
+        check_recall(recall)
+        if self._ranker is None:
+            raise InputError(f"{self.folder}: was opened without its model, which reads contexts; give a Ranker")
+        with self._making() as change:
+            if contexts is None:
+                source = "the index's own texts"
+                _log.warning(
+                    "recall is measured with %s as contexts: give contexts such as will be asked for, or trust it less",
+                    source,
+                )
+            texts = change.some_texts(SAMPLE) if contexts is None else sample(contexts, SAMPLE)
+            parts = [self._ranker.encode_contexts(texts[i : i + _AT_ONCE]) for i in range(0, len(texts), _AT_ONCE)]
+            measured = partial(
+                tune, contexts=parts, recall=recall, top_k=top_k, attention=self.attention, source=source
+            )
+            tuned = change.tune_faiss(lambda searcher, living: measured(searcher, allowed=living))
+        if not tuned.reached:
+            _log.warning("recall %g was not reached: %s", recall, tuned)
+        return tuned
 
     @contextmanager
     def _making(self) -> Iterator[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -21,10 +21,11 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.shards import Share
+from polyencoder.index.tuning import check_recall
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.protocol import TextRanker
+from polyencoder.protocol import Context, TextRanker
 
-__all__ = ["make_index"]
+__all__ = ["check_tuning", "make_index"]
 
 
 def make_index(
@@ -34,6 +35,9 @@ def make_index(
     *,
     dtype: VectorDtype = "float32",
     faiss: str | None = None,
+    recall: float | None = None,
+    contexts: Sequence[Context] | None = None,
+    contexts_from: str = "",
     milvus: str | None = None,
     workers: int = 1,
     share: Share | None = None,
@@ -46,6 +50,7 @@ def make_index(
         raise InputError("candidates is one text; give a list of texts or of Candidate records")
     if where is not None:
         check_place("the index", where)
+    check_tuning(recall, contexts, faiss=faiss)
     records = (Candidate(None, one) if isinstance(one, str) else one for one in candidates)
     if str(where).startswith(MILVUS):
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
@@ -78,10 +83,23 @@ def make_index(
     )
     index = FolderIndex.open(where, ranker)
     if kind is not None and (share is None or share.rank == 0):
-        index.build_faiss(kind, **parameters)
+        with index.changing():
+            index.build_faiss(kind, **parameters)
+            if recall is not None:
+                index.tune(recall=recall, contexts=contexts, source=contexts_from)
     if temporary is not None:
         weakref.finalize(index, temporary.cleanup)
     return index
+
+
+def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:
+    """Raise ConfigError for a recall that cannot be measured, or contexts to measure none with."""
+    if recall is not None:
+        check_recall(recall)
+        if faiss is None:
+            raise ConfigError("recall is of a FAISS index: say which kind (flag --faiss)")
+    elif contexts is not None:
+        raise ConfigError("contexts are there to measure recall with: say which (flag --recall)")
 
 
 def _in_milvus(

@@ -120,6 +120,30 @@ def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
     assert index.meta.model_name == str(tmp_path / "model")
 
 
+@pytest.mark.parametrize("command", ["index", "update"])
+def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
+    pytest.importorskip("faiss")
+    folder, contexts = tmp_path / "index", tmp_path / "contexts.jsonl"
+    contexts.write_text('{"context": ["do you ski ?", "no ."]}\n{"context": "hello"}\n')
+    options = ["--recall", 0.99, "--contexts", contexts]
+    if command == "index":
+        said = call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1", *options)
+    else:
+        call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1")
+        said = call("update", "--index", folder, *options)
+    tuned = FolderIndex.open(folder, ranker).faiss.tuned
+    assert (tuned.measured, tuned.contexts, tuned.source) == (1.0, 2, str(contexts))
+    assert said.splitlines()[-1] == f"{folder}: {tuned}"
+    shown = CliRunner().invoke(app, ["index", "--info", str(folder)], catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0] == f"{folder}: 8 candidates"
+    assert shown.stdout.splitlines()[-1] == f"recall: 0.99 wanted; {tuned}"
+
+
+def test_info_of_what_is_no_index(tmp_path):
+    fail(CheckpointError, "no index", "index", "--info", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("faiss", "expected"),
     [
@@ -245,6 +269,10 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         ),
         (ConfigError, "nprobe must be a whole number of at least 1, got 'all'", ["--faiss", "ivf-pq,nprobe=all"]),
         (ConfigError, "auto chooses m too; name the kind", ["--faiss", "auto,m=16"]),
+        (ConfigError, "recall is 1.5; it must be above 0", ["--faiss", "flat", "--recall", "1.5"]),
+        (ConfigError, "say which kind .flag --faiss", ["--recall", "0.9"]),
+        (ConfigError, "say which .flag --recall", ["--faiss", "flat", "--contexts", "-"]),
+        (InputError, "no such file", ["--faiss", "flat", "--recall", "0.9", "--contexts", "nowhere.txt"]),
         (ConfigError, "workers is 0", ["--workers", "0"]),
         (ConfigError, "backend is 'tensorflow'", ["--backend", "tensorflow"]),
     ],

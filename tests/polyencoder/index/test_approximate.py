@@ -136,7 +136,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
 def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(200, 8))
-    monkeypatch.setattr(approximate, "_LONGEST_LIST", 4)
+    monkeypatch.setattr(approximate, "LONGEST_LIST", 4)
     contexts = ContextEncoding(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
     found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
     assert found.found == ["exact"] * 2

@@ -1,0 +1,39 @@
+"""What an index folder is, for people: without its model, and without FAISS."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.faiss_file import FaissFile
+from polyencoder.index.meta import IndexMeta
+
+__all__ = ["described"]
+
+
+def described(path: str | os.PathLike[str]) -> list[str]:
+    """What an index folder is, in lines: its model, vectors, FAISS index and the recall that was measured.
+
+    Raises:
+        CheckpointError: there is no finished index, or it is damaged.
+    """
+    folder = Path(path)
+    meta = IndexMeta.read(folder)
+    catalogue = Catalogue.open(folder / meta.catalogue)
+    dead = len(catalogue.dead_rows())
+    lines = [
+        f"{folder}: {len(catalogue):,} candidates",
+        f"model: {meta.model_name or 'not known'} ({meta.architecture}-encoder, fingerprint {meta.fingerprints.model})",
+        f"vectors: {catalogue.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else ""),
+    ]
+    if meta.faiss is None:
+        return [*lines, "search: everything is scored (no FAISS index)"]
+    faiss = FaissFile.read(folder, name=meta.faiss)
+    parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())
+    lines.append(f"search: FAISS {faiss.kind} ({parameters}), of {faiss.rows:,} vectors")
+    if (tuned := faiss.tuned) is None:
+        return [*lines, "recall: not measured (polyencoder update --recall 0.99 --contexts FILE)"]
+    wanted = "wanted" if tuned.reached else "wanted, and not reached"
+    since = "" if tuned.rows == catalogue.rows else f"; measured when there were {tuned.rows:,} vectors"
+    return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]

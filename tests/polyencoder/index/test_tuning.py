@@ -1,0 +1,197 @@
+"""A recall that is asked for is measured, and what reaches it is what searches do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index import Candidate, FolderIndex, open_index, tuning
+from polyencoder.index.approximate import FaissSearch
+from polyencoder.index.faiss_file import FaissFile, build_faiss
+from polyencoder.index.info import described
+from polyencoder.index.tuning import tune
+from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.scoring import ContextEncoding, search
+
+pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+
+ROWS, DIM = 3000, 16
+KINDS = {"flat": {}, "hnsw": {"m": 8}, "ivf-flat": {"nlist": 32}, "ivf-pq": {"nlist": 32, "pq_m": 4, "pq_bits": 4}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def searcher(request, tmp_path_factory) -> FaissSearch:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("index")
+    write_vectors(folder, 0, *quantize(torch.randn(ROWS, DIM), "float32"))
+    vectors = Vectors.open(folder, dim=DIM, dtype="float32")
+    build_faiss(folder, vectors, kind=request.param, **KINDS[request.param])
+    return FaissSearch.open(folder, vectors)
+
+
+def drawn(n: int, *, seed: int) -> list[ContextEncoding]:
+    """Contexts of six codes that are much alike, as a trained model's are, in two batches."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randn(n, 1, DIM, generator=generator) + 0.3 * torch.randn(n, 6, DIM, generator=generator)
+    return [ContextEncoding(codes[: n // 2]), ContextEncoding(codes[n // 2 :])]
+
+
+def recall_of(searcher: FaissSearch, contexts: list[ContextEncoding], *, k: int = 10, **options) -> float:
+    """Counted by rows, as nobody else does."""
+    hits = 0
+    for part in contexts:
+        truth = search(part, searcher.vectors, k=k).indices.tolist()
+        found = searcher.search(part, top_k=k, **options).rows.tolist()
+        hits += sum(len(set(one) & set(other)) for one, other in zip(found, truth, strict=True))
+    return hits / (k * sum(part.batch_size for part in contexts))
+
+
+@pytest.mark.parametrize("recall", [0.5, 0.95])
+def test_the_recall_is_reached_and_used(searcher, recall):
+    contexts = drawn(60, seed=1)
+    tuned = tune(searcher, contexts, recall=recall)
+    assert tuned.reached
+    assert tuned.measured - tuned.error >= recall
+    told = {"list_length": tuned.list_length, "effort": tuned.effort}
+    assert recall_of(searcher, contexts, **told) == pytest.approx(tuned.measured, abs=1e-3)
+    # the index's own settings from now on, for other contexts too
+    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher._index, searcher.vectors)
+    others = drawn(200, seed=2)
+    for part in others:
+        assert torch.equal(own.search(part).rows, searcher.search(part, **told).rows)
+    assert recall_of(own, others) >= recall - 0.03
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
+def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
+    """Of any recalls and times that grow with effort and length, against looking at all pairs."""
+    efforts, lengths = tuning._efforts(searcher), tuning._lengths(searcher)
+    torch.manual_seed(seed)
+    grown = [torch.rand(len(efforts), len(lengths)).cumsum(0).cumsum(1) for _ in range(2)]
+    found, seconds = ({(e, n): float(table[i, j] / table[-1, -1]) for i, e in enumerate(efforts) for j, n in
+                      enumerate(lengths)} for table in grown)  # fmt: skip
+    asked = []
+
+    class Table:
+        scan_seconds = 1.0
+
+        def __init__(self, *_, **__): ...
+
+        def __call__(self, effort, list_length):
+            asked.append((effort, list_length))
+            return torch.full((4,), found[effort, list_length]), seconds[effort, list_length]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "_Measure", Table)
+        tuned = tune(searcher, drawn(4, seed=0), recall=recall)
+    enough = [pair for pair, share in found.items() if round(share, 4) >= recall]
+    assert (tuned.effort, tuned.list_length) == min(enough, key=seconds.__getitem__)
+    assert len(asked) <= len(efforts) + len(lengths)
+
+
+def test_what_is_removed_is_not_missed(searcher):
+    allowed = torch.arange(ROWS) % 10 > 0
+    tuned = tune(searcher, drawn(40, seed=1), recall=0.9, allowed=allowed)
+    assert tuned.reached
+
+
+def test_what_cannot_be_reached(tmp_path):
+    """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
+    torch.manual_seed(0)
+    write_vectors(tmp_path, 0, *quantize(torch.randn(20_000, DIM), "float32"))
+    vectors = Vectors.open(tmp_path, dim=DIM, dtype="float32")
+    build_faiss(tmp_path, vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
+    tuned = tune(FaissSearch.open(tmp_path, vectors), drawn(20, seed=1), recall=1.0)
+    assert not tuned.reached
+    assert 0.2 < tuned.measured < 1
+    assert tuned.list_length == 4096
+
+
+@pytest.mark.parametrize("recall", [0, -1, 1.01])
+def test_what_is_no_recall(searcher, recall):
+    with pytest.raises(ConfigError, match="it must be above 0 and at most 1, such as 0.99"):
+        tune(searcher, drawn(4, seed=0), recall=recall)
+
+
+def test_without_contexts(searcher):
+    with pytest.raises(InputError, match="there is no context to measure recall with"):
+        tune(searcher, [], recall=0.9)
+
+
+@pytest.fixture
+def many(ranker, sentences, tmp_path) -> FolderIndex:
+    texts = [f"{text} {i}" for i in range(60) for text in sentences]
+    return ranker.index([Candidate(str(i), text) for i, text in enumerate(texts)], tmp_path / "many")
+
+
+SAID = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do ?"]]
+
+
+def test_an_index_keeps_what_was_measured(many, ranker, caplog):
+    many.build_faiss("ivf-flat", nlist=16, nprobe=1)
+    path = many.folder / f"{many.meta.faiss}.json"
+    assert "tuned" not in json.loads(path.read_text())  # as programs that know nothing of it wrote it
+    assert "recall: not measured" in "\n".join(described(many.folder))
+    before, open_all_the_time = many.search(ranker.encode_contexts(SAID)), FolderIndex.open(many.folder, ranker)
+    tuned = many.tune(recall=0.99, contexts=SAID, source="said.txt")
+    assert caplog.messages == []
+    assert (tuned.contexts, tuned.source, tuned.rows, tuned.top_k) == (3, "said.txt", len(many), 10)
+    for index in (many, open_all_the_time, open_index(many.folder, ranker)):
+        assert index.faiss == FaissFile.read(many.folder, name=many.meta.faiss)
+        assert index.faiss.tuned == tuned
+        told = index.search(ranker.encode_contexts(SAID), effort=tuned.effort, list_length=tuned.list_length)
+        assert index.search(ranker.encode_contexts(SAID)) == told
+        assert index.search(ranker.encode_contexts(SAID), effort=1, list_length=256) == before
+    assert (
+        "recall: 0.99 wanted; recall@10 1.0000 (standard error 0.0000, 3 contexts of said.txt) by effort"
+        in "\n".join(described(many.folder))
+    )
+    many.add([Candidate("new", "a new one")])
+    assert many.faiss.tuned == tuned
+    assert f"measured when there were {tuned.rows:,} vectors" in "\n".join(described(many.folder))
+    many.build_faiss("hnsw")
+    assert many.faiss.tuned is None
+
+
+def test_texts_of_the_index_stand_in_for_contexts(many, caplog):
+    many.build_faiss("hnsw", m=4)
+    many.remove([str(i) for i in range(300)])
+    tuned = many.tune(recall=0.8)
+    assert "recall is measured with the index's own texts as contexts" in caplog.text
+    assert (tuned.contexts, tuned.source) == (len(many), "the index's own texts")
+
+
+def test_a_change_that_fails_leaves_the_index(many, ranker):
+    many.build_faiss("ivf-flat", nlist=16)
+    files = sorted(path.name for path in many.folder.iterdir())
+    with pytest.raises(InputError, match="context 1 is empty"):
+        many.tune(recall=0.9, contexts=["hello", " "])
+    assert sorted(path.name for path in many.folder.iterdir()) == files
+    assert many.search(ranker.encode_contexts(SAID))
+
+
+def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
+    with pytest.raises(ConfigError, match="has no FAISS index to measure"):
+        many.tune(recall=0.9)
+    many.build_faiss("hnsw")
+    with pytest.raises(InputError, match="was opened without its model"):
+        FolderIndex.open(many.folder, many.meta.fingerprints).tune(recall=0.9)
+    with pytest.raises(ConfigError, match="recall is of a FAISS index"):
+        ranker.index(sentences, tmp_path / "one", recall=0.9)
+    with pytest.raises(ConfigError, match="contexts are there to measure recall with"):
+        ranker.index(sentences, tmp_path / "one", faiss="hnsw", contexts=["hello"])
+    heads = make_ranker("poly", poly_attention="multihead")
+    with pytest.raises(ConfigError, match="under multi-head attention every search scores everything"):
+        heads.index(sentences, faiss="hnsw", recall=0.9, contexts=["hello"])
+
+
+def test_from_python_in_one_call(ranker, sentences, tmp_path):
+    index = ranker.index(sentences, tmp_path / "one", faiss="flat", recall=0.99, contexts=SAID)
+    assert index.faiss.tuned.reached
