@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.config import RankerConfig, identity
-from polyencoder.errors import CheckpointError, ConfigError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.files import explaining, fingerprint, replacing
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
@@ -59,6 +59,8 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     if dtype not in get_args(WeightDtype):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
     kind = getattr(torch, dtype)
+    if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
+        raise InputError("these weights were rounded when they were loaded: load the ranker without dtype to save it")
     weights = {}
     for name, tensor in model.state_dict().items():
         kept = tensor.detach().contiguous().cpu()

@@ -17,6 +17,7 @@ from polyencoder.cli.options import (
     Device,
     KeepTurns,
     Model,
+    ModelDtype,
     ResponseColumn,
     left_out,
     load,
@@ -54,6 +55,7 @@ def calibrate(
     unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
 ) -> None:
     """Fit a temperature and the score of "none of these", so that results say how likely they are right.
 
@@ -70,8 +72,8 @@ def calibrate(
     check_writable(calibration_file(calibrated), flag="the calibration", overwrite=True)
     columns = Columns(context, response, candidates)
     examples = read_examples(data, columns=columns, with_candidates=index is None)
-    ranker = load(model, device=device, backend="torch")
-    reranker = load(rerank, device=device, backend="torch") if rerank else None
+    ranker = load(model, device=device, dtype=model_dtype)
+    reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
     searcher = None
     if index is None:
         observations = observe(ranker, examples)

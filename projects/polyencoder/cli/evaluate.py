@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from polyencoder.cli.options import BackendName, CandidatesColumn, ContextColumn, Device, Model, ResponseColumn, load
+from polyencoder.cli.options import (
+    BackendName,
+    CandidatesColumn,
+    ContextColumn,
+    Device,
+    Model,
+    ModelDtype,
+    ResponseColumn,
+    load,
+)
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
 from polyencoder.errors import InputError
@@ -30,6 +39,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of the candidates that are drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
     """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
@@ -40,7 +50,7 @@ def evaluate(
     sampler = NegativeSampler((pair.response for pair in pairs), count=num_negatives, seed=seed, source=data)
     examples = examples_to_rank(pairs, sampler)
     drawn = sum(pair.candidates is None for pair in pairs)
-    report = evaluated(load(model, device=device, backend=backend), examples, hits_at=ks).report()
+    report = evaluated(load(model, device=device, backend=backend, dtype=model_dtype), examples, hits_at=ks).report()
     if as_json:
         typer.echo(json.dumps({"examples": len(examples), "drawn": drawn, **report}))
         return

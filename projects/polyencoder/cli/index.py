@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from polyencoder.cli.contexts import read_questions
-from polyencoder.cli.options import BackendName, Device, IndexPath, Model, load
+from polyencoder.cli.options import BackendName, Device, IndexPath, Model, ModelDtype, load
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
@@ -68,6 +68,7 @@ def index(
     ),
     skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
     progress: Annotated[bool, typer.Option(help=_PROGRESS)] = True,
     info: Annotated[
@@ -85,7 +86,7 @@ def index(
     check_tuning(recall, contexts, faiss=faiss)
     files = expand(candidates)  # looks for them before the model is loaded
     sample = _contexts(contexts)
-    made = load(model, device=device, backend=backend).index(
+    made = load(model, device=device, backend=backend, dtype=model_dtype).index(
         candidates_from(files, bad=bad),
         out,
         dtype=cast("VectorDtype", dtype),  # which is checked there
@@ -119,6 +120,7 @@ def update(
     contexts: Annotated[str | None, typer.Option(help=_CONTEXTS)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
     """Change an index: remove, update, add, compact, build its FAISS index and measure its recall, in this order.
@@ -130,7 +132,7 @@ def update(
     check_tuning(recall, contexts, faiss=faiss or "the one that is there")
     sample = _contexts(contexts)
     removed, updated, added = (expand(files) if files else [] for files in (remove, update, add))
-    opened = open_index(index, load(model, device=device, backend=backend))
+    opened = open_index(index, load(model, device=device, backend=backend, dtype=model_dtype))
     if (compact or faiss or recall is not None) and not isinstance(opened, FolderIndex):
         raise ConfigError(
             f"{index}: --compact, --faiss and --recall are for index folders; this engine does that by itself"

@@ -10,7 +10,7 @@ import typer
 from tqdm import tqdm
 
 from polyencoder.cli.contexts import in_batches
-from polyencoder.cli.options import BackendName, ContextColumn, Device, Model, ResponseColumn, load
+from polyencoder.cli.options import BackendName, ContextColumn, Device, Model, ModelDtype, ResponseColumn, load
 from polyencoder.data.pairs import Columns, Pair, read_pairs
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
@@ -51,6 +51,7 @@ def mine(
     batch_size: Annotated[int, typer.Option(help="Contexts that are searched with together.", min=1)] = 64,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out where it is there already.")] = False,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
     progress: Annotated[bool, typer.Option(help="Show bars with rate and time left on standard error.")] = True,
 ) -> None:
@@ -62,7 +63,7 @@ def mine(
     check_writable(out, flag="--out", overwrite=overwrite)
     files, columns = expand(pairs), Columns(context, response, candidates)
     right = _responses(files, columns)
-    ranker = load(model, device=device, backend=backend)
+    ranker = load(model, device=device, backend=backend, dtype=model_dtype)
     responses = dict.fromkeys(text for texts in right.values() for text in texts)
     miner = Miner(
         ranker, open_index(index, ranker) if index else ranker.index(list(responses), progress=progress), settings

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import torch
 import typer
 
+from polyencoder.checkpoint import WeightDtype
+from polyencoder.errors import ConfigError
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Backend, Ranker
 
@@ -20,6 +22,7 @@ __all__ = [
     "KeepTurns",
     "MinProbability",
     "Model",
+    "ModelDtype",
     "ResponseColumn",
     "left_out",
     "load",
@@ -31,6 +34,13 @@ Model = Annotated[
 Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; by default CUDA where there is any.")]
 BackendName = Annotated[
     str, typer.Option("--backend", help="What runs the model: torch, onnx or onnx-int8 (of an exported folder).")
+]
+ModelDtype = Annotated[
+    str,
+    typer.Option(
+        help="Of the encoder's weights and products: float32, or bfloat16, faster where the machine has it. Indexes "
+        "and calibrations are for both."
+    ),
 ]
 IndexPath = Annotated[
     str, typer.Option("--index", "-i", help="The index: its folder, or milvus: and the address of a server or file.")
@@ -58,11 +68,15 @@ MinProbability = Annotated[
 ]
 
 
-def load(model: str, *, device: str | None, backend: str) -> Ranker:
+def load(model: str, *, device: str | None, backend: str = "torch", dtype: str = "float32") -> Ranker:
     """The model that the options name; of processes that torchrun starts, each takes a GPU of its own."""
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return Ranker.from_pretrained(model, device=device, backend=cast("Backend", backend))  # which checks the name
+    if dtype not in get_args(WeightDtype):
+        raise ConfigError(f"--model-dtype {dtype:.60}: it must be one of {', '.join(get_args(WeightDtype))}")
+    return Ranker.from_pretrained(
+        model, device=device, backend=cast("Backend", backend), dtype=cast("WeightDtype", dtype)
+    )
 
 
 def left_out(searcher: Searcher) -> str | None:

@@ -10,7 +10,17 @@ import typer
 
 from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.contexts import Question, in_batches, read_questions
-from polyencoder.cli.options import BackendName, Device, IndexPath, KeepTurns, MinProbability, Model, left_out, load
+from polyencoder.cli.options import (
+    BackendName,
+    Device,
+    IndexPath,
+    KeepTurns,
+    MinProbability,
+    Model,
+    ModelDtype,
+    left_out,
+    load,
+)
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
@@ -66,13 +76,14 @@ def search(
     timing: Annotated[bool, typer.Option("--timing", help="Say on standard error how long each step took.")] = False,
     batch_size: Annotated[int, typer.Option(help="Contexts that are answered together.", min=1)] = 32,
     device: Device = None,
+    model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
     """Find the best candidates for each context, best first, with their scores and how they were found."""
     questions = iter([Question(context)]) if context else read_questions(expand(contexts))
     if not context and contexts == "-" and sys.stdin.isatty():
         batch_size = 1  # who types wants an answer to each line
-    ranker = load(model, device=device, backend=backend)
+    ranker = load(model, device=device, backend=backend, dtype=model_dtype)
     options = SearchOptions(
         top_k=top_k,
         filter=_filter(filter or []),
@@ -85,7 +96,7 @@ def search(
         ranker,
         open_index(index, ranker),
         options,
-        reranker=load(rerank, device=device, backend="torch") if rerank else None,
+        reranker=load(rerank, device=device, dtype=model_dtype) if rerank else None,
         rerank_k=rerank_k,
         min_probability=min_probability,
         keep_turns=keep_turns,

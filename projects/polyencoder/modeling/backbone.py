@@ -19,6 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling import attention, varlen
+from polyencoder.modeling.bf16 import Bf16Twin
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.graph import is_a_graph
@@ -55,6 +56,7 @@ class Backbone(nn.Module):
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         self.first_position = first_position(model.config.to_dict())
         self._packs: bool | None = None  # not known yet
+        self._bf16 = Bf16Twin()
 
     @property
     def dim(self) -> int:
@@ -123,8 +125,7 @@ class Backbone(nn.Module):
         inputs["attention_mask"] = torch.cat([torch.ones_like(tokens.mask[:, :1]), tokens.mask[:, 1:]], dim=1).long()
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = tokens.segments
-        output: Tensor = self.model(**inputs).last_hidden_state
-        return output
+        return self._call(inputs)
 
     def _run_packed(self, tokens: TokenBatch, packing: Packing) -> Tensor:
         """All sequences in one row, which attention alone takes apart."""
@@ -136,7 +137,36 @@ class Backbone(nn.Module):
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)
-        return packing.put(self.model(**inputs, packing=packing).last_hidden_state, *tokens.ids.shape)
+        return packing.put(self._call({**inputs, "packing": packing}), *tokens.ids.shape)
+
+    def _call(self, inputs: dict[str, Any]) -> Tensor:
+        """The outputs of the last layer, in float32 where the weights are in 16 bits: what is made of them is exact."""
+        model = self._sixteen_bits()
+        if model is None:
+            output: Tensor = self.model(**inputs).last_hidden_state
+            return output
+        with torch.autocast(next(model.parameters()).device.type, enabled=False):
+            return model(**inputs).last_hidden_state.float()
+
+    def _sixteen_bits(self) -> nn.Module | None:
+        """The model with weights in 16 bits: itself, or its twin where bfloat16 is asked for and nothing is learnt."""
+        weight = next(self.model.parameters())
+        if weight.dtype != torch.float32:
+            return self.model
+        device = weight.device.type
+        if self.training or torch.is_grad_enabled():
+            self._bf16.forget()  # the weights may change now, and fused optimizers do not count that
+            return None
+        if self.compiled or is_a_graph():
+            return None
+        if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
+            return None
+        return self._bf16.of(self.model)
+
+    def train(self, mode: bool = True) -> Backbone:
+        if mode:
+            self._bf16.forget()
+        return super().train(mode)
 
     def _run_grouped(self, tokens: TokenBatch) -> Tensor:
         """Sequences of like length together."""

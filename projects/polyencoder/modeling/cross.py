@@ -17,6 +17,9 @@ PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transform
 class CrossEncoder(nn.Module):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's."""
 
+    weights_fingerprint: str | None = None
+    """Of the weights that it was loaded with, where it computes with rounded ones."""
+
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__()
         self.config = config

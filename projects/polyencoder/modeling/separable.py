@@ -19,6 +19,10 @@ from polyencoder.text.tokens import TokenBatch
 class SeparableRanker(nn.Module, ABC):
     """The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all in one call."""
 
+    candidate_fingerprint: str | None = None
+    """Of the weights that it was loaded with, where it computes with rounded ones; see `polyencoder.encoding`."""
+    weights_fingerprint: str | None = None
+
     def __init__(self, config: RankerConfig) -> None:
         super().__init__()
         self.config = config

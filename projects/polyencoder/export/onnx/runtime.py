@@ -94,7 +94,7 @@ class _Exported(nn.Module):
 
     candidate_fingerprint: str | None = None
     """Decides, as `polyencoder.encoding.candidate_fingerprint` does, which rankers can share an index."""
-    weights_fingerprint: str = ""
+    weights_fingerprint: str | None = None
     """Of the torch weights that the graphs were made from."""
 
     def _stand(self, config: RankerConfig) -> None:

@@ -1,0 +1,160 @@
+"""A ranker with its encoder's weights in bfloat16, and autocast's evaluation with a twin that has them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from polyencoder import Ranker
+from polyencoder.checkpoint import model_fingerprint
+from polyencoder.cli.main import app
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.open import open_index
+from polyencoder.modeling.backbone import build_backbone
+from polyencoder.text import TokenBatch
+
+TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]
+
+
+@pytest.fixture(params=["bi", "poly", "cross"])
+def folder(request, make_ranker, tmp_path):
+    make_ranker(request.param).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_scores_are_nearly_those_of_float32(folder):
+    exact, rounded = Ranker.from_pretrained(folder), Ranker.from_pretrained(folder, dtype="bfloat16")
+    ours, theirs = (one.score([["hi there"], ["two dogs"]], TEXTS) for one in (rounded, exact))
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03 * float(theirs.abs().max()))
+    assert not torch.equal(ours, theirs)
+
+
+def test_encoders_are_in_bfloat16_and_the_rest_is_not(folder):
+    types = {}
+    for name, parameter in Ranker.from_pretrained(folder, dtype="bfloat16").model.named_parameters():
+        types.setdefault(parameter.dtype, []).append(name)
+    assert all("tower" in name for name in types[torch.bfloat16])
+    assert not any("tower" in name for name in types.get(torch.float32, []))
+
+
+def test_it_has_the_fingerprints_of_the_model_in_float32(folder):
+    exact, rounded = Ranker.from_pretrained(folder), Ranker.from_pretrained(folder, dtype="bfloat16")
+    assert model_fingerprint(exact.model, exact.text) == model_fingerprint(rounded.model, rounded.text)
+
+
+def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
+    make_ranker("poly").save_pretrained(tmp_path / "model")
+    exact, rounded = (Ranker.from_pretrained(tmp_path / "model", dtype=dtype) for dtype in ("float32", "bfloat16"))
+    for maker, searcher, name in ((exact, rounded, "a"), (rounded, exact, "b")):
+        maker.index(TEXTS, tmp_path / name)
+        hits = searcher.search(["two dogs"], open_index(tmp_path / name, searcher), top_k=4)
+        assert {hit.text for hit in hits} == set(TEXTS)
+
+
+def test_rounded_weights_are_not_saved(folder, tmp_path):
+    with pytest.raises(InputError, match="rounded when they were loaded: load the ranker without dtype"):
+        Ranker.from_pretrained(folder, dtype="bfloat16").save_pretrained(tmp_path / "again")
+    assert not (tmp_path / "again").exists() or not list((tmp_path / "again").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"dtype": "int4"}, "dtype is 'int4'; it must be one of float32, "),
+        ({"dtype": "float16", "device": "cpu"}, "'float16' needs a GPU"),
+    ],
+)
+def test_what_cannot_be(folder, options, problem):
+    with pytest.raises(ConfigError, match=problem):
+        Ranker.from_pretrained(folder, **options)
+
+
+def test_commands_take_it(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    common = ["--model", str(tmp_path / "model"), "--model-dtype"]
+    made = ["index", "--candidates", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "index")]
+    asked = ["search", "--index", str(tmp_path / "index"), "--context", "two dogs", "--json"]
+    for arguments in (made, asked):
+        done = CliRunner().invoke(app, [*arguments, *common, "bfloat16"])
+        assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.strip().splitlines()[-1])
+    failed = CliRunner().invoke(app, [*asked, *common, "bf16"])
+    assert failed.exit_code != 0
+    assert "--model-dtype bf16: it must be one of float32" in str(failed.exception or failed.output)
+
+
+# ---- the twin
+
+
+@pytest.fixture
+def backbone(make_backbone_config):
+    torch.manual_seed(0)
+    return build_backbone(make_backbone_config() | {"initializer_range": 0.1}).eval()
+
+
+@pytest.fixture
+def tokens():
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(9) < torch.tensor([9, 4, 1, 7]).unsqueeze(1)
+    return TokenBatch(ids * mask, mask)
+
+
+def evaluated(backbone, tokens, *, bf16=True):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        return backbone(tokens)[tokens.mask]
+
+
+def test_evaluation_under_autocast_casts_the_weights_once(backbone, tokens):
+    exact, outputs = evaluated(backbone, tokens, bf16=False), evaluated(backbone, tokens)
+    assert outputs.dtype == torch.float32
+    torch.testing.assert_close(outputs, exact, rtol=0.05, atol=0.05)
+    twin = backbone._bf16.of(backbone.model)
+    assert twin is backbone._bf16.of(backbone.model)
+    assert {parameter.dtype for parameter in twin.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
+    assert torch.equal(evaluated(backbone, tokens), outputs)
+
+
+@pytest.mark.parametrize("change", ["step", "load", "move", "data"])
+def test_weights_that_have_changed_are_cast_again(backbone, tokens, change):
+    before = evaluated(backbone, tokens)
+    if change == "step":
+        backbone(tokens).square().sum().backward()
+        torch.optim.AdamW(backbone.parameters(), lr=0.1, fused=True).step()
+    elif change == "load":
+        backbone.load_state_dict({name: value + 0.5 for name, value in backbone.state_dict().items()})
+    elif change == "move":
+        backbone.train()
+        backbone.model.embeddings.word_embeddings.weight.data += 1
+        backbone.eval()
+    else:
+        for parameter in backbone.parameters():
+            parameter.data = parameter.data * 1.5
+    after = evaluated(backbone, tokens)
+    assert not torch.equal(after, before)
+    fresh = copy.deepcopy(backbone)
+    assert torch.equal(evaluated(fresh, tokens), after)
+
+
+def test_learning_has_no_twin(backbone, tokens):
+    evaluated(backbone, tokens)
+    backbone.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        backbone(tokens).float().sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    assert backbone._bf16._twin is None
+
+
+def test_the_twin_is_no_part_of_what_is_saved(backbone, tokens):
+    keys = list(backbone.state_dict())
+    size = len(pickle.dumps(backbone))
+    evaluated(backbone, tokens)
+    assert list(backbone.state_dict()) == keys
+    assert len(pickle.dumps(backbone)) == size
