@@ -21,6 +21,7 @@ from parlai.utils import logging
 from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
+from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.dice import Dice
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
@@ -33,7 +34,6 @@ __all__ = ["CHOICES", "SelectionTeacher"]
 # Where a message keeps its own candidates until it is sent, if the agent asks for any: a list, or one text joined by
 # "|" as ParlAI's files have it, which takes a fraction of the memory.
 CHOICES = "choices"
-INLINE = ("inline", "batch-all-cands")
 
 
 def add_negatives_args(parser: ParlaiParser) -> None:
@@ -91,7 +91,7 @@ class SelectionTeacher(FixedDialogTeacher):
             self.metrics = RankingMetrics("default", shared=shared and shared["metrics"])
         super().__init__(opt, shared)
         source = opt.get("candidates" if self.training else "eval_candidates")
-        self.wants_candidates = source in INLINE
+        self.wants_candidates = source in OWN_CANDIDATES
         self.gives_candidates = not self.training or source is None or self.wants_candidates
         self._queue: deque[Message] = deque()
         self._tells_epoch = self.training and "num_epochs" in opt  # a training script

@@ -11,9 +11,10 @@ from polyencoder.data.pool import CandidatePool, FixedCandidates, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
-__all__ = ["Batch", "Collator", "TrainingExample"]
+__all__ = ["OWN_CANDIDATES", "Batch", "Collator", "TrainingExample"]
 
-OWN = ("inline", "batch-all-cands")  # sources to which each example brings candidates
+OWN_CANDIDATES = ("inline", "batch-all-cands")
+"""Sources to which each example brings candidates of its own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Collator:
         Raises:
             InputError: an example lacks what its source of candidates takes from it.
         """
-        takes_own = self.candidates in OWN
+        takes_own = self.candidates in OWN_CANDIDATES
         pool = batch_pool(
             self.candidates,
             labels=[example.label for example in examples],

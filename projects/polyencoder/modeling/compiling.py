@@ -27,12 +27,12 @@ def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") ->
     """
     if torch.device(device).type == "cuda":
         if importlib.util.find_spec("triton") is None:
-            raise ConfigError("--compile true needs the package `triton` on a GPU: pip install triton, or leave it out")
+            raise ConfigError("--compile needs the package `triton` on a GPU: pip install triton, or leave it out")
     else:
         compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
         if shutil.which(compiler) is None:
             raise ConfigError(
-                f"--compile true needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
+                f"--compile needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
                 "name it in the environment variable CXX, or leave --compile out"
             )
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:

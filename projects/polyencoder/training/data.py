@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.collator import OWN_CANDIDATES, TrainingExample
 from polyencoder.data.episodes import Streamed
 from polyencoder.data.epochs import Episode, Source
 from polyencoder.data.loader import episode_of
@@ -34,7 +34,6 @@ __all__ = ["RunData", "open_data"]
 _log = logging.getLogger(__name__)
 
 HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most so many pairs, and a tenth
-INLINE = ("inline", "batch-all-cands")  # candidates that an example may have of its own
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def open_data(settings: RunSettings) -> RunData:
         raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
     ranked = examples_to_rank(valid, sampler)
-    return RunData(train, size, ranked, responses, sampler if settings.source in INLINE else None)
+    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None)
 
 
 def _streamed(settings: RunSettings) -> tuple[Source, int, Callable[[], Iterator[str]]]:
@@ -116,7 +115,9 @@ def _columns(settings: RunSettings) -> Columns:
 
 
 def _example(pair: Pair, settings: RunSettings) -> TrainingExample:
-    return TrainingExample([pair.context], pair.response, pair.candidates if settings.source in INLINE else None)
+    return TrainingExample(
+        [pair.context], pair.response, pair.candidates if settings.source in OWN_CANDIDATES else None
+    )
 
 
 def _labels(examples: Sequence[TrainingExample]) -> Iterator[str]:

@@ -230,6 +230,12 @@ def test_bf16_is_a_precision(run, arguments, pairs, losses):
         run(*arguments, "--bf16", "--precision", "float16")
 
 
+def test_encoders_are_compiled(run, arguments, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="--compile needs a C"):
+        run(*arguments, "--architecture", "bi", "--compile")
+
+
 def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     """A run that goes on says what the first start found, and does not take its own weights for the untrained ones."""
     flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0]
