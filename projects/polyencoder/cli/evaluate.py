@@ -32,9 +32,14 @@ def evaluate(
     context: ContextColumn = "context",
     response: ResponseColumn = "response",
     candidates: CandidatesColumn = "candidates",
-    num_negatives: Annotated[
-        int, typer.Option(help="Candidates that are drawn from the file's responses for an example that has none.")
-    ] = 19,
+    num_negatives: Annotated[int, typer.Option(help="Candidates that are drawn for an example that has none.")] = 19,
+    negatives: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE whose responses they are drawn from, by default --data itself. With the training data and seed "
+            "of polyencoder train they are those of its own evaluations."
+        ),
+    ] = None,
     hits_at: Annotated[str, typer.Option(help="The k of R{N}@k, separated by commas.")] = "1,5,10",
     seed: Annotated[int, typer.Option(help="Of the candidates that are drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
@@ -44,10 +49,12 @@ def evaluate(
 ) -> None:
     """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
     ks = parse_hits_at(hits_at)
-    pairs = list(read_all_pairs(data, columns=Columns(context, response, candidates)))
+    columns, pool = Columns(context, response, candidates), negatives or data
+    pairs = list(read_all_pairs(data, columns=columns))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
-    sampler = NegativeSampler((pair.response for pair in pairs), count=num_negatives, seed=seed, source=data)
+    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
+    sampler = NegativeSampler((pair.response for pair in drawn_from), count=num_negatives, seed=seed, source=pool)
     examples = examples_to_rank(pairs, sampler)
     drawn = sum(pair.candidates is None for pair in pairs)
     report = evaluated(load(model, device=device, backend=backend, dtype=model_dtype), examples, hits_at=ks).report()
@@ -58,5 +65,5 @@ def evaluate(
     typer.echo(f"{len(examples):,} examples: {measures}")
     if drawn:
         typer.echo(
-            f"{drawn:,} of them had no candidates: {num_negatives} other responses of the file were drawn for each"
+            f"{drawn:,} of them had no candidates: {num_negatives} other responses of {pool} were drawn for each"
         )

@@ -86,6 +86,17 @@ def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
         assert report["hits@1"] > 0.4
 
 
+def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
+    """With the same responses to draw from and the same seed: the same candidates."""
+    output = run(*arguments, "--architecture", "bi", "--epochs", 2, "--seed", 3)
+    trained = next(line for line in output.splitlines() if line.startswith("trained ")).split()[-1]
+    asked = ["--data", pairs / "valid.jsonl", "--negatives", pairs / "train.jsonl", "--seed", 3, "--json"]
+    report = json.loads(run("evaluate", "--model", pairs / "out", *asked))
+    assert f"{report['R20@1']:.3f}" == trained
+    card = (pairs / "out" / "README.md").read_text()
+    assert f"{report['mrr']:.4g}"[:5] in card
+
+
 def test_it_goes_on_where_it_was(run, arguments, pairs):
     run(*arguments, "--epochs", 2, "--architecture", "bi")
     weights = (pairs / "out" / "model.safetensors").read_bytes()
