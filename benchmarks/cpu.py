@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
-from polyencoder.modeling.cpu.attention import plain_attention
+from polyencoder.modeling.cpu import attention as cpu_attention
 from polyencoder.modeling.cpu.dropout import dropout
 from polyencoder.modeling.cpu.products import linear, onednn_is_faster
 
@@ -63,9 +63,9 @@ def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Te
     return {
         "linear": (linear, F.linear, [hidden, torch.randn(4 * dim, dim), torch.randn(4 * dim)]),
         "dropout": (lambda x: dropout(x, 0.1), lambda x: F.dropout(x, 0.1), [hidden]),
-        "attention in bfloat16": (plain_attention, attention, halves),
+        "attention in bfloat16": (cpu_attention.attention, attention, halves),
         "attention with dropout": (
-            partial(plain_attention, dropout_p=0.1),
+            partial(cpu_attention.plain_attention, dropout_p=0.1),
             partial(attention, dropout_p=0.1),
             [query, key, value],
         ),

@@ -80,10 +80,31 @@ def test_learning_in_bfloat16_gives_the_gradients_of_float32(make_backbone_confi
 
 
 @pytest.mark.parametrize("learning", [False, True])
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1])
-def test_where_plain_attention_is_faster(monkeypatch, learning, bf16, dropout_p):
-    monkeypatch.setattr("polyencoder.modeling.cpu.attention.plain_attention", lambda *_, **__: "plain")
-    with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        output = attention(*inputs(), dropout_p=dropout_p)
-    assert (output == "plain") is ((learning and bf16) or dropout_p > 0)
+def test_which_kernel_in_which_type(monkeypatch, learning, dtype, dropout_p):
+    calls, flash = [], F.scaled_dot_product_attention
+
+    def counted(name, kernel):
+        return lambda *tensors, **options: calls.append((name, tensors[0].dtype)) or kernel(*tensors, **options)
+
+    monkeypatch.setattr("polyencoder.modeling.cpu.attention.plain_attention", counted("plain", plain_attention))
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted("flash", flash))
+    with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        output = attention(*inputs(dtype), dropout_p=dropout_p)
+    assert output.dtype == dtype
+    assert calls == [("plain", dtype) if dropout_p else ("flash", torch.float32 if learning else dtype)]
+
+
+@pytest.mark.parametrize("name", ["none", "keys", "pairs", "added"])
+def test_learning_in_bfloat16_is_that_of_float32_but_for_rounding(name):
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in inputs()]
+        mask = masks()[name]
+        mask = mask.to(dtype) if name == "added" else mask
+        output = attention(*tensors, attn_mask=mask)
+        output.float().square().sum().backward()
+        results.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
+    for exact, rounded in zip(*results, strict=True):
+        torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0.05)
