@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.arguments import flag_of
 from parlai.core.params import ParlaiParser
 from tqdm import tqdm
 
@@ -34,16 +35,19 @@ def explain_errors(parser: ParlaiParser) -> None:
     For agents and teachers to call when they add their flags, the first that ParlAI's commands ask of them.
     """
     _explain_parsing(parser)
-    show_errors_in_one_line()
+    show_errors_in_one_line(parser)
 
 
-def show_errors_in_one_line() -> None:
+def show_errors_in_one_line(parser: ParlaiParser | None = None) -> None:
     """A command leaves exceptions to Python, whose `sys.excepthook` shows ours in one line, unless `--debug` is given.
 
-    A program that uses our agents keeps its own hook.
+    The line names the flag at fault, if the command's parser is known. A program that uses our agents keeps its own
+    hook.
     """
-    if _is_command() and not isinstance(sys.excepthook, partial):
-        sys.excepthook = partial(_show_error, sys.excepthook)
+    if not _is_command():
+        return
+    otherwise, known = sys.excepthook.args if isinstance(sys.excepthook, partial) else (sys.excepthook, None)
+    sys.excepthook = partial(_show_error, otherwise, known or parser)
 
 
 def hide_options() -> None:
@@ -72,18 +76,25 @@ def _is_command() -> bool:
     return (spec.name if spec else Path(sys.argv[0]).stem).partition(".")[0] == "parlai"
 
 
-def _show_error(otherwise: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    line = None if "--debug" in sys.argv else _in_one_line(error)
+def _show_error(
+    otherwise: Hook,
+    parser: ParlaiParser | None,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    line = None if "--debug" in sys.argv else _in_one_line(error, parser)
     if line is None:
         otherwise(kind, error, trace)
     else:
         tqdm.write(f"error: {line}", file=sys.stderr)  # below the log, not behind a progress bar
 
 
-def _in_one_line(error: BaseException) -> str | None:
+def _in_one_line(error: BaseException, parser: ParlaiParser | None) -> str | None:
     """What to say of an error of ours, or of two of ParlAI's that most typing errors end in; None for others."""
     if isinstance(error, PolyencoderError):
-        return str(error)
+        flag = flag_of(error.argument, parser)
+        return f"{error} (flag {flag})" if flag else str(error)
     if isinstance(error, RuntimeError) and str(error).startswith(NO_MODEL):
         return f"{str(error).removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.arguments import OF_THE_RANKER
 from parlai.core.opt import Opt
 
 from polyencoder.config import RankerConfig
@@ -26,21 +27,6 @@ from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import END_OF_WORD
 from polyencoder.modeling.backbone import max_length
 from polyencoder.text import turn_separator
-
-# Fields of RankerConfig and the flags that set them
-OF_THE_RANKER = {
-    "share_encoders": "share_encoders",
-    "reduction": "reduction_type",
-    "reduction_outputs": "reduction_outputs",
-    "output_scaling": "output_scaling",
-    "normalize": "normalize_sent_emb",
-    "context_vectors": "polyencoder_type",
-    "n_codes": "poly_n_codes",
-    "codes_attention": "codes_attention_type",
-    "poly_attention": "poly_attention_type",
-    "codes_attention_heads": "codes_attention_num_heads",
-    "poly_attention_heads": "poly_attention_num_heads",
-}
 
 # What of its TextConfig a model keeps; lengths may change at any time
 OF_THE_TEXT = ("turn_separator",)

@@ -36,7 +36,7 @@ def checked_count(name: str, value: Any, *, least: int = 1) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
-        raise InputError(f"{name} is {_shown(value)}; it must be at least {least}, a whole number")
+        raise InputError(f"{name} is {_shown(value)}; it must be at least {least}, a whole number", argument=name)
     return number
 
 
@@ -99,7 +99,8 @@ def checked_device(name: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise ConfigError(
             f"device {str(name)!r:.60} cannot be used ({first_line(error):.120}); give cpu, or cuda where there is a "
-            "GPU, or leave it out"
+            "GPU, or leave it out",
+            argument="device",
         ) from None
     return device
 
@@ -131,15 +132,15 @@ def check_place(name: str, value: Any) -> None:
     """Raise ConfigError for what cannot be the name of a file or a folder here; `name` says what it names."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
-        raise ConfigError(f"{name} is {_shown(value)}; it must be a text or a path")
+        raise ConfigError(f"{name} is {_shown(value)}; it must be a text or a path", argument=name)
     if not text.strip():
-        raise ConfigError(f"{name} is empty: give the name of a folder or a file")
+        raise ConfigError(f"{name} is empty: give the name of a folder or a file", argument=name)
     try:
         too_long = any(len(os.fsencode(part)) > 255 for part in Path(text).parts) or len(os.fsencode(text)) > 4095
     except UnicodeEncodeError:
         too_long = True
     if too_long or "\0" in text:
-        raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another")
+        raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another", argument=name)
 
 
 def check_fields(config: Any, *, origin: str = "") -> None:
@@ -152,7 +153,10 @@ def check_fields(config: Any, *, origin: str = "") -> None:
         value = getattr(config, field.name)
         if not _is_of(value, hints[field.name]):
             where = f"{origin}: " if origin else ""
-            raise ConfigError(f"{where}{field.name} is {_shown(value)}; it must be {_kind(hints[field.name])}")
+            raise ConfigError(
+                f"{where}{field.name} is {_shown(value)}; it must be {_kind(hints[field.name])}",
+                argument=None if origin else field.name,
+            )
 
 
 def _is_of(value: Any, hint: Any) -> bool:

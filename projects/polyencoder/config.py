@@ -34,7 +34,7 @@ def identity(config: TextConfig | RankerConfig) -> dict[str, Any]:
 
 def _check_choice(name: str, value: str, choices: Any) -> None:
     if not isinstance(value, str) or value not in get_args(choices):
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}", argument=name)
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,17 @@ class TextConfig:
         for name in ("text_truncate", "label_truncate"):
             if getattr(self, name) < 3:
                 raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end "
-                    f"(flag --{name.replace('_', '-')})"
+                    f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end",
+                    argument=name,
                 )
         if not self.surround and self.truncation == "turns":
             raise ConfigError("surround is false, which the truncation `turns` does not know")
         if self.surround and self.truncation == "recent_first":
             raise ConfigError("surround is true, which the truncation `recent_first` does not know")
         if self.history_size == 0 or self.history_size < -1:
-            raise ConfigError(f"history_size is {self.history_size}; it must be -1 (all) or at least 1")
+            raise ConfigError(
+                f"history_size is {self.history_size}; it must be -1 (all) or at least 1", argument="history_size"
+            )
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class RankerConfig:
     `backbone` is the Hugging Face configuration of the encoder as a plain dictionary; for "convert" that of
     `polyencoder.modeling.convert.ConvertConfig`.
     Sources: reductions, Section 4.2 and Table 7 of Humeau et al. (ICLR 2020); context vectors, Section 4.4 and
-    Appendix C; output scaling, ParlAI's `--output-scaling`.
+    Appendix C; output scaling, ParlAI's `output_scaling`.
     """
 
     architecture: Architecture
@@ -124,7 +126,7 @@ class RankerConfig:
     poly_attention_heads: int = field(default=4, metadata=LATER)
     """Heads of the attention `multihead`: of the codes over the outputs, of a candidate over the codes."""
     candidate_mlp: bool = field(default=False, metadata=LATER)
-    """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `--share-encoders`
+    """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
@@ -138,10 +140,10 @@ class RankerConfig:
         _check_choice("poly_attention", self.poly_attention, Attention)
         check_fields(self)
         if not self.output_scaling > 0:
-            raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0 (flag --output-scaling)")
+            raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0", argument="output_scaling")
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         if not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 

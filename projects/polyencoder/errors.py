@@ -18,7 +18,16 @@ class PolyencoderError(RuntimeError):
 
     A RuntimeError, as ParlAI's and torch's own are: code that expects those of a model that cannot be loaded, or of a
     label that is not among the candidates, meets ours in their place.
+
+    Args:
+        message: speaks of arguments, in the words of Python.
+        argument: the one at fault, if it is one, by the name that the settings of a run, a model or an index have for
+            it. A command line adds its flag to the message.
     """
+
+    def __init__(self, message: str = "", *, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class InputError(PolyencoderError, ValueError):

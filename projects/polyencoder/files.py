@@ -54,33 +54,33 @@ def explaining(path: str | os.PathLike[str], error: type[PolyencoderError] = Pol
         raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
 
 
-def check_writable(path: str | os.PathLike[str], *, flag: str, overwrite: bool) -> None:
+def check_writable(path: str | os.PathLike[str], *, argument: str, overwrite: bool) -> None:
     """Raise ConfigError where no file can be written, or one is there already: before work that would be lost.
 
-    `flag` is the option that names it.
+    `argument` is what is said to name it.
     """
-    check_place(flag, path)
+    check_place(argument, path)
     target = Path(path)
     if target.exists() and not target.is_file():
-        raise ConfigError(f"{flag} {target}: is a folder or a device; give the name of a file")
+        raise ConfigError(f"{target}: is a folder or a device; give the name of a file", argument=argument)
     if target.exists() and not overwrite:
-        raise ConfigError(f"{flag} {target}: is there already; give another name, or --overwrite")
-    _check_folder_of(target, shown=f"{flag} {target}")
+        raise ConfigError(f"{target}: is there already; give another name, or overwrite it", argument="overwrite")
+    _check_folder_of(target)
 
 
-def check_writable_folder(path: str | os.PathLike[str], *, flag: str) -> None:
+def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> None:
     """Raise ConfigError where no folder can be written: before work that would be lost."""
-    check_place(flag, path)
+    check_place(argument, path)
     target = Path(path)
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"{flag} {target}: is a file; give the name of a folder")
-    _check_folder_of(target / "file", shown=f"{flag} {target}")
+        raise ConfigError(f"{target}: is a file; give the name of a folder", argument=argument)
+    _check_folder_of(target / "file", shown=target)
 
 
-def _check_folder_of(target: Path, *, shown: str) -> None:
+def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
     """Try a file in the folder that there is above it. It makes no folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
-    with explaining(shown, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
+    with explaining(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 

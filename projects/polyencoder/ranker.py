@@ -108,7 +108,9 @@ class Ranker(Scorer):
         if not isinstance(name, (str, os.PathLike)):
             raise ConfigError(f"a model's name is {name!r:.60} ({type(name).__name__}); it must be a text or a path")
         if backend not in get_args(Backend):
-            raise ConfigError(f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}")
+            raise ConfigError(
+                f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}", argument="backend"
+            )
         if device is not None and backend == "torch":  # onnxruntime has devices of its own
             checked_device(device)
         path = Path(name)

@@ -67,7 +67,7 @@ class ZooModel:
 
     @property
     def path(self) -> str:
-        """What ParlAI's `--model-file` and `--init-model` take."""
+        """What ParlAI takes for a model file."""
         return f"zoo:polyencoder/{self.name}/model"
 
 

@@ -85,7 +85,7 @@ class JsonlTeacher(SelectionTeacher):
     @property
     def _columns(self) -> Columns:
         names = {name: self.opt.get(f"selection_{name}", name) for name in COLUMNS}
-        return Columns(**names, flag="--selection-")
+        return Columns(**names)
 
 
 COLUMNS = {"context": "context: a text or a list of turns", "response": "response", "candidates": "candidates: a list"}

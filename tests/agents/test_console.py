@@ -80,7 +80,19 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("train_model -m biencoder -mf no/m --hits-at x", "--hits-at x: give whole numbers from 1 up, .*"),
+        ("train_model -m biencoder -mf no/m --hits-at x", r"hits_at is 'x'; give whole .* \(flag --hits-at\)"),
+        (
+            f"train_model -m polyencoder -mf no/m {TINY} --poly-n-codes 0",
+            r"n_codes is 0; it must be at least 1 \(flag --poly-n-codes\)",
+        ),
+        (
+            f"train_model -m biencoder -mf no/m {TINY} --embedding-size 30 --n-heads 4",
+            r"dim is 30, which .* n_heads, 4 \(flag --embedding-size\)",
+        ),
+        (
+            "train_model -m biencoder -mf no/m -t selection:jsonl --selection-hf squad",
+            r"dataset squad: give NAME:SPLIT, .* \(flag --selection-hf\)",
+        ),
         ("eval_model -mf no/model", "no/model: there is no such model file; check -mf"),
         ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent\. Did you mean polyencoder\?"),
         ("train_model -m biencoder -t selection:convai -mf no/m", r"-t selection:convai: there are .*convai2\?"),
@@ -97,7 +109,7 @@ def test_debug_shows_the_traceback(command, tmp_path):
     code, _, err = command(f"train_model -m biencoder -t selection:sample -mf {tmp_path}/m --hits-at x --debug")
     assert code == 1
     assert err.startswith("Traceback")
-    assert "ConfigError: --hits-at x" in err
+    assert "ConfigError: hits_at is 'x'" in err
 
 
 def test_what_is_not_ours_is_shown_as_ever(command, tmp_path):

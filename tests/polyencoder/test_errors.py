@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import pickle
+import re
+from pathlib import Path
+
 import pytest
 
+import polyencoder
 from polyencoder import errors
 
+LIBRARY = Path(polyencoder.__file__).parent
 KINDS = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
 
 
@@ -19,3 +26,21 @@ def test_whoever_catches_parlais_errors_catches_ours(kind):
 def test_bad_values_are_value_errors_too():
     assert issubclass(errors.InputError, ValueError)
     assert issubclass(errors.ConfigError, ValueError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_argument_at_fault_crosses_processes(kind):
+    error = pickle.loads(pickle.dumps(kind("batch_size is 0; it must be at least 1", argument="batch_size")))  # noqa: S301
+    assert (type(error), error.argument) == (kind, "batch_size")
+    assert str(error) == "batch_size is 0; it must be at least 1"
+    assert kind("no argument's fault").argument is None
+
+
+def test_the_library_speaks_of_arguments_not_of_flags():
+    """In messages and docstrings; card.py writes those that a run was given into its model card."""
+    for file in LIBRARY.rglob("*.py"):
+        if file.is_relative_to(LIBRARY / "cli") or file.name == "card.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"(?<![\w-])--([a-z]|$)", node.value), f"{file}, line {node.lineno}: {node.value}"

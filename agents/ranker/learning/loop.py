@@ -137,7 +137,9 @@ class LoopRun:
         for name in ("loss", self._opt.get("validation_metric")):
             value = _number(report.get(name))
             if value is not None and not math.isfinite(value):
-                raise TrainingError(f"validation after update {updates}: {name} is {value}: {DIVERGED}")
+                raise TrainingError(
+                    f"validation after update {updates}: {name} is {value}: {DIVERGED}", argument="learning_rate"
+                )
         premature = self._is_premature(updates)
         self.has_validated, self._validated_at = True, updates
         name = self._opt.get("validation_metric")

@@ -77,7 +77,7 @@ def fit(
     """
     for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
         if share is not None and not 0 < share < 1:
-            raise InputError(f"{name} is {share}; it must be between 0 and 1 (flag --{name})")
+            raise InputError(f"{name} is {share}; it must be between 0 and 1", argument=name)
     if len(observations) < _FEWEST_EXAMPLES:
         raise InputError(
             f"{len(observations)} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}"

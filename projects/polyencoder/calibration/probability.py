@@ -129,7 +129,7 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     path = calibration_file(model)
     if not path.is_file():
         return None
-    again = f"run `polyencoder calibrate --model {os.fspath(model)} --data FILE` again"
+    again = "calibrate the model again, with `polyencoder calibrate`"
     try:
         values = json.loads(path.read_bytes())
         version = values["format_version"]
@@ -175,13 +175,15 @@ def least_probability(
         remedy = f"copy {other}, which is of the same weights, to {calibration_file(model)}, or " if other else ""
         raise ConfigError(
             "a least probability needs a calibrated model, and this one is not, or was trained again since: "
-            f"{remedy}run `polyencoder calibrate --model {model} --data FILE` (flag --min-probability)"
+            f"{remedy}calibrate {model} with `polyencoder calibrate`",
+            argument="min_probability",
         )
     if wanted == "auto":
         if calibration.threshold is None:
             raise ConfigError(
                 "the model was calibrated without a threshold for `auto`: give a number, or calibrate it with a "
-                "--precision that it can reach (flag --min-probability)"
+                "precision that it can reach",
+                argument="min_probability",
             )
         return calibration.threshold
     try:
@@ -189,5 +191,5 @@ def least_probability(
     except ValueError:
         least = -1
     if not 0 <= least <= 1:
-        raise ConfigError(f"the least probability is {wanted}; it must be 0 to 1, or auto (flag --min-probability)")
+        raise ConfigError(f"min_probability is {wanted}; it must be 0 to 1, or auto", argument="min_probability")
     return least

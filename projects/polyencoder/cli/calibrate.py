@@ -69,7 +69,7 @@ def calibrate(
         )
     if not there(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
-    check_writable(calibration_file(calibrated), flag="the calibration", overwrite=True)
+    check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
     columns = Columns(context, response, candidates)
     examples = read_examples(data, columns=columns, with_candidates=index is None)
     ranker = load(model, device=device, dtype=model_dtype)

@@ -11,6 +11,7 @@ from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.check import check
 from polyencoder.cli.evaluate import evaluate
 from polyencoder.cli.export import export
+from polyencoder.cli.flags import flag_of
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
 from polyencoder.cli.mine import mine
@@ -52,7 +53,8 @@ def main() -> None:
     try:
         app()
     except PolyencoderError as error:
-        _end(str(error))
+        flag = flag_of(error.argument, typer.main.get_group(app), "".join(sys.argv[1:2]))
+        _end(f"{error} (flag {flag})" if flag else str(error))
     except OSError as error:  # of the system, for a file that no code of ours expected it of
         _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
     except MemoryError as error:

@@ -60,7 +60,7 @@ def mine(
     A response that any of the pairs has for the same context is no negative of it.
     """
     settings = HardNegatives(negatives, *parse_ranks(ranks), margin)
-    check_writable(out, flag="--out", overwrite=overwrite)
+    check_writable(out, argument="out", overwrite=overwrite)
     files, columns = expand(pairs), Columns(context, response, candidates)
     right = _responses(files, columns)
     ranker = load(model, device=device, backend=backend, dtype=model_dtype)

@@ -120,7 +120,7 @@ def train(
     values = {} if config is None else RunSettings.checked(_read(config), origin=str(config))
     flags = {name: value for name, value in given.items() if value is not None}
     settings = RunSettings(**(values | RunSettings.checked(flags, origin=None)))
-    check_writable_folder(settings.out, flag="--out")
+    check_writable_folder(settings.out, argument="out")
     with _one_of_several(settings) as (settings, first), _logged(show=first):
         report = train_ranker(settings)
         if first:

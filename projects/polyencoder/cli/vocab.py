@@ -52,7 +52,7 @@ def vocab(
         raise ConfigError(f"--type is {type!r}; it must be convert")
     settings = SubwordSettings(iterations, min_count, max_length, max_digits, buckets)
     path = out / TOKENIZER
-    check_writable(path, flag="--out", overwrite=overwrite)
+    check_writable(path, argument="out", overwrite=overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
     files, columns = expand(corpus), tuple(column or ())

@@ -44,7 +44,7 @@ class TrainingLoader:
         reader: Reader | None = None,
     ) -> None:
         if batch_size < 1:
-            raise ConfigError(f"the batch size is {batch_size}; it must be at least 1")
+            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1", argument="batch_size")
         self.source: Source = InMemory(map(episode_of, source)) if isinstance(source, Sequence) else source
         self.batch_size, self.reader = batch_size, reader or Reader()
         self._seed, self._sampler = seed, sampler

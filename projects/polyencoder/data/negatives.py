@@ -44,7 +44,7 @@ class NegativeSampler:
 
     def __init__(self, labels: Iterable[str], *, count: int = 19, seed: int = 0, source: str = "the data") -> None:
         if count < 1:
-            raise ConfigError(f"--num-negatives must be at least 1, got {count}")
+            raise ConfigError(f"num_negatives is {count}; it must be at least 1", argument="num_negatives")
         self._labels = labels
         self.count = count
         self.seed = seed
@@ -86,6 +86,7 @@ class NegativeSampler:
                 if len(chosen) > self.count:
                     return dice.shuffled(chosen)
         raise InputError(
-            f"--num-negatives {self.count}: {self.source} has only {len(chosen) - 1} labels that differ from "
-            f"{labels[0]!r}; lower --num-negatives"
+            f"num_negatives is {self.count}, but {self.source} has only {len(chosen) - 1} labels that differ from "
+            f"{labels[0]!r}; lower it",
+            argument="num_negatives",
         )

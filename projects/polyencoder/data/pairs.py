@@ -44,8 +44,6 @@ class Columns:
     context: str = "context"
     response: str = "response"
     candidates: str = "candidates"
-    flag: str = "--"
-    """What the flags begin with that name them, for messages."""
 
 
 class Pair(NamedTuple):
@@ -89,12 +87,12 @@ def read_pairs(
 
 
 def data_files(names: str) -> list[str]:
-    """What a flag names: files and patterns, a comma between them, or one dataset of the hub."""
+    """The files that paths and patterns name, a comma between them, or one dataset of the hub."""
     return [names] if names.startswith(HUB) else expand(names)
 
 
 def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Pair]:
-    """The pairs of all that a flag names, one at a time; errors as in `read_pairs`."""
+    """The pairs of all these files (see `data_files`), one at a time; errors as in `read_pairs`."""
     for file in data_files(names):
         yield from read_pairs(file, columns=columns, bad=bad)
 
@@ -131,7 +129,8 @@ def read_examples(source: str | Path, *, columns: Columns | None = None, with_ca
     for pair in read_pairs(source, columns=columns, add_response=True):
         if with_candidates and pair.candidates is None:
             raise InputError(
-                f"{pair.where}: has no {columns.candidates!r}; name that column with {columns.flag}candidates"
+                f"{pair.where}: has no {columns.candidates!r}; name the column with candidates",
+                argument="columns.candidates",
             )
         candidates = pair.candidates if with_candidates and pair.candidates else [pair.response]
         examples.append((pair.context.split("\n"), pair.response, candidates))
@@ -156,11 +155,12 @@ def hub_size(name: str) -> int:
 
 
 def _pair(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool) -> Pair:
-    for name in (columns.context, columns.response):
+    for part, name in {"context": columns.context, "response": columns.response}.items():
         if name not in record:
             raise InputError(
-                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name its columns with "
-                f"{columns.flag}context and {columns.flag}response"
+                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
+                f"the {part}",
+                argument=f"columns.{part}",
             )
     try:
         context, response = _context(record[columns.context]), _text(record[columns.response])
@@ -208,7 +208,7 @@ def _hub(name: str) -> tuple[str, str, Any]:
     """(name, split, dataset) of `NAME:SPLIT` or `NAME@CONFIG:SPLIT`."""
     path, _, split = name.rpartition(":")
     if not path:
-        raise ConfigError(f"dataset {name}: give NAME:SPLIT, such as squad:train (flags --hf, --selection-hf)")
+        raise ConfigError(f"dataset {name}: give NAME:SPLIT, such as squad:train", argument="dataset")
     path, _, config = path.partition("@")
     load_dataset = require("datasets", extra="data").load_dataset
     try:

@@ -98,8 +98,9 @@ def fixed_pool(
     extra = list(dict.fromkeys(label for label in labels if label not in place))
     if extra and not add:
         raise InputError(
-            f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; set --ignore-bad-candidates true "
-            "to leave such examples out, or --add-label-to-fixed-cands true to add each label to its own example"
+            f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; leave such examples out, or set "
+            "add_label to add each label to its own example",
+            argument="add_label",
         )
     if not extra:
         return CandidatePool(fixed, torch.tensor([place[label] for label in labels]))
@@ -119,7 +120,7 @@ def batch_pool(
     fixed: FixedCandidates | None,
     add_label: bool,
 ) -> CandidatePool:
-    """The pool of a batch from the source that `--candidates` or `--eval-candidates` names."""
+    """The pool of a batch from one source: "batch", "batch-all-cands", "inline" or "fixed"."""
     if source == "batch" and labels is not None:
         return shared_pool(labels, labels)
     if source == "batch-all-cands" and candidates is not None:

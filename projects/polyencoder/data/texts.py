@@ -54,8 +54,8 @@ def _texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -> Ite
         missing = next((name for name in columns if name not in record), None)
         wanted = f"no {missing!r}" if missing else f"none of {', '.join(map(repr, TEXT_COLUMNS))}"
         raise InputError(
-            f"{where}: has {wanted}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts "
-            "(flag --column)"
+            f"{where}: has {wanted}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts",
+            argument="columns",
         )
     for name in known:
         value = record[name]

@@ -60,5 +60,7 @@ def parse_hits_at(value: str) -> list[int]:
     except ValueError:
         numbers = [0]
     if numbers[0] < 1:
-        raise ConfigError(f"--hits-at {value}: give whole numbers from 1 up, separated by commas, as in 1,5,10")
+        raise ConfigError(
+            f"hits_at is {value!r}; give whole numbers from 1 up, separated by commas, as in 1,5,10", argument="hits_at"
+        )
     return numbers

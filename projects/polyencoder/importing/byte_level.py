@@ -41,7 +41,7 @@ def byte_level(
         kind: one of `BYTE_LEVEL`.
         tokens: all of the dictionary's tokens, in the order of their ids.
         special: those for padding, start, end and unknown.
-        prefix_space: ParlAI's `--bpe-add-prefix-space`.
+        prefix_space: ParlAI's `bpe_add_prefix_space`.
     """
     own = set(special)
     if kind == "bytelevelbpe":

@@ -62,10 +62,10 @@ def import_fairseq(
     vocab_bpe: str | os.PathLike[str],
     out: str | os.PathLike[str],
 ) -> None:
-    """Write the folder of a `RobertaModel`, for `--backbone`, from a RoBERTa of fairseq.
+    """Write the folder of a `RobertaModel`, a backbone, from a RoBERTa of fairseq.
 
     Outputs and token ids stay what they were. The heads, for masked words and for classes, are left out: a ranker
-    has no use for them. `--activation-dropout`, which has no part in outputs, has no place in a `RobertaModel`.
+    has no use for them. `activation_dropout`, which has no part in outputs, has no place in a `RobertaModel`.
 
     Args:
         checkpoint: the `.pt` file, in old or new layout. It is read without running code of its own.

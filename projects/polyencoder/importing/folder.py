@@ -1,4 +1,4 @@
-"""A pre-trained encoder as a folder for `--backbone`, which `AutoModel` and `AutoTokenizer` read too."""
+"""A pre-trained encoder as a backbone's folder, which `AutoModel` and `AutoTokenizer` read too."""
 
 from __future__ import annotations
 

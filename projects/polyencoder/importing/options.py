@@ -58,12 +58,12 @@ def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) ->
     allowed = {_package(module) for module in (*TRUSTED, *named)}
     for key, value, module in named_modules(options):
         if _package(module) not in allowed:
-            trusting = (
-                f"give --{key} {value:.200} too" if key in (*_MODEL_KEYS, *_TASK_KEYS) else "take it out of the file"
-            )
+            given = key in (*_MODEL_KEYS, *_TASK_KEYS)
+            trusting = f"give {key} {value:.200} too" if given else "take it out of the file"
             raise CheckpointError(
                 f"{os.fspath(path)}: its {key!r} is {value!r:.200}: code outside ParlAI and this project, which is not "
-                f"imported because a file says so; if you trust it, {trusting}"
+                f"imported because a file says so; if you trust it, {trusting}",
+                argument=key if given else None,
             )
     return options
 

@@ -34,7 +34,7 @@ _SPECIAL = {
 }
 _OLD_SPECIAL = {"__NULL__", "__START__", "__END__", "__UNK__"}  # old dictionaries; ParlAI reads them as the ones above
 
-# For each --dict-tokenizer of whole words, what a token is, as a regular expression of Python's
+# For each `dict_tokenizer` of whole words, what a token is, as a regular expression of Python's
 _WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
 
 KINDS = ("bpe", *_WORD_PATTERNS, "space", *BYTE_LEVEL)
@@ -70,12 +70,12 @@ def read_parlai_dictionary(
     kind = opt.get("dict_tokenizer", "re")
     if kind not in KINDS:
         raise ConfigError(
-            f"{dict_file}: a dictionary of --dict-tokenizer {kind}{_WHY_NOT.get(kind, '')}; "
+            f"{dict_file}: a dictionary of dict_tokenizer {kind}{_WHY_NOT.get(kind, '')}; "
             f"those of {', '.join(KINDS)} can be read"
         )
     for name, unused in _UNSUPPORTED.items():
         if opt.get(name) not in unused:
-            raise ConfigError(f"{dict_file}: --{name.replace('_', '-')} {opt[name]} cannot be followed")
+            raise ConfigError(f"{dict_file}: {name} {opt[name]} cannot be followed")
 
     path, special = Path(dict_file), _special_tokens(opt)
     tokens = _read_tokens(path, opt)

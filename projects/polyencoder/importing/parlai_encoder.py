@@ -1,13 +1,13 @@
 """A transformer of ParlAI's as an encoder of Hugging Face: the same tensors under other names, the same outputs.
 
-Where ParlAI's `--variant` puts its normalizations decides the class:
+Where ParlAI's `variant` puts its normalizations decides the class:
 
 xlm, bart      embeddings, normalization, layers that normalize behind each block: BERT
 aiayn          the same without the normalization of the embeddings: BERT with an identity in its place
 prelayernorm   layers that normalize before each block, normalization of the outputs: RoBERTa-PreLayerNorm, with an
                identity in the place of its normalization of the embeddings
 
-Word embeddings that ParlAI multiplies at run time (`--embeddings-scale`) are multiplied here, once; sinusoidal
+Word embeddings that ParlAI multiplies at run time (`embeddings_scale`) are multiplied here, once; sinusoidal
 positions are a table like learnt ones; an encoder without segment embeddings gets zeros.
 """
 

@@ -84,7 +84,7 @@ def convert_parlai(
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 
     Where ParlAI's scores depend on what else is in a batch (see `batch_dependence`), ours are those without padding.
-    And `--relu-dropout`, which has no part in scores, has no place in a BERT: training goes on without it.
+    And `relu_dropout`, which has no part in scores, has no place in a BERT: training goes on without it.
 
     Args:
         state: ParlAI's state dict: what `model` holds in its model file.
@@ -124,11 +124,13 @@ def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list
     opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
     found = []
     if opt["reduction_type"] == "max":
-        found.append("ParlAI's --reduction-type max takes its zeros at padding for outputs")
+        found.append("ParlAI's reduction_type max takes its zeros at padding for outputs")
     if opt["reduction_type"] == "mean" and opt["variant"] == "prelayernorm":
-        found.append("ParlAI's --reduction-type mean with --variant prelayernorm adds what it has at padding")
+        found.append("ParlAI's reduction_type mean with the variant prelayernorm adds what it has at padding")
     if architecture == "bi" and opt["normalize_sent_emb"]:
-        found.append("--normalize-sent-emb divides inline candidates by what all candidates of an example are together")
+        found.append(
+            "ParlAI's normalize_sent_emb divides inline candidates by what all candidates of an example are together"
+        )
     return found
 
 
@@ -144,7 +146,7 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
         allowed, reason = _ALLOWED.get(name, ((value,), ""))
         if value not in allowed:
             raise CheckpointError(
-                f"{origin}: its weights are those of --{name.replace('_', '-')} {value}, which cannot be carried over: "
+                f"{origin}: its weights are those of {name} {value}, which cannot be carried over: "
                 f"{reason}; only {' or '.join(str(one) for one in allowed)} can"
             )
     if values["n_encoder_layers"] > 0:
@@ -182,7 +184,7 @@ def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
     """What a bi-encoder's state has besides: name -> the name whose tensor it must equal, None if it is not used.
 
     ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder is the encoder of memories
-    too, and with `--share-encoders` that of candidates; memories may have a perceptron.
+    too, and with `share_encoders` that of candidates; memories may have a perceptron.
     """
     encoder = encoder_names(opt)
     context, candidates = "context_encoder.embeddings.weight", "cand_encoder.embeddings.weight"

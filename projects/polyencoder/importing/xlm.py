@@ -66,7 +66,7 @@ def import_xlm(
     lower_case: bool = True,
     tokenized: bool = False,
 ) -> None:
-    """Write the folder of a `BertModel`, for `--backbone`, from an encoder trained with XLM.
+    """Write the folder of a `BertModel`, a backbone, from an encoder trained with XLM.
 
     Outputs stay what they were; so do token ids, of text that is split into words as XLM's was. Its layer for masked
     words is left out: a ranker has no use for it.

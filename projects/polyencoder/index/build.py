@@ -73,10 +73,15 @@ def build_index(
     check_dtype(dtype)
     for name, value in (("workers", workers), ("shard_size", shard_size)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-            raise ConfigError(f"{name} is {value!r:.60}; it must be at least 1, a whole number up to {_MOST:,}")
+            raise ConfigError(
+                f"{name} is {value!r:.60}; it must be at least 1, a whole number up to {_MOST:,}", argument=name
+            )
     share = share or Share()
     if share.processes > 1 and workers > 1:
-        raise ConfigError(f"workers is {workers} under torchrun, which has started {share.processes} processes already")
+        raise ConfigError(
+            f"workers is {workers} under torchrun, which has started {share.processes} processes already",
+            argument="workers",
+        )
     model = separable(ranker)
     plan = IndexMeta(
         architecture=model.config.architecture,

@@ -107,7 +107,7 @@ class Change:
             ConfigError: there is no FAISS index.
         """
         if (name := self._meta.faiss) is None:
-            raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it (--faiss KIND)")
+            raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
         searcher = FaissSearch.open(self.folder, self._encoded(), name=name)
         living: Tensor | None = None
         if len(dead := self._newest.dead_rows()):

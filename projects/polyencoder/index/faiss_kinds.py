@@ -34,7 +34,7 @@ _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
 
 
 def parse_faiss(text: str) -> tuple[str, Parameters]:
-    """What `--faiss` says: `"hnsw,m=16"` is the kind "hnsw" and its parameters {"m": 16}.
+    """A kind and its parameters: `"hnsw,m=16"` is the kind "hnsw" and its parameters {"m": 16}.
 
     Raises:
         ConfigError: FAISS is not installed, or the text is not such, or a parameter is not one of that kind: what can
@@ -46,9 +46,11 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--faiss {text}: {setting!r} must be NAME=VALUE, as in --faiss hnsw,m=16,ef_search=256")
+            raise ConfigError(
+                f"faiss is {text!r}; {setting!r} must be NAME=VALUE, as in hnsw,m=16,ef_search=256", argument="faiss"
+            )
         if name in parameters:
-            raise ConfigError(f"--faiss {text}: {name} is given twice")
+            raise ConfigError(f"faiss is {text!r}; {name} is given twice", argument="faiss")
         parameters[name] = int(value) if value.isdecimal() and len(value) < 20 else value
     _check(kind, parameters)
     return kind, parameters
@@ -88,13 +90,19 @@ def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
 def _check(kind: str, parameters: Parameters) -> None:
     if kind == "auto":
         if parameters:
-            raise ConfigError(f"auto chooses {', '.join(parameters)} too; name the kind, one of {', '.join(KINDS)}")
+            raise ConfigError(
+                f"auto chooses {', '.join(parameters)} too; name the kind, one of {', '.join(KINDS)}", argument="faiss"
+            )
         return
     if kind not in KINDS:
-        raise ConfigError(f"kind must be auto or one of {', '.join(KINDS)}; got {kind!r} (flag --faiss)")
+        raise ConfigError(
+            f"the kind of FAISS index is {kind!r}; it must be auto or one of {', '.join(KINDS)}", argument="faiss"
+        )
     for name, value in parameters.items():
         if name not in KINDS[kind]:
-            raise ConfigError(f"a {kind} index has no parameter {name!r}; it has {', '.join(sorted(KINDS[kind]))}")
+            raise ConfigError(
+                f"a {kind} index has no parameter {name!r}; it has {', '.join(sorted(KINDS[kind]))}", argument="faiss"
+            )
         if name == "storage":
             if value not in _STORAGES:
                 raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")

@@ -135,7 +135,8 @@ class FolderIndex(Index):
         if options.of_lists and self.meta.faiss is None:
             raise ConfigError(
                 f"{self.folder}: {', '.join(options.of_lists)} given, but it has no FAISS index that this would be of "
-                "use to; build one by `polyencoder update --faiss auto`"
+                "use to; build one by `build_faiss` or `polyencoder update`",
+                argument=next(iter(options.of_lists)),
             )
         if options.effort is not None:
             self.state.faiss.check(options)

@@ -33,7 +33,7 @@ def described(path: str | os.PathLike[str]) -> list[str]:
     parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())
     lines.append(f"search: FAISS {faiss.kind} ({parameters}), of {faiss.rows:,} vectors")
     if (tuned := faiss.tuned) is None:
-        return [*lines, "recall: not measured (polyencoder update --recall 0.99 --contexts FILE)"]
+        return [*lines, "recall: not measured (`polyencoder update` measures it)"]
     wanted = "wanted" if tuned.reached else "wanted, and not reached"
     since = "" if tuned.rows == catalogue.rows else f"; measured when there were {tuned.rows:,} vectors"
     return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]

@@ -61,7 +61,7 @@ def make_index(
 
     if milvus is not None:
         raise ConfigError(
-            f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder (flag --milvus)"
+            f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder", argument="milvus"
         )
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     temporary = None
@@ -97,9 +97,9 @@ def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -
     if recall is not None:
         check_recall(recall)
         if faiss is None:
-            raise ConfigError("recall is of a FAISS index: say which kind (flag --faiss)")
+            raise ConfigError("recall is of a FAISS index: say which kind", argument="faiss")
     elif contexts is not None:
-        raise ConfigError("contexts are there to measure recall with: say which (flag --recall)")
+        raise ConfigError("contexts are there to measure recall with: say which recall", argument="recall")
 
 
 def _in_milvus(

@@ -128,8 +128,8 @@ class IndexMeta:
         maker = self.model_name or f"a {self.architecture}-encoder"
         raise CheckpointError(
             f"{folder}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "
-            f"{other} (fingerprint {fingerprints.model}): load that model, or make an index of this one by "
-            "`polyencoder index --model MODEL --candidates FILE --out FOLDER`"
+            f"{other} (fingerprint {fingerprints.model}): load that model, or make an index of this one, by "
+            "`Ranker.index` or `polyencoder index`"
         )
 
 
@@ -148,6 +148,4 @@ def separable(ranker: TextRanker) -> SeparableRanker:
 def _missing(folder: Path) -> str:
     if (folder / UNFINISHED).is_file():
         return f"{folder}: this index is not finished; run the command that began it again, it goes on from there"
-    return (
-        f"{folder}: no index (no {META} in it); make one by `polyencoder index --model M --candidates F --out FOLDER`"
-    )
+    return f"{folder}: no index (no {META} in it); make one by `Ranker.index` or `polyencoder index`"

@@ -63,17 +63,22 @@ class SearchOptions:
             checked_count("top_k", self.top_k)
         checked_filter(self.filter)
         if self.exactness is not None and self.exactness not in get_args(Found):
-            raise ConfigError(f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Found))}")
+            raise ConfigError(
+                f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Found))}", argument="exactness"
+            )
         for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
             if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+                raise InputError(f"{name} is {value}; it must be at least 1", argument=name)
         if self.tolerance is not None and self.tolerance < 0:
-            raise InputError(f"tolerance must be at least 0, got {self.tolerance}")
+            raise InputError(f"tolerance is {self.tolerance}; it must be at least 0", argument="tolerance")
         if self.dtype not in get_args(ScanDtype):
-            raise ConfigError(f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}")
+            raise ConfigError(
+                f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"
+            )
         if self.dtype != "float32" and self.exactness in ("exact", "certified"):
             raise ConfigError(
-                f"exactness is {self.exactness!r}, of which a scan in {self.dtype} is no proof: leave dtype out"
+                f"exactness is {self.exactness!r}, of which a scan in {self.dtype} is no proof: leave dtype out",
+                argument="dtype",
             )
 
     def k(self, available: int) -> int:

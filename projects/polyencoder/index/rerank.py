@@ -52,7 +52,9 @@ def rerank(
 def check_reranker(ranker: TextRanker, *, k: int) -> None:
     """Raise InputError unless the ranker is a cross-encoder, and `k`, how many it reads, at least 1."""
     if not isinstance(ranker.model, CrossEncoder):
-        raise InputError(f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder")
+        raise InputError(
+            f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder", argument="rerank"
+        )
     checked_count("rerank_k", k)
 
 

@@ -99,8 +99,9 @@ def encode_in_processes(
                         future.result()
             except BrokenProcessPool:
                 raise PolyencoderError(
-                    f"{folder}: a process that encoded was killed, perhaps for want of memory: run the same command "
-                    "again to go on, with fewer --workers if it comes again"
+                    f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to go "
+                    "on, with fewer workers if it comes again",
+                    argument="workers",
                 ) from None
             finally:  # after an error no other shard is begun
                 pool.shutdown(cancel_futures=True)

@@ -105,7 +105,7 @@ def tune(
 def check_recall(recall: float) -> None:
     """Raise ConfigError unless it is a recall."""
     if not 0 < recall <= 1:
-        raise ConfigError(f"recall is {recall}; it must be above 0 and at most 1, such as 0.99")
+        raise ConfigError(f"recall is {recall}; it must be above 0 and at most 1, such as 0.99", argument="recall")
 
 
 def sample(items: Sequence[T], n: int) -> list[T]:

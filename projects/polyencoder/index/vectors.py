@@ -160,7 +160,7 @@ class Vectors:
 def check_dtype(dtype: str) -> None:
     """Raise ConfigError unless vectors can be stored so."""
     if dtype not in get_args(VectorDtype):
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))} (flag --dtype)")
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))}", argument="dtype")
 
 
 def vectors_file(folder: Path, row: int, *, texts: Sequence[str] | None = None) -> Path:
@@ -210,7 +210,8 @@ def quantize(
         if vectors.isfinite().all():
             raise InputError(
                 f"vectors{whose} have numbers up to {vectors.abs().max():.3g}, more than {dtype} can hold; store "
-                "them as bfloat16 or float32 (flag --dtype)"
+                "them as bfloat16 or float32",
+                argument="dtype",
             )
         raise InputError(
             f"the model gives vectors{whose} that are not finite (inf or nan): it cannot be used for an index"

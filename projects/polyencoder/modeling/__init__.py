@@ -42,7 +42,8 @@ def check_lengths(config: RankerConfig) -> None:
     if limit is not None and longest > limit:
         raise ConfigError(
             f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
-            "give a smaller --text-truncate or --label-truncate"
+            "give a smaller text_truncate or label_truncate",
+            argument="text_truncate",
         )
 
 

@@ -272,9 +272,10 @@ def load_pretrained(
         model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False, **where)
     if not _is_encoder(model):
         raise ConfigError(
-            f"--backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT"
+            f"backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT",
+            argument="backbone",
         )
-    check_finite(model.named_parameters(), origin=f"--backbone {name}")
+    check_finite(model.named_parameters(), origin=f"backbone {name}")
     return Backbone(model)
 
 
@@ -290,25 +291,27 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, s
     with _explaining(name) as where:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
     if not getattr(tokenizer, "is_fast", False):
-        raise ConfigError(f"--backbone {name}: its tokenizer has no fast (tokenizer.json) version")
+        raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
     return tokenizer.backend_tokenizer, special_tokens(tokenizer)
 
 
 @contextmanager
 def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
-    """Give where transformers may look for a model, and turn what it raises into one line that names the flag."""
+    """Give where transformers may look for a model, and turn what it raises into one line."""
     offline = None
     if not there(name):
         if reason := hub_id_problem(name):
-            raise ConfigError(f"--backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder")
+            raise ConfigError(
+                f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
+            )
         offline = why_no_hub()
-    problem = f"--backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
+    problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
     if offline and not was_downloaded(name):
-        raise ConfigError(f"{problem} (not downloaded before, and {offline})")
+        raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
     try:
         yield {"local_files_only": offline is not None}
     except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
-        raise ConfigError(f"{problem} ({first_line(error)})") from error
+        raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error
 
 
 def scratch_config(
@@ -327,7 +330,7 @@ def scratch_config(
 ) -> dict[str, Any]:
     """The configuration of a BERT of these dimensions: ParlAI's `xlm` variant, a post-layer-norm encoder."""
     if dim % n_heads:
-        raise ConfigError(f"--embedding-size {dim} is not a multiple of --n-heads {n_heads}")
+        raise ConfigError(f"dim is {dim}, which is not a multiple of n_heads, {n_heads}", argument="dim")
     config = BertConfig(
         vocab_size=vocabulary_size,
         hidden_size=dim,

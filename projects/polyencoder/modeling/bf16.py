@@ -30,7 +30,7 @@ def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
             return None
         name = torch.cuda.get_device_name(device)
         return (
-            f"{name} (compute capability {major}.{minor}) has no bfloat16 arithmetic, which came with 8.0; use --fp16"
+            f"{name} (compute capability {major}.{minor}) has no bfloat16 arithmetic, which came with 8.0; use float16"
         )
     try:
         flags = _CPUINFO.read_text(encoding="utf-8", errors="replace").split()

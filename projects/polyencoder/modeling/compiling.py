@@ -27,13 +27,17 @@ def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") ->
     """
     if torch.device(device).type == "cuda":
         if importlib.util.find_spec("triton") is None:
-            raise ConfigError("--compile needs the package `triton` on a GPU: pip install triton, or leave it out")
+            raise ConfigError(
+                "to compile needs the package `triton` on a GPU: pip install triton, or leave it out",
+                argument="compile",
+            )
     else:
         compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
         if shutil.which(compiler) is None:
             raise ConfigError(
-                f"--compile needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
-                "name it in the environment variable CXX, or leave --compile out"
+                f"to compile needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
+                "name it in the environment variable CXX, or do not compile",
+                argument="compile",
             )
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         backbone.compiled = True

@@ -7,14 +7,16 @@ from torch import nn
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 
-# ParlAI's names (its --type-optimization) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
+# ParlAI's names (its `type_optimization`) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
 FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
 
 
 def freeze(model: nn.Module, *, fine_tuned: str) -> None:
     """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns."""
     if fine_tuned not in FINE_TUNED:
-        raise ConfigError(f"cannot fine-tune {fine_tuned!r}; choose one of {', '.join(FINE_TUNED)}")
+        raise ConfigError(
+            f"fine_tuned is {fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
+        )
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         backbone.requires_grad_(fine_tuned == "all")
         if fine_tuned == "all":

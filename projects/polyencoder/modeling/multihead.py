@@ -20,10 +20,12 @@ class _Projections(nn.Module):
     would be without them. ParlAI's begin at random.
     """
 
-    def __init__(self, dim: int, heads: int, *, flag: str) -> None:
+    def __init__(self, dim: int, heads: int, *, argument: str) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ConfigError(f"{flag} {heads}: the encoder's dimension, {dim}, is not a multiple of it")
+            raise ConfigError(
+                f"{argument} is {heads}; the encoder's dimension, {dim}, must be a multiple of it", argument=argument
+            )
         self.heads, self.size = heads, dim // heads
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
         for linear in (self.query, self.key, self.value, self.output):
@@ -39,7 +41,7 @@ class CodesAttention(_Projections):
     """Learnt codes as the queries of several heads over the outputs of a transformer."""
 
     def __init__(self, dim: int, heads: int) -> None:
-        super().__init__(dim, heads, flag="--codes-attention-num-heads")
+        super().__init__(dim, heads, argument="codes_attention_heads")
 
     def forward(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """Codes [m, dim], outputs [batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
@@ -55,7 +57,7 @@ class CandidateAttention(_Projections):
     """A candidate attends over the codes with several heads: what of that is the context's (see `scoring.keys`)."""
 
     def __init__(self, dim: int, heads: int) -> None:
-        super().__init__(dim, heads, flag="--poly-attention-num-heads")
+        super().__init__(dim, heads, argument="poly_attention_heads")
 
     def forward(self, codes: ContextEncoding) -> ContextEncoding:
         """[batch, m, dim] -> values and keys, [batch, m * heads, dim]."""

@@ -59,13 +59,15 @@ def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: Token
     """
     if model.config.normalize:
         raise ConfigError(
-            "--output-scaling auto: --normalize-sent-emb already gives vectors the length 1, whatever the size of "
-            "outputs; give a number"
+            "output_scaling is auto, but normalize already gives vectors the length 1, whatever the size of outputs; "
+            "give a number",
+            argument="output_scaling",
         )
     deviation = output_std(model, contexts, candidates)
     if not 0 < deviation < float("inf"):
         raise InputError(
-            f"--output-scaling auto: the outputs have a standard deviation of {deviation}; give a number, or other "
-            "weights to start from"
+            f"output_scaling is auto, but the outputs have a standard deviation of {deviation}; give a number, or "
+            "other weights to start from",
+            argument="output_scaling",
         )
     return BERT_OUTPUT_STD / deviation

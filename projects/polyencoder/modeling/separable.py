@@ -93,7 +93,7 @@ class TwoTowers(SeparableRanker):
 
 
 def perceptron(dim: int) -> nn.Sequential:
-    """What ParlAI's `--share-encoders` puts behind the encoder of candidates: [n, dim] -> [n, dim]."""
+    """What ParlAI's `share_encoders` puts behind the encoder of candidates: [n, dim] -> [n, dim]."""
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 

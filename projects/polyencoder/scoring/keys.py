@@ -1,6 +1,6 @@
 """Multi-head attention over the codes, as vectors of the context alone.
 
-ParlAI's `--poly-attention-type multihead` attends over the codes y_1..y_m with the candidate c as the query of h heads,
+ParlAI's `poly_attention_type` multihead attends over the codes y_1..y_m with the candidate c as the query of h heads,
 each with its rows of the projections Q, K, V and its columns of the output O:
 
     p_h = softmax_i((Q_h c + q_h) . (K_h y_i + k_h) / sqrt(dim / heads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of --person-tokens too
+# ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of its `person_tokens` too
 _PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
 
 

@@ -50,17 +50,22 @@ class TrainingConfig:
             raise ConfigError("a run without an end: give epochs, max_updates or max_seconds")
         for name in ("epochs", "max_updates", "max_seconds"):
             if (value := getattr(self, name)) is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be above 0")
+                raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
         for name in ("accumulate", "max_nonfinite"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         for name in ("grad_cache", "pair_tokens"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0, for no limit, or more")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be 0, for no limit, or more", argument=name
+                )
         if self.fine_tuned not in FINE_TUNED:
-            raise ConfigError(f"fine_tuned is {self.fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}")
+            raise ConfigError(
+                f"fine_tuned is {self.fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
+            )
         if self.candidates == "batch" and self.batch_size == 1:
             raise ConfigError(
                 "with candidates 'batch' the labels of a batch are each other's negatives, so batch_size must be at "
-                "least 2: one candidate leaves nothing to learn"
+                "least 2: one candidate leaves nothing to learn",
+                argument="batch_size",
             )

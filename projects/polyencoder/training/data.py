@@ -111,7 +111,7 @@ def _held_out(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 
 def _columns(settings: RunSettings) -> Columns:
-    return Columns(settings.context, settings.response, settings.column_candidates, flag="--")
+    return Columns(settings.context, settings.response, settings.column_candidates)
 
 
 def _example(pair: Pair, settings: RunSettings) -> TrainingExample:

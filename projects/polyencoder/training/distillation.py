@@ -22,11 +22,19 @@ Kind = Literal["kl", "margin-mse"]
 def check_distillation(*, weight: float, temperature: float, candidates: int) -> None:
     """Raise ConfigError for numbers that no distillation can have."""
     if not 0 <= weight <= 1:
-        raise ConfigError(f"the weight of distillation is {weight}; 0 is labels alone, 1 the teacher alone")
+        raise ConfigError(
+            f"the weight of distillation is {weight}; 0 is labels alone, 1 the teacher alone",
+            argument="distillation_weight",
+        )
     if not temperature > 0:
-        raise ConfigError(f"the temperature of distillation is {temperature}; it must be above 0")
+        raise ConfigError(
+            f"the temperature of distillation is {temperature}; it must be above 0", argument="distillation_temperature"
+        )
     if candidates < 0 or candidates == 1:
-        raise ConfigError(f"distillation asks about {candidates} candidates; give 0, for all, or at least 2")
+        raise ConfigError(
+            f"distillation asks about {candidates} candidates; give 0, for all, or at least 2",
+            argument="distillation_candidates",
+        )
 
 
 class Distillation:

@@ -15,7 +15,7 @@ __all__ = ["DIVERGED", "FiniteUpdates"]
 
 _log = logging.getLogger(__name__)
 
-DIVERGED = "its training has diverged; a lower --learningrate or a longer --warmup-updates may help"
+DIVERGED = "its training has diverged; a lower learning rate or a longer warm-up may help"
 
 
 class FiniteUpdates:
@@ -27,7 +27,7 @@ class FiniteUpdates:
 
     def __init__(self, *, limit: int) -> None:
         if limit < 1:
-            raise ConfigError(f"--max-nonfinite {limit}: must be at least 1")
+            raise ConfigError(f"max_nonfinite is {limit}; it must be at least 1", argument="max_nonfinite")
         self._limit = limit
         self._in_a_row = 0
         self._bad_loss: float | None = None  # of a batch since the last update
@@ -45,7 +45,7 @@ class FiniteUpdates:
         Args:
             model: whose gradients they are.
             number: of the update, from 1.
-            scaled: the gradients are those of `--fp16`, whose own loss scaling leaves out what overflows.
+            scaled: the gradients are those of a scaled loss (float16), whose scaler leaves out what overflows.
 
         Raises:
             TrainingError: as many before it were left out as are allowed.
@@ -63,11 +63,12 @@ class FiniteUpdates:
         self._in_a_row += 1
         if self._in_a_row >= self._limit:
             raise TrainingError(
-                f"update {number}: {reason}, as in the {self._limit} updates up to it (--max-nonfinite). What "
-                f"was saved before stays. {DIVERGED.capitalize()}"
+                f"update {number}: {reason}, as in the {self._limit} updates up to it, as many as max_nonfinite "
+                f"allows. What was saved before stays. {DIVERGED.capitalize()}",
+                argument="max_nonfinite",
             )
         _log.warning(
             f"update {number}: {reason}, so it is left out. {self._limit - self._in_a_row} more in a row end training "
-            f"(--max-nonfinite {self._limit})"
+            f"(max_nonfinite is {self._limit})"
         )
         return True

@@ -52,7 +52,7 @@ class Place:
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
             raise ConfigError(
-                f"{missing[0]} is not set, as torchrun does: start with torchrun --nproc-per-node 2 -m ..."
+                f"{missing[0]} is not set: it is torchrun that sets it, so start this process with torchrun"
             )
         rank, count, local_rank, local_count = (int(os.environ[name]) for name in VARIABLES[:4])
         return cls(rank, count, local_rank, local_count)
@@ -77,12 +77,13 @@ def process_group(
         ConfigError: no time to wait, more processes than GPUs, a host that others cannot reach, or other settings.
     """
     if not 0 < timeout < float("inf"):
-        raise ConfigError(f"--group-timeout {timeout}: must be seconds, above 0")
+        raise ConfigError(f"timeout is {timeout}; it must be seconds, above 0", argument="timeout")
     on_gpu = torch.cuda.is_available() and not on_cpu
     if on_gpu and place.local_count > torch.cuda.device_count():
         raise ConfigError(
-            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): give torchrun "
-            f"--nproc-per-node {torch.cuda.device_count()}, or train on CPUs (--no-cuda true, --device cpu)"
+            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): have torchrun "
+            "start as many processes, or train on CPUs",
+            argument="on_cpu",
         )
     if on_gpu:
         torch.cuda.set_device(place.local_rank)
@@ -137,6 +138,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
         for name in sorted(first.keys() | given.keys()):
             if first.get(name) != given.get(name):
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} is {first.get(name)!r} in process 0 and {given.get(name)!r} in "
-                    f"process {rank}: start all hosts with the same command"
+                    f"{name} is {first.get(name)!r} in process 0 and {given.get(name)!r} in process {rank}: start all "
+                    "hosts with the same command",
+                    argument=name,
                 )

@@ -37,17 +37,23 @@ class HardNegatives:
 
     def __post_init__(self) -> None:
         if self.margin is not None and not math.isfinite(self.margin):
-            raise ConfigError(f"hard negatives: the margin is {self.margin}; it must be a number")
+            raise ConfigError(
+                f"hard negatives: the margin is {self.margin}; it must be a number", argument="hard_negative_margin"
+            )
         if self.count < 1:
-            raise ConfigError(f"hard negatives: their number is {self.count}; it must be at least 1")
+            raise ConfigError(
+                f"hard negatives: their number is {self.count}; it must be at least 1", argument="hard_negatives"
+            )
         if not 1 <= self.first_rank <= self.last_rank:
             raise ConfigError(
                 f"hard negatives: the ranks are {self.first_rank}-{self.last_rank}; give the first and the last, as in "
-                "10-100"
+                "10-100",
+                argument="hard_negative_ranks",
             )
         if self.last_rank - self.first_rank + 1 < self.count:
             raise ConfigError(
-                f"hard negatives: {self.count} are wanted, but the ranks {self.first_rank}-{self.last_rank} are fewer"
+                f"hard negatives: {self.count} are wanted, but the ranks {self.first_rank}-{self.last_rank} are fewer",
+                argument="hard_negative_ranks",
             )
 
 
@@ -127,4 +133,6 @@ def parse_ranks(text: str) -> tuple[int, int]:
     try:
         return int(first or 1), int(last)
     except ValueError:
-        raise ConfigError(f"ranks {text!r}: give the first and the last, as in 10-100") from None
+        raise ConfigError(
+            f"ranks {text!r}: give the first and the last, as in 10-100", argument="hard_negative_ranks"
+        ) from None

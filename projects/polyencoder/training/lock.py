@@ -37,10 +37,10 @@ class TrainingLock:
         self._release = finalize(self, _give_back, path, handle, os.getpid())
 
     @classmethod
-    def of(cls, model_file: str | os.PathLike[str], *, flag: str = "--model-file") -> TrainingLock:
+    def of(cls, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> TrainingLock:
         """Take the lock of a model file, `X.lock`; where this process has it already, that one.
 
-        `flag` is what names it, for messages.
+        `argument` is what errors say to name it.
 
         Raises:
             TrainingError: another process has it; the message says which.
@@ -55,13 +55,15 @@ class TrainingLock:
             if handle is None:
                 raise TrainingError(
                     f"{os.fspath(model_file)} is being trained by {_owner(path)}: wait for it to end, stop it, or give "
-                    f"this training a {flag} of its own"
+                    "this training a place of its own",
+                    argument=argument,
                 )
             _sign(handle)
         except OSError as error:
             raise CheckpointError(
                 f"{os.fspath(model_file)}: nothing can be written there ({error.strerror or error}); give a "
-                f"{flag} in a folder of your own"
+                "place in a folder of your own",
+                argument=argument,
             ) from None
         lock = _HELD[os.getpid(), path] = cls(path, handle)
         return lock

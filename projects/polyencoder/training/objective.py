@@ -146,7 +146,8 @@ class Ranking:
         if self.skipped and not self.has_learnt:
             raise InputError(
                 f"nothing was learnt: in all of {self.skipped} batches the label was the only candidate; give a larger "
-                "batch size (--batchsize), or data with different labels"
+                "batch_size, or data with different labels",
+                argument="batch_size",
             )
 
     def _skip(self, batch: Batch) -> None:

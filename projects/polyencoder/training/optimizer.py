@@ -50,13 +50,15 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.name not in _CLASSES:
-            raise ConfigError(f"the optimizer is {self.name!r}; it must be one of {', '.join(_CLASSES)}")
+            raise ConfigError(
+                f"the optimizer is {self.name!r}; it must be one of {', '.join(_CLASSES)}", argument="optimizer"
+            )
         if not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"the learning rate is {self.learning_rate}; it must be above 0")
+            raise ConfigError(f"learning_rate is {self.learning_rate}; it must be above 0", argument="learning_rate")
         if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"the weight decay is {self.weight_decay}; it must be 0 or more")
+            raise ConfigError(f"weight_decay is {self.weight_decay}; it must be 0 or more", argument="weight_decay")
         if self.embedding_clip is not None and not self.embedding_clip > 0:
-            raise ConfigError(f"embedding gradients cannot be clipped at {self.embedding_clip}; it must be above 0")
+            raise ConfigError(f"embedding_clip is {self.embedding_clip}; it must be above 0", argument="embedding_clip")
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:

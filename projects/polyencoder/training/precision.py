@@ -29,9 +29,11 @@ class Precision:
 
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         if name not in get_args(PrecisionName):
-            raise ConfigError(f"precision is {name!r}; it must be one of {', '.join(get_args(PrecisionName))}")
+            raise ConfigError(
+                f"precision is {name!r}; it must be one of {', '.join(get_args(PrecisionName))}", argument="precision"
+            )
         if name == "float16" and device.type != "cuda":
-            raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32")
+            raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32", argument="precision")
         self.name, self._device = name, device
         self._scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
 

@@ -85,7 +85,7 @@ def train_ranker(settings: RunSettings) -> RunReport:
     """
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     _check_folder(Path(settings.out))
-    lock = TrainingLock.of(Path(settings.out) / CHECKPOINT, flag="--out") if is_first else None
+    lock = TrainingLock.of(Path(settings.out) / CHECKPOINT, argument="out") if is_first else None
     try:
         return _train(settings, is_first=is_first)
     finally:

@@ -40,9 +40,14 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ScheduleName):
-            raise ConfigError(f"the schedule is {self.name!r}; it must be one of {', '.join(get_args(ScheduleName))}")
+            raise ConfigError(
+                f"the schedule is {self.name!r}; it must be one of {', '.join(get_args(ScheduleName))}",
+                argument="schedule",
+            )
         if (self.warmup_updates or 0) < 0:
-            raise ConfigError(f"warmup_updates is {self.warmup_updates}; it must be 0 or more")
+            raise ConfigError(
+                f"warmup_updates is {self.warmup_updates}; it must be 0 or more", argument="warmup_updates"
+            )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"the decay of the learning rate is {self.decay}; it must be above 0 and at most 1")
 
@@ -74,7 +79,10 @@ class Schedule:
         if self.warmup_updates is None:
             self.warmup_updates = WARMUP if limit is None else min(WARMUP, limit)
         elif total_updates is not None and self.warmup_updates >= total_updates:
-            raise ConfigError(f"a warm-up of {self.warmup_updates} updates takes the whole run, of {total_updates}")
+            raise ConfigError(
+                f"a warm-up of {self.warmup_updates} updates takes the whole run, of {total_updates}",
+                argument="warmup_updates",
+            )
         self._base = [float(group["lr"]) for group in optimizer.param_groups]
         self._updates, self._reduction = 0, 1.0
         self._best, self._bad = math.inf, 0

@@ -125,22 +125,34 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if not self.train or not self.out:
-            raise ConfigError("a run needs its training data (train) and a folder for the model (out)")
+            raise ConfigError(
+                "a run needs its training data (train) and a folder for the model (out)",
+                argument="out" if self.train else "train",
+            )
         self._check_start()
         for name, value in preset(self.architecture, fine_tuning=bool(self.init)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         for name in ("n_codes", "reduction", "normalize", "share_encoders"):
             if self.init and getattr(self, name) is not None:
-                raise ConfigError(f"{name} is that of {self.init}, the ranker that is trained on: leave it out")
+                raise ConfigError(
+                    f"{name} is that of {self.init}, the ranker that is trained on: leave it out", argument=name
+                )
         if self.streaming and not self.valid:
-            raise ConfigError("of data that is streamed nothing can be held out: give validation data (valid)")
+            raise ConfigError(
+                "of data that is streamed nothing can be held out: give validation data (valid)", argument="valid"
+            )
         if self.bf16 and self.precision == "float16":
-            raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them")
+            raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them", argument="bf16")
         if self.hard_negatives and self.source != "batch":
-            raise ConfigError("hard_negatives join the candidates 'batch'; `polyencoder mine` writes inline ones")
+            raise ConfigError(
+                "hard_negatives join the candidates 'batch'; `polyencoder mine` writes inline ones",
+                argument="hard_negatives",
+            )
         if self.hard_negatives and self.architecture == "cross":
-            raise ConfigError("hard_negatives are mined in an index, which a cross-encoder has none of")
+            raise ConfigError(
+                "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
+            )
         check_distillation(
             weight=self.distillation_weight,
             temperature=self.distillation_temperature,
@@ -148,12 +160,12 @@ class RunSettings:
         )
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{name} is {value}; it must be a finite number")
+                raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
         if not -(2**63) <= self.seed < 2**63:
-            raise ConfigError(f"seed is {self.seed}; it must have 64 bits at most")
+            raise ConfigError(f"seed is {self.seed}; it must have 64 bits at most", argument="seed")
         for name in ("shuffle_buffer", "evaluations", "patience", "batch_size"):
             if (value := getattr(self, name)) is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be above 0")
+                raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
 
     def _check_start(self) -> None:
         """Raise ConfigError unless it is clear what the run starts from."""
@@ -161,19 +173,27 @@ class RunSettings:
             if self.backbone or bool(self.vocabulary) == bool(self.init):
                 raise ConfigError(
                     "a convert model starts from a vocabulary, which `polyencoder vocab` learns, or from init, a "
-                    "convert model that goes on training: give one of them"
+                    "convert model that goes on training: give one of them",
+                    argument="vocabulary",
                 )
             if self.history_size is not None:
-                raise ConfigError("of a convert model give extra_contexts in the place of history_size")
+                raise ConfigError(
+                    "of a convert model give extra_contexts in the place of history_size", argument="history_size"
+                )
         elif bool(self.backbone) == bool(self.init) or self.vocabulary:
-            raise ConfigError("give one of backbone, an encoder to start from, and init, a ranker to go on training")
+            raise ConfigError(
+                "give one of backbone, an encoder to start from, and init, a ranker to go on training",
+                argument="backbone",
+            )
         for name in (*CONVERT_SIZES, "extra_contexts", "dropout"):
             if getattr(self, name) is None:
                 continue
             if self.architecture != "convert":
-                raise ConfigError(f"{name} is of a convert model; this one is {self.architecture}")
+                raise ConfigError(f"{name} is of a convert model; this one is {self.architecture}", argument=name)
             if self.init and name in CONVERT_SIZES:
-                raise ConfigError(f"{name} is that of {self.init}, the ranker that is trained on: leave it out")
+                raise ConfigError(
+                    f"{name} is that of {self.init}, the ranker that is trained on: leave it out", argument=name
+                )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str) -> RunSettings:
@@ -186,7 +206,7 @@ class RunSettings:
 
         Args:
             values: such as a YAML file holds; of a number that YAML takes for a text, `5e-5`, the text.
-            origin: where they come from, for messages; None for flags.
+            origin: where they come from, for messages; None for arguments.
 
         Raises:
             ConfigError: a name is unknown, or a value is none for it.
@@ -196,8 +216,7 @@ class RunSettings:
             raise ConfigError(f"{origin}: unknown setting {unknown[0]!r}{_meant(unknown[0], list(kinds))}")
         found = {}
         for name, value in values.items():
-            shown = f"--{name.replace('_', '-')}" if origin is None else f"{origin}: {name}"
-            found[name] = _typed(value, kinds[name], shown=shown)
+            found[name] = _typed(value, kinds[name], name=name, origin=origin)
         return found
 
     @property
@@ -238,7 +257,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
 
 
-def _typed(value: Any, kind: Any, *, shown: str) -> Any:
+def _typed(value: Any, kind: Any, *, name: str, origin: str | None) -> Any:
     """A value as one of its type; ConfigError for another."""
     options = [kind] if get_origin(kind) is Literal or not get_args(kind) else get_args(kind)
     for option in options:
@@ -253,7 +272,10 @@ def _typed(value: Any, kind: Any, *, shown: str) -> Any:
         if fits:
             return value
     wanted = [word for option in options if option is not NoneType for word in _words(option)]
-    raise ConfigError(f"{shown} is {value!r:.60}; it must be {' or '.join(wanted)}")
+    where = "" if origin is None else f"{origin}: "
+    raise ConfigError(
+        f"{where}{name} is {value!r:.60}; it must be {' or '.join(wanted)}", argument=name if origin is None else None
+    )
 
 
 def _words(option: Any) -> list[str]:

@@ -24,7 +24,8 @@ def starting_ranker(settings: RunSettings) -> Ranker:
     ranker = _initial(settings) if settings.init else _new(settings)
     if settings.output_scaling == "auto" and ranker.model.config.normalize:
         raise ConfigError(
-            "output_scaling 'auto': vectors have the length 1 (normalize), whatever outputs are; give a number"
+            "output_scaling 'auto': vectors have the length 1 (normalize), whatever outputs are; give a number",
+            argument="output_scaling",
         )
     if settings.compile:
         compile_encoders(ranker.model, device=ranker.device)
@@ -54,7 +55,8 @@ def _initial(settings: RunSettings) -> Ranker:
     config = ranker.model.config
     if config.architecture != settings.architecture:
         raise ConfigError(
-            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own"
+            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own",
+            argument="architecture",
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))
     if isinstance(settings.output_scaling, float):

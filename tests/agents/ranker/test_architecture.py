@@ -85,10 +85,10 @@ def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"embedding_size": 30, "n_heads": 4}, "--embedding-size 30 is not a multiple of --n-heads 4"),
-        ({"text_truncate": 60, "label_truncate": 8, "n_positions": 40}, "--text-truncate"),
-        ({"text_truncate": 2}, "--text-truncate"),
-        ({"label_truncate": 1}, "--label-truncate"),
+        ({"embedding_size": 30, "n_heads": 4}, "dim is 30, which is not a multiple of n_heads, 4"),
+        ({"text_truncate": 60, "label_truncate": 8, "n_positions": 40}, "text_truncate"),
+        ({"text_truncate": 2}, "text_truncate is 2"),
+        ({"label_truncate": 1}, "label_truncate is 1"),
         ({"poly_n_codes": 0}, "n_codes is 0"),
         ({"history_size": 0}, "history_size is 0"),
     ],

@@ -27,8 +27,9 @@ def test_no_time_to_wait(monkeypatch, seconds):
     for name in VARIABLES:
         monkeypatch.setenv(name, "1")
     printing = builtins.print
-    with pytest.raises(ConfigError, match=rf"--group-timeout {float(seconds)}: must be seconds, above 0"):
+    with pytest.raises(ConfigError, match=f"timeout is {float(seconds)}; it must be seconds, above 0") as error:
         launch(["eval_model", "--group-timeout", seconds])
+    assert error.value.argument == "timeout"
     assert builtins.print is printing
 
 
@@ -36,7 +37,7 @@ def test_processes_with_different_flags(options, launched, tmp_path):
     flags = {**options, "model_file": str(tmp_path / "model"), "loglevel": "error", "batchsize": 4}
     errors = launched("train_model", flags, {**flags, "learningrate": 0.5})
     assert set(errors) == {
-        "--learningrate is 0.001 in process 0 and 0.5 in process 1: start all hosts with the same command"
+        "learningrate is 0.001 in process 0 and 0.5 in process 1: start all hosts with the same command"
     }
 
 

@@ -131,7 +131,7 @@ def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_pat
 
 @pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder"])
 def test_an_unknown_backbone(name, make_agent, tmp_path):
-    with pytest.raises(ConfigError, match=f"^--backbone {name}: ") as error:
+    with pytest.raises(ConfigError, match=f"^backbone {name}: ") as error:
         make_agent("biencoder", backbone=name, dict_file=str(tmp_path / "new.dict"))
     assert len(str(error.value).splitlines()) == 1
 

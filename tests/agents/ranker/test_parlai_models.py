@@ -242,7 +242,7 @@ def test_normalized_vectors_of_fixed_candidates(both, respond, labels, tmp_path)
     candidates = [*labels, *(one for one in ODD if one.strip())]
     (tmp_path / "candidates.txt").write_text("\n".join(candidates) + "\n", encoding="utf-8")
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "candidates.txt")}
-    with pytest.warns(UserWarning, match="--normalize-sent-emb divides inline candidates"):
+    with pytest.warns(UserWarning, match="normalize_sent_emb divides inline candidates"):
         agents = both("biencoder", options, **fixed, encode_candidate_vecs=False)
     expected, found = (scores(respond(agent, {"text": "where is the cat ?"}))[0] for agent in agents)
     assert found == pytest.approx(expected, abs=1e-5)

@@ -70,7 +70,7 @@ def test_hits_at(value, numbers):
 
 @pytest.mark.parametrize("value", ["0", "1,-2", "a", "1,,2", "1.5", ""])
 def test_bad_hits_at_is_named(value):
-    with pytest.raises(ConfigError, match="^--hits-at .*give whole numbers from 1 up, separated by commas"):
+    with pytest.raises(ConfigError, match="^hits_at is .*give whole numbers from 1 up, separated by commas"):
         parse_hits_at(value)
 
 

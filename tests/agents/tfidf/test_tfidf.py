@@ -240,7 +240,7 @@ def test_settings_that_cannot_be_are_one_line_errors(make_weights, make_tfidf, t
     cases = [
         ({"tfidf_ngrams": 0}, "--tfidf-ngrams 0: give a whole number"),
         ({"cap_num_predictions": 0}, "--cap-num-predictions 0: give a whole number"),
-        ({"hits_at": "one"}, "--hits-at one"),
+        ({"hits_at": "one"}, "hits_at is 'one'"),
         ({"tfidf_ngrams": 2, "model_file": make_weights()}, "--tfidf-ngrams 2: .* was made with 1"),
         ({"eval_candidates": "fixed"}, "give --fixed-candidates-path"),
         ({}, "no task to learn from"),

@@ -89,7 +89,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
         named.write_text("".join(json.dumps(row) + "\n" for row in table))
     names = ["--context", "q", "--response", "a", "--candidates", "c"]
     assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual
-    with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name its columns with --context"):
+    with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
     with pytest.raises(InputError, match="has no 'candidates'; name that column with --candidates"):
         call("calibrate", "--model", tmp_path / "model", "--data", named, *names[:4])

@@ -156,7 +156,7 @@ def test_no_file_takes_the_place_of_something_else(where, refused):
 
 def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     command = instead(MINE, "out.jsonl", "there.jsonl")
-    assert "--out there.jsonl: is there already; give another name, or --overwrite" in refused(command)
+    assert "there.jsonl: is there already; give another name, or overwrite it (flag --overwrite)" in refused(command)
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model"), "--overwrite"])
     with pytest.raises(SystemExit) as end:
         main()
@@ -288,8 +288,8 @@ TRAINING = {
         ["train", "--train", "pairs.jsonl", "--backbone", "./nothing", "--out", "out"],
         "nothing",
     ),
-    "another architecture": ([*TRAIN, "--architecture", "bi"], "is a poly-encoder, not bi"),
-    "no architecture": ([*TRAIN, "--architecture", "tri"], "--architecture is 'tri'; it must be one of bi, poly"),
+    "another architecture": ([*TRAIN, "--architecture", "bi"], "is of the architecture poly, not bi"),
+    "no architecture": ([*TRAIN, "--architecture", "tri"], "architecture is 'tri'; it must be one of bi, poly"),
     "no file of settings": ([*TRAIN, "--config", "no.yaml"], "--config no.yaml: cannot be read"),
     "no settings": ([*TRAIN, "--config", "notes.txt"], "must hold `name: value` lines"),
     "an unknown setting": ([*TRAIN, "--config", "run.yaml"], "run.yaml: unknown setting 'epoch'; did you mean"),
@@ -360,9 +360,12 @@ EVALUATION = {
     "data that is not there": ([*EVALUATE[:-1], "no.jsonl"], "no such file"),
     "no data": ([*EVALUATE[:-1], "empty.jsonl"], "empty.jsonl: has no example to evaluate on"),
     "a column": ([*EVALUATE, "--response", "answer"], "has no 'answer'"),
-    "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "lower --num-negatives"),
-    "no k": ([*EVALUATE, "--hits-at", "x"], "--hits-at x"),
-    "no candidates": ([*EVALUATE, "--num-negatives", "0"], "--num-negatives must be at least 1"),
+    "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "lower it (flag --num-negatives)"),
+    "no k": ([*EVALUATE, "--hits-at", "x"], "hits_at is 'x'"),
+    "no candidates": (
+        [*EVALUATE, "--num-negatives", "0"],
+        "num_negatives is 0; it must be at least 1 (flag --num-negatives)",
+    ),
 }
 
 

@@ -87,7 +87,12 @@ def test_a_margin_may_leave_nothing(run):
         (["-n", "0"], PAIRS, ConfigError, "their number is 0"),
         (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
         ([], [], InputError, "pairs.jsonl: no pair in it"),
-        ([], [{"context": "hello"}], InputError, "line 1: has no 'response'; it has 'context'. Name .* --response"),
+        (
+            [],
+            [{"context": "hello"}],
+            InputError,
+            "line 1: has no 'response'; it has 'context'. Name .* the response",
+        ),
         ([], [{"context": [], "response": "x"}], InputError, "line 1: the context is empty"),
         (
             [],

@@ -51,9 +51,9 @@ def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path):
     ("arguments", "error", "message"),
     [
         (["--type", "other"], ConfigError, "--type"),
-        (["--min-count", 0], ConfigError, "--min-count"),
-        (["--min-count", 1_000], ConfigError, "smaller --min-count"),
-        (["--size", 0], ConfigError, "--size"),
+        (["--min-count", 0], ConfigError, "min_count is 0"),
+        (["--min-count", 1_000], ConfigError, "smaller min_count"),
+        (["--size", 0], ConfigError, "size is 0"),
     ],
 )
 def test_what_it_refuses_it_says(corpus, tmp_path, arguments, error, message):

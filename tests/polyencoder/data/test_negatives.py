@@ -63,10 +63,10 @@ def test_frequent_labels_are_not_favoured():
 
 
 def test_too_few_labels():
-    with pytest.raises(InputError, match="--num-negatives 19: train.txt has only 2 labels .* lower --num-negatives"):
+    with pytest.raises(InputError, match="num_negatives is 19, but train.txt has only 2 labels .* lower it"):
         NegativeSampler(["a1", "b1", "c1"], source="train.txt").candidates(["a1"], key="k")
 
 
 def test_count_must_be_positive():
-    with pytest.raises(ConfigError, match="--num-negatives must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="num_negatives is 0; it must be at least 1"):
         NegativeSampler(POOL, count=0)

@@ -22,7 +22,7 @@ def test_texts_of_all_kinds_of_files(tmp_path):
 @pytest.mark.parametrize(
     ("line", "columns", "message"),
     [
-        ('{"words": "a"}', [], "line 1: has none of 'text'.*it has 'words'.*--column"),
+        ('{"words": "a"}', [], "line 1: has none of 'text'.*it has 'words'. Name the columns"),
         ('{"text": "a"}', ["title"], "line 1: has no 'title'"),
         ('{"text": 3}', [], "line 1: 'text' is neither a text nor a list of texts, but int"),
     ],

@@ -278,12 +278,12 @@ def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(made):
 
 @pytest.mark.parametrize("kind", ["nltk", "char"])
 def test_kinds_that_cannot_be_read(kind, made):
-    with pytest.raises(ConfigError, match=f"--dict-tokenizer {kind}.*; those of bpe, re, split, space, gpt2, .* can"):
+    with pytest.raises(ConfigError, match=f"dict_tokenizer {kind}.*; those of bpe, re, split, space, gpt2, .* can"):
         read_parlai_dictionary(made("re").path, {"dict_tokenizer": kind})
 
 
 def test_options_that_cannot_be_followed(made):
-    with pytest.raises(ConfigError, match="--dict-max-ngram-size 2"):
+    with pytest.raises(ConfigError, match="dict_max_ngram_size 2"):
         read_parlai_dictionary(made("re").path, {"dict_tokenizer": "re", "dict_max_ngram_size": 2})
 
 

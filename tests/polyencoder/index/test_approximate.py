@@ -259,9 +259,9 @@ def test_bad_searches_are_refused(make_search):
     searcher, contexts = make_search(torch.randn(50, 8)), ContextEncoding(torch.randn(1, 2, 8))
     with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of exact, certified, approximate"):
         searcher.search(contexts, top_k=1, exactness="sure")
-    with pytest.raises(InputError, match="list_length must be at least 1, got 0"):
+    with pytest.raises(InputError, match="list_length is 0; it must be at least 1"):
         searcher.search(contexts, top_k=1, list_length=0)
-    with pytest.raises(InputError, match="tolerance must be at least 0, got -1"):
+    with pytest.raises(InputError, match="tolerance is -1; it must be at least 0"):
         searcher.search(contexts, top_k=1, tolerance=-1)
     with pytest.raises(ConfigError, match="effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index"):
         searcher.search(contexts, top_k=1, effort=9)
@@ -272,7 +272,7 @@ def test_bad_searches_are_refused(make_search):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "annoy"}, "kind must be auto or one of flat, hnsw, ivf-flat, ivf-pq; got 'annoy'"),
+        ({"kind": "annoy"}, "is 'annoy'; it must be auto or one of flat, hnsw, ivf-flat, ivf-pq"),
         ({"kind": "flat", "nlist": 3}, "a flat index has no parameter 'nlist'; it has storage"),
         ({"kind": "auto", "m": 16}, "auto chooses m too; name the kind, one of flat, hnsw, ivf-flat, ivf-pq"),
         ({"kind": "hnsw", "m": 1}, "m must be a whole number of at least 2, got 1"),

@@ -91,9 +91,9 @@ def test_an_option_is_of_one_search_alone(many, ranker):
     ("options", "error", "message"),
     [
         ({"top_k": 0}, InputError, "top_k is 0"),
-        ({"effort": 0}, InputError, "effort must be at least 1, got 0"),
-        ({"list_length": -1}, InputError, "list_length must be at least 1, got -1"),
-        ({"tolerance": -0.1}, InputError, "tolerance must be at least 0, got -0.1"),
+        ({"effort": 0}, InputError, "effort is 0; it must be at least 1"),
+        ({"list_length": -1}, InputError, "list_length is -1; it must be at least 1"),
+        ({"tolerance": -0.1}, InputError, "tolerance is -0.1; it must be at least 0"),
         ({"exactness": "sure"}, ConfigError, "exactness is 'sure'"),
         ({"dtype": "int8"}, ConfigError, "dtype is 'int8'; it must be one of float32, bfloat16"),
         ({"filter": "lang=en"}, InputError, "filter is 'lang=en'; it must be a dict"),

@@ -36,5 +36,5 @@ def test_the_longest_sequences_fit_exactly(
     model = build_model(make_config(architecture, text=text))
     model(padded(make_tokens([text_truncate])), padded(make_tokens([label_truncate])))
     longer = replace(text, text_truncate=text_truncate + 1)
-    with pytest.raises(ConfigError, match=r"at most 64 tokens, but sequences may have 65; give a smaller --text-trunc"):
+    with pytest.raises(ConfigError, match=r"at most 64 tokens, but sequences may have 65; give a smaller text_trunc"):
         build_model(make_config(architecture, text=longer))

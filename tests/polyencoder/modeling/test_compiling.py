@@ -40,7 +40,7 @@ def test_a_compiled_encoder_is_the_same_encoder():
 
 def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match="^--compile needs a C\\+\\+ compiler, and there is no no-such-compiler"):
+    with pytest.raises(ConfigError, match="^to compile needs a C\\+\\+ compiler, and there is no no-such-compiler"):
         compile_encoders(load_pretrained(backbone_folder("bert")))
 
 

@@ -97,7 +97,7 @@ def test_the_last_choice_counts(make_model):
 
 
 def test_an_unknown_choice(make_model):
-    with pytest.raises(ConfigError, match="'top'; choose one of top_layer, top4_layers, all_encoder_layers, all"):
+    with pytest.raises(ConfigError, match="'top'; it must be one of top_layer, top4_layers, all_encoder_layers, all"):
         freeze(make_model("bi"), fine_tuned="top")
 
 

@@ -158,7 +158,5 @@ def test_contexts_and_attention_must_fit():
         Keys(torch.zeros(2, 3, DIM), torch.zeros(2, 3), 2)
     with pytest.raises(InputError, match="must have their shape"):
         ContextEncoding(torch.zeros(2, 3, DIM), None, Keys(torch.zeros(2, 6, DIM), torch.zeros(2, 6), 2))
-    with pytest.raises(
-        ConfigError, match="--poly-attention-num-heads 5: the encoder's dimension, 12, is not a multiple"
-    ):
+    with pytest.raises(ConfigError, match="poly_attention_heads is 5; the encoder's dimension, 12, must be a multiple"):
         CandidateAttention(DIM, 5)

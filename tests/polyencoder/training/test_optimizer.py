@@ -61,5 +61,5 @@ def test_without_a_gradient_there_is_nothing_to_clip():
     optimizer = build_optimizer(model, OptimizerConfig("adadelta", 1.0, embedding_clip=1.0))
     clip_embeddings(optimizer)
     assert model.table.weight.grad is None
-    with pytest.raises(ConfigError, match="clipped at 0"):
+    with pytest.raises(ConfigError, match="embedding_clip is 0; it must be above 0"):
         OptimizerConfig(embedding_clip=0)

@@ -1,4 +1,4 @@
-"""Files of data as streams of bytes: plain or compressed, standard input, and lists of them as flags name them."""
+"""Files of data as streams of bytes, plain or compressed, and standard input; which files paths and patterns name."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def is_compressed(path: str) -> bool:
 
 
 def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files that a flag names: paths and glob patterns (`**` too), a comma between them, or a list of such.
+    """The files that are named: paths and glob patterns (`**` too), a comma between them, or a list of such.
 
     In the order given, the matches of a pattern sorted; a file that is named twice comes once. A name that is there
     as it stands is taken so, whatever characters are in it; `-` (standard input) always is.

@@ -25,10 +25,8 @@ CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
 
-HOW_TO_EXPORT = "write them with `polyencoder export MODEL FOLDER --onnx` or `polyencoder.export.onnx.export_onnx`"
-HOW_TO_QUANTIZE = (
-    "write them with `polyencoder export MODEL FOLDER --onnx --int8` or `polyencoder.export.onnx.quantize_int8`"
-)
+HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
+HOW_TO_QUANTIZE = "write them with `polyencoder export` or `polyencoder.export.onnx.quantize_int8`"
 
 
 def graph_names(architecture: Architecture) -> tuple[str, ...]:

@@ -243,10 +243,7 @@ class MilvusCollection:
 
     @property
     def how_to_make(self) -> str:
-        return (
-            f"{self.where}: no index (no collection {self.name}); make one by `polyencoder index --model M "
-            f"--candidates F --out {self.where}`"
-        )
+        return f"{self.where}: no index (no collection {self.name}); make one by `Ranker.index` or `polyencoder index`"
 
     def _check_file(self, path: Path, *, create: bool) -> None:
         """pymilvus says no more than "failed" of a file that it cannot use."""
@@ -265,7 +262,7 @@ class MilvusCollection:
 def check_kind(kind: str) -> None:
     """Raise ConfigError unless Milvus can find neighbours so."""
     if kind not in get_args(IndexKind):
-        raise ConfigError(f"kind must be one of {', '.join(get_args(IndexKind))}; got {kind!r} (flag --milvus)")
+        raise ConfigError(f"milvus is {kind!r}; it must be one of {', '.join(get_args(IndexKind))}", argument="milvus")
 
 
 def key_of(id_: str) -> str:

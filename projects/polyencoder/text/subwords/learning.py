@@ -37,9 +37,7 @@ class SubwordSettings:
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("min_count", 1), ("max_length", 2), ("max_digits", 0), ("buckets", 1)):
             if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it must be at least {least} (flag --{name.replace('_', '-')})"
-                )
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}", argument=name)
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -63,7 +61,10 @@ def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = 
         counts = _counts(words, tokenizer, max_length=settings.max_length)
         found = _most_frequent(counts, min_count=settings.min_count, may_be=lambda one: not digits.search(one))
         if not found:
-            raise ConfigError(f"no subword occurs {settings.min_count} times; give more text, or a smaller --min-count")
+            raise ConfigError(
+                f"no subword occurs {settings.min_count} times; give more text, or a smaller min_count",
+                argument="min_count",
+            )
         tokenizer = SubwordTokenizer(found, buckets=settings.buckets)
     return tokenizer
 
@@ -80,7 +81,7 @@ def learn_subwords_of_size(
     `said` is told each minimum count that was tried, and how many subwords it gave.
     """
     if size < 1:
-        raise ConfigError(f"the size of a vocabulary is {size}; it must be at least 1 (flag --size)")
+        raise ConfigError(f"size is {size}; a vocabulary has at least 1 subword", argument="size")
     settings = settings or SubwordSettings()
     low, high = 1, max(words.values(), default=1)  # fewer subwords the larger the count
     best: tuple[int, int, SubwordTokenizer] | None = None

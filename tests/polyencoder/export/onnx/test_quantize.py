@@ -84,9 +84,7 @@ def test_nothing_is_left_of_a_quantization_that_fails(make_ranker, tmp_path):
 
 
 def test_nothing_to_quantize(make_ranker, tmp_path):
-    with pytest.raises(
-        CheckpointError, match=r"no onnx.json in it.*write them with `polyencoder export MODEL FOLDER --onnx`"
-    ):
+    with pytest.raises(CheckpointError, match=r"no onnx.json in it.*write them with `polyencoder export`"):
         quantize_int8(tmp_path)
     export_onnx(make_ranker("bi"), tmp_path)
     (tmp_path / "context.onnx").unlink()

@@ -17,7 +17,7 @@ def test_subwords_are_those_of_a_plain_reference(words, iterations, min_count, m
     limits = {"iterations": iterations, "min_count": min_count, "max_length": max_length, "max_digits": max_digits}
     expected = reference.learn(words, **limits)
     if not expected:
-        with pytest.raises(ConfigError, match="smaller --min-count"):
+        with pytest.raises(ConfigError, match="smaller min_count"):
             learn_subwords(words, SubwordSettings(**limits))
     else:
         assert learn_subwords(words, SubwordSettings(**limits)).subwords == expected
