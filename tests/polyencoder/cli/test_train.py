@@ -167,8 +167,7 @@ def losses(monkeypatch):
     return record
 
 
-@pytest.mark.parametrize("candidates", ["batch", "inline"])
-@pytest.mark.parametrize("kill_after", [1, 3, 8])
+@pytest.mark.parametrize(("candidates", "kill_after"), [("batch", 8), ("inline", 3), ("inline", 8)])
 def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, losses, candidates, kill_after):
     """Two epochs of five batches, from two files, mixed in a buffer that holds a part of them."""
     lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
