@@ -21,7 +21,9 @@ from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate as evaluated
+from polyencoder.evaluation.contexts import with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
+from polyencoder.protocol import TextRanker
 
 __all__ = ["evaluate"]
 
@@ -42,6 +44,12 @@ def evaluate(
     ] = None,
     hits_at: Annotated[str, typer.Option(help="The k of R{N}@k, separated by commas.")] = "1,5,10",
     seed: Annotated[int, typer.Option(help="Of the candidates that are drawn.")] = 0,
+    extra_contexts: Annotated[
+        int | None, typer.Option(help="Of a multi-context convert model: how many turns before the last one it reads.")
+    ] = None,
+    context_vector: Annotated[
+        str | None, typer.Option(help="Of one: which vector it ranks with, combined (the default), immediate or extra.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
@@ -57,7 +65,10 @@ def evaluate(
     sampler = NegativeSampler((pair.response for pair in drawn_from), count=num_negatives, seed=seed, source=pool)
     examples = examples_to_rank(pairs, sampler)
     drawn = sum(pair.candidates is None for pair in pairs)
-    report = evaluated(load(model, device=device, backend=backend, dtype=model_dtype), examples, hits_at=ks).report()
+    ranker: TextRanker = load(model, device=device, backend=backend, dtype=model_dtype)
+    if extra_contexts is not None or context_vector is not None:
+        ranker = with_contexts(ranker, extra_contexts=extra_contexts, vector=context_vector)
+    report = evaluated(ranker, examples, hits_at=ks).report()
     if as_json:
         typer.echo(json.dumps({"examples": len(examples), "drawn": drawn, **report}))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -39,6 +40,14 @@ class SeparableRanker(nn.Module, ABC):
     @abstractmethod
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
+
+    def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
+        """The vectors of contexts that training scores: those of `encode_context`, unless it has several objectives."""
+        return self.encode_context(tokens)
+
+    def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
+        """What each objective scores of what `encode_objectives` gave, by its name; first the one that is reported."""
+        return {"": encoded}
 
     @abstractmethod
     def candidate_modules(self) -> list[nn.Module]:

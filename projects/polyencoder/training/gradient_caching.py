@@ -22,7 +22,7 @@ T = TypeVar("T")
 def encode(
     model: SeparableRanker, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
 ) -> tuple[ContextEncoding, Tensor]:
-    """Both sides of a batch, [batch, codes, dim] and [n, dim], differentiable.
+    """Both sides of a batch, [batch, codes, dim] (`encode_objectives`) and [n, dim], differentiable.
 
     Args:
         model: the ranker that learns.
@@ -51,8 +51,8 @@ def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, budget: int | N
     if not len(tokens):
         return ContextEncoding(torch.zeros(0, 1, model.dim, device=tokens.ids.device))
     if budget is None:
-        return model.encode_context(tokens)
-    parts, order = _in_pieces(model.encode_context, tokens, budget)
+        return model.encode_objectives(tokens)
+    parts, order = _in_pieces(model.encode_objectives, tokens, budget)
     return stacked(parts).select(order)
 
 

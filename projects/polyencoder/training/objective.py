@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, shared_pool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import gather_vectors
 from polyencoder.training.gradient_caching import encode
@@ -78,8 +79,18 @@ class CrossEntropy:
         return F.cross_entropy(scores, pool.labels, reduction="none"), {}
 
 
+class Scored(NamedTuple):
+    """The scores of one objective, [batch, n]; and which examples have it, [batch], None for all."""
+
+    name: str
+    scores: Tensor
+    there: Tensor | None = None
+
+
 class Ranking:
     """Ranking the label above the other candidates of its example, in one process or several.
+
+    The losses of a model with several objectives are summed; scores that are reported are those of the first.
 
     Args:
         model: the ranker that learns.
@@ -137,8 +148,14 @@ class Ranking:
         self.has_learnt = True
         if own is None:
             return self._assist(step)
-        scores = step.pool.masked(self.scores(own, step))
+        first, *others = self.scores(own, step)
+        scores = step.pool.masked(first.scores)
         losses, sums = self.loss(scores, step.pool, own)
+        for one in others:
+            added, _ = self.loss(step.pool.masked(one.scores), step.pool, own)
+            added = added if one.there is None else added.where(one.there, 0)
+            count = len(added) if one.there is None else int(one.there.sum())
+            losses, sums = losses + added, {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def check_has_learnt(self) -> None:
@@ -156,17 +173,19 @@ class Ranking:
         if self._hopeless_after is not None and self.skipped >= self._hopeless_after:
             self.check_has_learnt()
 
-    def scores(self, batch: Batch, step: JointStep) -> Tensor:
-        """Scores [batch, n] of the step's candidates."""
+    def scores(self, batch: Batch, step: JointStep) -> list[Scored]:
+        """Scores of the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
         if isinstance(model, CrossEncoder):  # its pairs are read here, whoever's candidates they are
             candidates = self._tokens(step.pool.texts, batch, step)
-            return model.score(contexts, candidates, step.pool.index, max_tokens=self.max_tokens)
+            return [Scored("", model.score(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
         candidates = self._tokens(step.own_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
             vectors = gather_vectors(vectors, step.counts)
-        return model.score(encoded, vectors if step.pool.index is None else vectors[step.pool.index])
+        vectors = vectors if step.pool.index is None else vectors[step.pool.index]
+        objectives = model.objectives(encoded).items()
+        return [Scored(name, model.score(one, vectors), _present(one)) for name, one in objectives]
 
     def _tokens(self, texts: Sequence[str], batch: Batch, step: JointStep) -> TokenBatch:
         """The tokens of these candidates, maybe none: the batch's own where nobody else's are beside them."""
@@ -182,9 +201,14 @@ class Ranking:
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
         if step.counts is not None and not isinstance(self.model, CrossEncoder):
-            scores = self.scores(Batch(contexts, step.pool), step)
-            nothing = nothing + scores.sum()
+            found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
+            scores, nothing = found[0], nothing + torch.stack(found).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
+
+
+def _present(context: ContextEncoding) -> Tensor | None:
+    """Which contexts have any code, [batch]; None where all have."""
+    return None if context.mask is None else context.mask.any(1)
 
 
 def _longest(text: TextEncoder) -> int:

@@ -6,12 +6,15 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
+from polyencoder.data.collator import Collator, TrainingExample
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Ranker
 from polyencoder.training import RunSettings, train_ranker
+from polyencoder.training.objective import Ranking
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
@@ -86,6 +89,61 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
     assert 0 < ranker.rank(contexts[0], replies, top_k=1)[0].probability <= 1
 
 
+def test_three_objectives_are_summed(make_convert_ranker):
+    ranker = make_convert_ranker(extra_contexts=10)
+    examples = [
+        TrainingExample(["hello , do you ski ?", "i like dogs .", f"do you have any {thing} ?"][i % 2 * 2 :], thing)
+        for i, thing in enumerate(THINGS)
+    ]
+    batch = Collator(ranker.text)(examples)
+    found = Ranking(ranker.model, ranker.text)(batch)
+
+    model = ranker.model
+    parts = model.objectives(model.encode_objectives(batch.contexts))
+    vectors = model.encode_candidates(batch.candidates)
+    losses = {
+        name: F.cross_entropy(model.score(one, vectors), batch.pool.labels, reduction="none")
+        for name, one in parts.items()
+    }
+    has_history = torch.tensor([i % 2 == 0 for i in range(len(THINGS))])
+    losses["extra"] = losses["extra"] * has_history
+    torch.testing.assert_close(found.losses, sum(losses.values()).detach())
+    assert found.loss.item() == pytest.approx(float(sum(losses.values()).mean().detach()), rel=1e-5)
+    assert torch.equal(found.scores, model.score(parts["combined"], vectors).detach())
+    assert found.sums["extra_loss"] == (pytest.approx(float(losses["extra"].sum().detach()), rel=1e-5), 5)
+    assert found.sums["immediate_loss"][1] == 10
+
+
+def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, tmp_path):
+    """The thing is in an earlier turn, so a model of the last turn alone cannot know it."""
+    records = [{"context": [f"do you like {thing} ?", "yes .", "what ?"], "response": f"{thing} ."} for thing in THINGS]
+    for name, part in (("train", records), ("valid", records)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
+    numbers = {"epochs": 100, "optimizer": "adamw", "learning_rate": 3e-3, "evaluations": 0.02, "num_negatives": 9}
+    train_ranker(make_settings(extra_contexts=10, **numbers))
+    ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    assert ranker.text.config.history_size == 11
+    command = [
+        "evaluate",
+        "--model",
+        str(tmp_path / "out"),
+        "--data",
+        str(tmp_path / "valid.jsonl"),
+        "--json",
+        "--num-negatives",
+        "9",
+    ]
+
+    def hits(*flags: str) -> float:
+        result = CliRunner().invoke(app, [*command, *flags], catch_exceptions=False)
+        return json.loads(result.output)["hits@1"]
+
+    assert hits() == hits("--extra-contexts", "10") == hits("--context-vector", "combined") > 0.7
+    assert hits("--context-vector", "extra") > 0.7
+    for flags in (["--context-vector", "immediate"], ["--extra-contexts", "0"], ["--extra-contexts", "1"]):
+        assert hits(*flags) == 0.1  # the same for all ten
+
+
 def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings, tmp_path):
     train_ranker(make_settings(max_updates=4))
     first = Ranker.from_pretrained(tmp_path / "out", device="cpu").model
@@ -115,3 +173,13 @@ def test_settings_that_contradict_each_other(make_settings, fields, message):
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
     with pytest.raises(ConfigError, match="no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`"):
         train_ranker(make_settings(vocabulary=str(backbone_folder("bert"))))
+
+
+def test_contexts_are_chosen_for_convert_models_alone(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "bi")
+    make_ranker("convert").save_pretrained(tmp_path / "single")
+    (tmp_path / "data.jsonl").write_text('{"context": "hi", "response": "ho", "candidates": ["ho", "hm"]}\n')
+    for name, flags in (("bi", ["--extra-contexts", "1"]), ("single", ["--context-vector", "extra"])):
+        command = ["evaluate", "--model", str(tmp_path / name), "--data", str(tmp_path / "data.jsonl"), *flags]
+        with pytest.raises(ConfigError, match="multi-context convert model"):
+            CliRunner().invoke(app, command, catch_exceptions=False)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.modeling.convert.config import ConvertConfig
-from polyencoder.modeling.convert.model import ConveRT
+from polyencoder.modeling.convert.model import CONTEXT_VECTORS, ContextVector, ConveRT
 
-__all__ = ["ConveRT", "ConvertConfig"]
+__all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "ConvertConfig"]

@@ -36,7 +36,8 @@ class FeedForward(nn.Module):
             nn.init.orthogonal_(layer.weight)
 
     def forward(self, inputs: Tensor, skip: nn.Module | None) -> Tensor:
-        """[batch, input_size] -> [batch, output_size], of length 1."""
+        """[batch, input_size] -> [batch, output_size], of length 1, in float32."""
+        inputs = inputs.to(self.output.weight.dtype)
         hidden = self.input_norm(inputs)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             new = activation(layer(hidden), self.activation)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.modeling.convert.contexts import immediate_and_extra
 from polyencoder.modeling.convert.feed_forward import FeedForward
 from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
@@ -18,7 +22,12 @@ from polyencoder.modeling.separable import SeparableRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["ConveRT", "SharedEncoder"]
+__all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "SharedEncoder"]
+
+ContextVector = Literal["combined", "immediate", "extra"]
+"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
+
+CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
 
 
 class SharedEncoder(nn.Module):
@@ -44,8 +53,22 @@ class SharedEncoder(nn.Module):
         return outputs
 
 
+class _History(nn.Module):
+    """What a multi-context model has besides: networks for the extra contexts, and for both kinds combined."""
+
+    def __init__(self, dim: int, sizes: ConvertConfig) -> None:
+        super().__init__()
+        self.head = FeedForward(dim, sizes)
+        self.combined_head = FeedForward(sizes.output_size, sizes)
+        self.combined_skip = nn.Linear(sizes.output_size, sizes.output_size, bias=False) if sizes.skips else None
+        if self.combined_skip is not None:
+            nn.init.orthogonal_(self.combined_skip.weight)
+
+
 class ConveRT(SeparableRanker):
     """Scores are cosines of a context's vector and a response's, times a scale (Section 2.1).
+
+    A multi-context model (Section 2.2) reads what was said before the last utterance, too.
 
     Vectors of candidates have length 1; the scale is in those of contexts, so that an index does not depend on it.
     """
@@ -63,7 +86,10 @@ class ConveRT(SeparableRanker):
         self.skip = nn.Linear(self.encoder.dim, sizes.output_size, bias=False) if sizes.skips else None
         if self.skip is not None:
             nn.init.orthogonal_(self.skip.weight)
+        self.history = _History(self.encoder.dim, sizes) if sizes.multi_context else None
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
+        self.context_vector: ContextVector = "combined"
+        """Of a multi-context model: which of its vectors `encode_context` gives."""
 
     def set_dropout(self, rate: float) -> None:
         """Learn with another dropout, after embeddings and attention."""
@@ -78,8 +104,39 @@ class ConveRT(SeparableRanker):
         return self.sizes.output_size
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        vectors = self.context_head(self.encoder(tokens), self.skip)
-        return ContextEncoding((vectors * self.scale()).unsqueeze(1), None)
+        if self.history is None:
+            vectors = self.context_head(self.encoder(tokens), self.skip)
+            return ContextEncoding((vectors * self.scale()).unsqueeze(1))
+        return self.objectives(self.encode_objectives(tokens))[self.context_vector]
+
+    def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
+        """For a multi-context model three codes, `CONTEXT_VECTORS`; the last is masked where nothing was said before.
+
+        Section 2.2: "1) ranking responses given the immediate context [...], 2) ranking responses given only the extra
+        (non-immediate) contexts, and 3) ranking responses given the averaged representation". From PolyAI's graph: the
+        average goes through a feed-forward network of its own; a context without a history has 0 for h_z.
+        """
+        if self.history is None:
+            return self.encode_context(tokens)
+        last, earlier, rows = immediate_and_extra(tokens, separator=self.sizes.separator_id)
+        immediate: Tensor = self.context_head(self.encoder(last), self.skip)
+        extra = torch.zeros_like(immediate)
+        if len(rows):
+            extra = extra.index_copy(0, rows, self.history.head(self.encoder(earlier), self.skip))
+        combined = self.history.combined_head((immediate + extra) / 2, self.history.combined_skip)
+        mask = torch.ones(len(tokens), 3, dtype=torch.bool, device=rows.device)
+        mask[:, 2] = torch.zeros_like(mask[:, 2]).index_fill(0, rows, True)
+        return ContextEncoding(torch.stack([combined, immediate, extra], dim=1) * self.scale(), mask)
+
+    def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
+        if self.history is None or encoded.n_codes == 1:  # no context at all
+            return {"": encoded}
+        assert encoded.mask is not None
+        codes = encoded.vectors.unbind(1)
+        found: dict[str, ContextEncoding] = {
+            name: ContextEncoding(codes[i].unsqueeze(1)) for i, name in enumerate(CONTEXT_VECTORS)
+        }
+        return found | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         vectors: Tensor = self.response_head(self.encoder(tokens), self.skip)

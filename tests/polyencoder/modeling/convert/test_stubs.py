@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -47,6 +49,10 @@ def load(model: ConveRT, weights: dict[str, list]) -> None:
     reduction.queries_keys.weight.copy_(torch.cat([matrix(f"{head}/query_weights"), matrix(f"{head}/keys_weights")]))
     model.skip.weight.copy_(matrix("skip_connection/projection/weights"))
     heads = {"encode_context_feature": model.context_head, "encode_nl_feature": model.response_head}
+    if model.history is not None:
+        heads["encode_extra_context_feature"] = model.history.head
+        heads["encode_combined_context"] = model.history.combined_head
+        model.history.combined_skip.weight.copy_(matrix("skip_connection/combined_context/projection/weights"))
     for name, module in heads.items():
         norm(module.input_norm, f"{name}/layer_norm_input")
         for i, (layer, layer_norm) in enumerate(zip(module.layers, module.norms, strict=True)):
@@ -82,3 +88,24 @@ def test_vectors_are_the_graphs(stubs, module, text):
     vectors = model.encode_context(tokens).vectors.squeeze(1) / scale
     torch.testing.assert_close(vectors, torch.tensor(module["context"]), rtol=0, atol=1e-5)
     torch.testing.assert_close(model.encode_candidates(tokens), torch.tensor(module["response"]), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_contexts_with_a_history_are_the_graphs(stubs, text):
+    module = stubs["multi"]
+    layout = convert_text(text_truncate=100, label_truncate=100, extra_contexts=10)
+    model = build_model(convert_ranker(replace(STUB, multi_context=True), layout)).eval()
+    load(model, module["weights"])
+    separator = text.tokenizer.token_to_id("[EXTRA]")
+    assert separator == model.sizes.separator_id
+    extra = text.tokenizer.ids(module["extra"])
+    ids = [[*one, *([separator, *more] if more else [])] for one, more in zip(stubs["ids"], extra, strict=True)]
+    assert 3 < sum(map(bool, extra)) < len(ids)  # with and without a history
+
+    tokens = text.pad(ids)
+    vectors = model.encode_context(tokens).vectors.squeeze(1) / 5**0.5
+    torch.testing.assert_close(vectors, torch.tensor(module["combined"]), rtol=0, atol=1e-5)
+    parts = model.objectives(model.encode_objectives(tokens))
+    immediate, earlier = (parts[name].vectors.squeeze(1) / 5**0.5 for name in ("immediate", "extra"))
+    torch.testing.assert_close(immediate, torch.tensor(module["context"]), rtol=0, atol=1e-5)
+    torch.testing.assert_close((immediate + earlier) / 2, torch.tensor(module["mean"]), rtol=0, atol=1e-5)

@@ -1,0 +1,35 @@
+"""A multi-context ConveRT that reads less than it was trained on, to see what each part of a context is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.convert import CONTEXT_VECTORS, ConveRT
+from polyencoder.protocol import TextRanker
+from polyencoder.scorer import Scorer
+from polyencoder.text import TextEncoder
+
+__all__ = ["with_contexts"]
+
+
+def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
+    """The ranker with so many turns before the last one, and with one of its `CONTEXT_VECTORS`; None leaves its own.
+
+    The model is shared: it keeps the vector that it was given last.
+
+    Raises:
+        ConfigError: it is another kind of ranker, or there is no such vector or number.
+    """
+    model, text = ranker.model, ranker.text
+    if not isinstance(model, ConveRT) or not model.sizes.multi_context:
+        raise ConfigError("only a multi-context convert model has contexts to choose from")
+    if vector is not None:
+        if vector not in CONTEXT_VECTORS:
+            raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
+        model.context_vector = next(name for name in CONTEXT_VECTORS if name == vector)
+    if extra_contexts is not None:
+        if extra_contexts < 0:
+            raise ConfigError(f"extra_contexts is {extra_contexts}; it must be 0 or more")
+        text = TextEncoder(text.tokenizer, replace(text.config, history_size=1 + extra_contexts))
+    return Scorer(model, text, device=ranker.device)

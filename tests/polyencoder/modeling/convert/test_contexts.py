@@ -1,0 +1,105 @@
+"""Multi-context models: two texts in one row of tokens, three vectors, and what is left out without a history."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.modeling import build_model
+from polyencoder.modeling.convert import CONTEXT_VECTORS, ConvertConfig
+from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.convert.contexts import immediate_and_extra
+from polyencoder.text import pad
+
+SEPARATOR = 41  # behind the padding, 40
+LAST = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10, 11], []]
+EARLIER = [[12, 13, 14, 15, 16, 17], [], [18], [], [19, 20]]
+
+
+def batch(last=LAST, earlier=EARLIER):
+    rows = [[*one, *([SEPARATOR, *more] if more else [])] for one, more in zip(last, earlier, strict=True)]
+    return pad(rows, pad_id=40)
+
+
+@pytest.fixture
+def model(make_convert):
+    return make_convert(multi_context=True, extra_contexts=10)
+
+
+def test_contexts_are_taken_apart():
+    last, earlier, rows = immediate_and_extra(batch(), separator=SEPARATOR)
+    assert last.sequences() == LAST
+    assert rows.tolist() == [0, 2, 4]
+    assert earlier.sequences() == [EARLIER[i] for i in rows]
+    last, earlier, rows = immediate_and_extra(batch(earlier=[[]] * 5), separator=SEPARATOR)
+    assert (last.sequences(), len(earlier), rows.tolist()) == (LAST, 0, [])
+    last, _, _ = immediate_and_extra(batch(last=[[1], [2]], earlier=[[3, SEPARATOR, 4], []]), separator=SEPARATOR)
+    assert last.sequences() == [[1], [2]]
+
+
+def test_the_papers_size():
+    config = ConvertConfig(vocab_size=31_476 + 1_000, multi_context=True)
+    with torch.device("meta"):
+        model = build_model(convert_ranker(config, convert_text(extra_contexts=10)))
+    words = model.encoder.embeddings.words.weight.numel()
+    others = sum(p.numel() for p in model.parameters()) - words
+    assert words + 2 * others == pytest.approx(73.7e6, rel=1e-3)  # 8 bits, 16 bits: the paper's 73 MB
+
+
+@torch.no_grad()
+def test_without_a_history_its_network_does_not_run_and_its_vector_is_zero(model):
+    calls = []
+    model.history.head.register_forward_hook(lambda *_: calls.append(1))
+    alone = model.encode_objectives(batch(earlier=[[]] * 5))
+    assert calls == []
+    assert not alone.vectors[:, 2].any()
+    assert not alone.mask[:, 2].any()
+    mixed = model.encode_objectives(batch())
+    assert calls == [1]
+    for row, earlier in enumerate(EARLIER):
+        assert bool(mixed.mask[row, 2]) == bool(earlier) == bool(mixed.vectors[row, 2].any())
+        if not earlier:
+            torch.testing.assert_close(mixed.vectors[row], alone.vectors[row], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_immediate_vector_is_the_single_context_models(model, make_convert):
+    single = make_convert(seed=1)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("history.")}
+    single.load_state_dict(weights)
+    expected = single.encode_context(pad(LAST, pad_id=40)).vectors
+    model.context_vector = "immediate"
+    torch.testing.assert_close(model.encode_context(batch()).vectors, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_extra_contexts_go_through_the_shared_encoder_and_a_network_of_their_own(model):
+    rows = [0, 2, 4]
+    texts = pad([EARLIER[i] for i in rows], pad_id=40)
+    expected = model.history.head(model.encoder(texts), model.skip) * model.scale()
+    torch.testing.assert_close(model.encode_objectives(batch()).vectors[rows, 2], expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_neither_padding_nor_the_batch_changes_a_vector(model):
+    for name in CONTEXT_VECTORS:
+        model.context_vector = name
+        vectors = model.encode_context(batch()).vectors
+        for row in range(5):
+            alone = model.encode_context(batch(LAST[row : row + 1], EARLIER[row : row + 1])).vectors
+            torch.testing.assert_close(alone[0], vectors[row], rtol=1e-4, atol=1e-5)
+
+
+def test_every_network_learns(model):
+    model.train()
+    encoded = model.encode_objectives(batch())
+    candidates = model.encode_candidates(pad([[1, 2], [3]], pad_id=40))
+    sum(model.score(one, candidates)[:, 0].square().sum() for one in model.objectives(encoded).values()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@torch.no_grad()
+def test_a_model_in_bfloat16_is_near(model):
+    expected = model.encode_context(batch()).vectors
+    found = model.bfloat16().encode_context(batch()).vectors
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
