@@ -73,3 +73,14 @@ def make_dialogue():
 def datapath(tmp_path_factory) -> Path:
     """A folder with small official files of every task, marked as ParlAI marks what it has downloaded."""
     return task_files.make_datapath(tmp_path_factory.mktemp("datapath"))
+
+
+@pytest.fixture
+def pairs(tmp_path, write):
+    """(count) -> a file of so many pairs `question N`, `answer N`, and the option that names it."""
+
+    def make(count: int, *, name: str = "pairs.jsonl", **fields) -> dict[str, str]:
+        records = ({"context": f"question {n}", "response": f"answer {n}"} | fields for n in range(count))
+        return {"selection_file": str(write(tmp_path / name, records))}
+
+    return make

@@ -1,4 +1,4 @@
-"""What all tasks share: streams that begin at once, every example once, going on after a stop, candidates, errors."""
+"""What all tasks share: streams that begin at once, every example once an epoch, bad examples, ParlAI's commands."""
 
 from __future__ import annotations
 
@@ -7,35 +7,17 @@ import tracemalloc
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from parlai.core.message import Message
-from parlai.core.metrics import AverageMetric, normalize_answer
+from parlai.core.metrics import AverageMetric
 from parlai.scripts.display_data import DisplayData
 from parlai.tasks.selection import teacher as teacher_module
 from parlai.tasks.selection.pairs import JsonlTeacher
 
 from polyencoder.data.epochs import Reader
-from polyencoder.data.negatives import normalized
 from polyencoder.errors import InputError
+from tests.tasks.reading import TRAINING, clones_of, questions
 
 TASKS = ["convai2", "dstc7", "dstc7:plain", "ubuntu", "wiki", "reddit", "amazonqa"]
-TRAINING = ["train", "train:stream"]
-
-
-@pytest.fixture
-def pairs(tmp_path, write):
-    """(count) -> a file of so many pairs `question N`, `answer N`, and the option that names it."""
-
-    def make(count: int, *, name: str = "pairs.jsonl", **fields) -> dict[str, str]:
-        records = ({"context": f"question {n}", "response": f"answer {n}"} | fields for n in range(count))
-        return {"selection_file": str(write(tmp_path / name, records))}
-
-    return make
-
-
-def questions(*numbers: int) -> list[str]:
-    return [f"question {n}" for n in numbers]
 
 
 # ---- streams
@@ -161,12 +143,6 @@ def test_mutators_apply(make_teacher, datapath):
     assert flat.act()["text"] == "\n".join([first["text"], first["eval_labels"][0], second["text"]])
 
 
-def clones_of(teacher, count: int = 4):
-    """A BatchWorld's: (rounds) -> the messages of so many batches."""
-    clones = [teacher.clone() for _ in range(count)]
-    return lambda rounds: [[clone.act() for clone in clones] for _ in range(rounds)]
-
-
 @pytest.mark.parametrize("datatype", TRAINING)
 def test_training_mixes_what_mutators_make(make_teacher, datapath, messages, datatype):
     """The fixture's 16 dialogues have two turns each, which come first and second without the mutator."""
@@ -196,139 +172,6 @@ def test_evaluation_takes_what_mutators_make_where_the_dialogue_was(make_teacher
         answers.append([[message.get("labels", message.get("eval_labels")) for message in row] for row in rounds])
         assert teacher.epochs.over
     assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize("datatype", TRAINING)
-@pytest.mark.parametrize("batches", [1, 5, 13, 20])
-def test_a_resumed_run_goes_on_with_mutators(make_teacher, datapath, tmp_path, datatype, batches):
-    options = {"datapath": str(datapath), "mutators": "flatten", "candidates": "batch", "batchsize": 4}
-    undisturbed = clones_of(make_teacher("selection:convai2", datatype=datatype, **options))(batches + 12)
-    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": batches * 4 / 32}))
-    model = {"model_file": str(tmp_path / "model")}
-    resumed = clones_of(make_teacher("selection:convai2", datatype=datatype, **options, **model))(12)
-    assert resumed == undisturbed[batches:]
-
-
-# ---- going on where a stopped run was
-
-
-@pytest.mark.parametrize("datatype", TRAINING)
-@pytest.mark.parametrize("done", [0, 1, 19, 20, 47])
-def test_a_resumed_run_goes_on(make_teacher, pairs, texts, tmp_path, datatype, done):
-    file = pairs(20)
-    undisturbed = texts(make_teacher("selection:jsonl", datatype=datatype, **file), 80)
-    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": done / 20}))
-    model = {"model_file": str(tmp_path / "model")}
-    assert texts(make_teacher("selection:jsonl", datatype=datatype, **file, **model), 30) == undisturbed[done:][:30]
-
-
-def test_a_checkpoint_counts_before_the_model(make_teacher, pairs, texts, tmp_path):
-    file = pairs(20)
-    undisturbed = texts(make_teacher("selection:jsonl", datatype="train", **file), 30)
-    for name, epochs in {"model.trainstats": 0.25, "model.checkpoint.trainstats": 0.5}.items():
-        (tmp_path / name).write_text(json.dumps({"total_epochs": epochs}))
-    options = file | {"model_file": str(tmp_path / "model"), "load_from_checkpoint": True}
-
-    def begins_at():
-        return undisturbed.index(make_teacher("selection:jsonl", datatype="train", **options).act()["text"])
-
-    assert begins_at() == 5
-    (tmp_path / "model.checkpoint").touch()  # ParlAI goes on from it only if it is there
-    assert begins_at() == 10
-    options["load_from_checkpoint"] = False
-    assert begins_at() == 5
-
-
-def test_evaluation_and_new_models_begin_at_the_beginning(make_teacher, pairs, texts, tmp_path):
-    (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 0.5}))
-    model = {"model_file": str(tmp_path / "model")}
-    file = pairs(4)
-    for datatype in ("valid", "train:ordered", "train:evalmode"):
-        assert texts(make_teacher("selection:jsonl", datatype=datatype, **file, **model), 1) == questions(0)
-    new = make_teacher("selection:jsonl", datatype="train", **file, model_file=str(tmp_path / "other"))
-    assert texts(new, 4) == texts(make_teacher("selection:jsonl", datatype="train", **file), 4)
-
-
-@pytest.mark.parametrize("readers", [2, 3])
-def test_each_process_goes_on_where_it_was(make_teacher, pairs, texts, tmp_path, monkeypatch, readers):
-    file = pairs(24)
-    monkeypatch.setattr(teacher_module, "num_workers", lambda: readers)
-    for number in range(readers):
-        monkeypatch.setattr(teacher_module, "get_rank", lambda number=number: number)
-        undisturbed = texts(make_teacher("selection:jsonl", datatype="train", **file), 24)
-        (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 4 * readers / 24}))
-        options = file | {"model_file": str(tmp_path / "model")}
-        assert texts(make_teacher("selection:jsonl", datatype="train", **options), 20) == undisturbed[4:]
-
-
-# ---- candidates
-
-
-def test_sampled_candidates_are_of_the_example_and_not_of_the_order(make_teacher, messages, pairs, monkeypatch):
-    """An evaluation in three processes, or as a stream, puts the same candidates beside each label."""
-    options = pairs(30) | {"eval_candidates": "inline", "num_negatives": 5}
-
-    def candidates(datatype="valid"):
-        return {
-            m["text"]: m["label_candidates"]
-            for m in messages(make_teacher("selection:jsonl", datatype=datatype, **options))
-        }
-
-    alone = candidates()
-    assert len(alone) == 30
-    for text, drawn in alone.items():
-        assert len(set(drawn)) == 6
-        assert drawn.count(text.replace("question", "answer")) == 1
-    assert candidates("valid:stream") == alone
-    monkeypatch.setattr(teacher_module, "num_workers", lambda: 3)
-    shared: dict = {}
-    for number in range(3):
-        monkeypatch.setattr(teacher_module, "get_rank", lambda number=number: number)
-        shared |= candidates()
-    assert shared == alone
-
-
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("datatype", ["train", "train:stream", "valid"])
-def test_examples_with_candidates_keep_them_beside_those_without(make_teacher, write, tmp_path, datatype, first):
-    """Whichever comes first; and those with candidates count as draws, so that a resumed run draws the same."""
-    records = [
-        {"context": f"question {n}", "response": f"answer {n}"}
-        | ({"candidates": [f"answer {n}", f"own {n}"]} if n % 2 == first else {})
-        for n in range(20)
-    ]
-    options = {"selection_file": str(write(tmp_path / "mixed.jsonl", records)), "num_negatives": 3}
-    options |= {"candidates": "inline", "eval_candidates": "inline"}
-
-    def seen(count, **more):
-        teacher = make_teacher("selection:jsonl", datatype=datatype, **options, **more)
-        return [teacher.act() for _ in range(count)]
-
-    messages = seen(20)
-    for message in messages:
-        number = int(message["text"].split()[1])
-        drawn = sorted(message["label_candidates"]) != [f"answer {number}", f"own {number}"]
-        assert drawn == (number % 2 != first)
-        assert len(set(message["label_candidates"])) == (4 if drawn else 2)
-        assert f"answer {number}" in message["label_candidates"]
-    if datatype != "valid":
-        (tmp_path / "model.trainstats").write_text(json.dumps({"total_epochs": 7 / 20}))
-        assert seen(13, model_file=str(tmp_path / "model")) == messages[7:]
-
-
-def test_a_stream_samples_from_its_beginning(make_teacher, messages, pairs, monkeypatch):
-    monkeypatch.setattr(teacher_module, "SAMPLED_FROM", 10)
-    options = pairs(40) | {"candidates": "inline", "num_negatives": 6}
-    for datatype, known in {"train:ordered:stream": 10, "train:ordered": 40}.items():
-        seen = messages(make_teacher("selection:jsonl", datatype=datatype, **options))
-        drawn = {text for m in seen for text in m["label_candidates"] if text != m["labels"][0]}
-        assert drawn == {f"answer {n}" for n in range(known)}
-        assert all(len(set(m["label_candidates"])) == 7 for m in seen)
-
-
-def test_own_candidates_are_kept(make_teacher, pairs):
-    options = pairs(3, candidates=["answer 0", "answer 1", "answer 2"]) | {"eval_candidates": "inline"}
-    assert make_teacher("selection:jsonl", **options).act()["label_candidates"] == ["answer 0", "answer 1", "answer 2"]
 
 
 # ---- what cannot be used
@@ -403,8 +246,3 @@ def test_reader_of_a_process(monkeypatch, opt, expected):
 
 def test_a_process_alone_reads_everything():
     assert teacher_module._reader({"datatype": "train"}) == Reader(0, 1)
-
-
-@given(st.lists(st.sampled_from([*"aAthe'?.-_ \téé\u2013İß", "an", "the", "dog"]), max_size=12).map("".join))
-def test_equal_answers_are_equal_to_hits_at_k(text):
-    assert normalized(text) == normalize_answer(text)

@@ -1,0 +1,30 @@
+"""Commands as tests of errors give them: MODEL stands for a model, and the files are those of the fixture `place`."""
+
+from __future__ import annotations
+
+EXPORT, IMPORT, CHECK = ["export", "MODEL", "out"], ["import", "MODEL", "out"], ["check", "MODEL"]
+CALIBRATE = ["calibrate", "-m", "MODEL", "-d", "pairs.jsonl"]
+INDEX = ["index", "-m", "MODEL", "-c", "texts.txt", "-o", "out", "--no-progress"]
+UPDATE = ["update", "-m", "MODEL", "-i", "index", "--add", "texts.txt"]
+SEARCH = ["search", "-m", "MODEL", "-i", "index", "--context", "hi"]
+MINE = ["mine", "-m", "MODEL", "-p", "pairs.jsonl", "-o", "out.jsonl", "--no-progress"]
+EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
+TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
+COMMANDS = {
+    "evaluate": EVALUATE,
+    "train": TRAIN,
+    "export": EXPORT,
+    "calibrate": CALIBRATE,
+    "index": INDEX,
+    "update": UPDATE,
+    "search": SEARCH,
+    "mine": MINE,
+}
+
+
+def with_model(command: list[str], model: str) -> list[str]:
+    return [model if part == "MODEL" else part for part in command]
+
+
+def instead(command: list[str], old: str, new: str) -> list[str]:
+    return [new if part == old else part for part in command]

@@ -1,0 +1,227 @@
+"""Our rankers give the scores and gradients of ParlAI's own, with the same random weights."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from polyencoder.importing.parlai_weights import batch_dependence
+from tests.polyencoder.importing.parlai_rankers import (
+    CANDIDATE_LENGTHS,
+    CONTEXT_LENGTHS,
+    OPT,
+    assert_same_scores,
+    convert,
+    inline,
+    ours,
+    scores_of_both,
+    sequences,
+    theirs,
+)
+
+# At 0.06, ParlAI's setting, outputs are so small that scores hardly tell a poly-encoder's attention from an average;
+# at 1 the attention is sharp and the scores are large.
+SCALINGS = pytest.mark.parametrize("output_scaling", [0.06, 1.0])
+
+
+@SCALINGS
+@pytest.mark.parametrize("n_codes", [1, 5, 20])
+@pytest.mark.parametrize("poly_attention", ["basic", "sqrt", "multihead"])
+@pytest.mark.parametrize(
+    ("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("codes", "multihead"), ("n_first", "basic")]
+)
+def test_poly_encoder_of_every_kind(kind, codes_attention, poly_attention, n_codes, output_scaling):
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both(
+        "poly",
+        contexts,
+        candidates,
+        index,
+        polyencoder_type=kind,
+        codes_attention_type=codes_attention,
+        poly_attention_type=poly_attention,
+        poly_n_codes=n_codes,
+        output_scaling=output_scaling,
+    )
+    assert_same_scores(expected, found)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_heads_and_gradients_of_multi_head_attention(heads):
+    """The gradients too are ParlAI's, of the codes and both attentions."""
+    options = {"poly_attention_type": "multihead", "poly_attention_num_heads": heads, "output_scaling": 0.5}
+    options |= {"codes_attention_type": "multihead", "codes_attention_num_heads": 8 // heads}
+    agent = theirs("poly", **options)
+    model = ours(agent, "poly")
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    expected = agent.score_candidates(SimpleNamespace(text_vec=contexts.ids, memory_vecs=None), candidates.ids)
+    found = model(contexts, candidates)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3))
+    (expected * upstream).sum().backward()
+    (found * upstream).sum().backward()
+    pairs = [(agent.model.codes, model.codes.codes)]
+    for one, another in ((agent.model.attention, model.attention), (agent.model.code_attention, model.codes.attention)):
+        names = {"q_lin": "query", "k_lin": "key", "v_lin": "value", "out_lin": "output"}
+        pairs += [(getattr(one, a).weight, getattr(another, b).weight) for a, b in names.items()]
+    size = max(one.grad.abs().max().item() for one, _ in pairs)
+    for one, another in pairs:
+        own = one.grad.abs().max().item()
+        torch.testing.assert_close(another.grad, one.grad, rtol=0, atol=1e-3 * own + 1e-6 * size)
+        assert own > 0
+
+
+@SCALINGS
+@pytest.mark.parametrize("reduction", ["first", "mean"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_reductions_on_padded_batches(architecture, reduction, output_scaling):
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both(
+        architecture, contexts, candidates, index, reduction_type=reduction, output_scaling=output_scaling
+    )
+    assert_same_scores(expected, found)
+
+
+@SCALINGS
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_max_without_padding(architecture, output_scaling):
+    """On padded batches ParlAI's `max` is another function: it takes the zeros at padding for outputs.
+
+    Its cross-encoder pads pairs together, so that without padding all contexts, and all candidates, are of one length.
+    """
+    contexts = sequences((6, 6, 6), seed=1)
+    candidates, index = inline(len(contexts), (4, 4, 4, 4))
+    expected, found = scores_of_both(
+        architecture, contexts, candidates, index, reduction_type="max", output_scaling=output_scaling
+    )
+    assert_same_scores(expected, found)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_candidates_shared_by_the_batch(architecture):
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    expected, found = scores_of_both(architecture, contexts, candidates, output_scaling=1.0)
+    assert_same_scores(expected, found)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_one_context_of_one_token(architecture):
+    contexts = sequences((1,), seed=1)
+    candidates, index = inline(1, CANDIDATE_LENGTHS)
+    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0)
+    assert_same_scores(expected, found)
+
+
+@pytest.mark.parametrize("kind", ["codes", "n_first"])
+def test_one_candidate_for_each_context(kind):
+    """ParlAI then squeezes a dimension too many: [batch, batch] scores, the right ones on the diagonal."""
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), (3,))
+    expected, found = scores_of_both("poly", contexts, candidates, index, polyencoder_type=kind, output_scaling=1.0)
+    assert found.shape == (len(contexts), 1)
+    torch.testing.assert_close(found.squeeze(1), expected.diagonal(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_one_candidate_for_each_context_elsewhere(architecture):
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), (3,))
+    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0)
+    assert found.shape == (len(contexts), 1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_segments": 0},
+        {"n_segments": 1},
+        {"n_segments": 3},
+        {"embeddings_scale": True},
+        {"activation": "relu"},
+        {"learn_positional_embeddings": False},
+        {"n_encoder_layers": 3},
+        {"share_word_embeddings": True},
+        {"n_positions": 50},
+        {"variant": "aiayn"},
+        {"variant": "bart", "n_segments": 0},
+        {"variant": "prelayernorm"},
+        {"variant": "prelayernorm", "n_segments": 0, "embeddings_scale": True, "learn_positional_embeddings": False},
+        {"variant": "aiayn", "reduction_type": "mean", "activation": "relu", "n_segments": 0},
+    ],
+    ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
+)
+def test_other_options(architecture, options):
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0, **options)
+    assert_same_scores(expected, found)
+
+
+# ---- the bi-encoder's defaults in ParlAI
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"output_scaling": 0.06}, {"normalize_sent_emb": True, "output_scaling": 0.06}]
+)
+@pytest.mark.parametrize("variant", ["aiayn", "xlm"])
+@pytest.mark.parametrize("memories", [{}, {"wrap_memory_encoder": True, "share_word_embeddings": False}])
+def test_shared_encoders(options, variant, memories):
+    """A perceptron stands behind the candidates' encoder. With fixed and batch candidates each has length 1."""
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    options = {"share_encoders": True, "reduction_type": "mean", "variant": variant, **options, **memories}
+    expected, found = scores_of_both("bi", contexts, candidates, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    assert expected.std(dim=0).min() > 1e-4 * expected.abs().max()
+    config, _ = convert(theirs("bi", **options), "bi")
+    assert config.share_encoders
+    assert config.candidate_mlp
+
+
+def test_normalized_vectors():
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    expected, found = scores_of_both("bi", contexts, candidates, normalize_sent_emb=True)
+    assert_same_scores(expected, found)
+    assert found.abs().max() <= 1 + 1e-5
+
+
+def test_inline_candidates_of_normalized_vectors():
+    """ParlAI divides each dimension by its length over an example's candidates; there is no such vector of one."""
+    contexts = sequences(CONTEXT_LENGTHS, seed=1)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both("bi", contexts, candidates, index, normalize_sent_emb=True)
+    assert (expected - found).abs().max() > 0.1
+    assert batch_dependence(OPT | {"normalize_sent_emb": True}, "bi")
+    assert not batch_dependence(OPT | {"normalize_sent_emb": True}, "poly")  # which does not look at it
+
+
+def test_mean_of_the_variant_that_normalizes_last():
+    """Behind its last normalization ParlAI does not mask: padding counts with that one's bias."""
+    contexts = sequences((6, 6, 6), seed=1)
+    options = {"variant": "prelayernorm", "reduction_type": "mean"}
+    candidates, index = inline(len(contexts), (4, 4, 4, 4))
+    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
+    assert_same_scores(expected, found)
+    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
+    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
+    assert (expected - found).abs().max() > 1e-3
+    assert batch_dependence(OPT | options, "bi")
+    assert not batch_dependence(OPT | options | {"variant": "aiayn"}, "bi")
+
+
+@pytest.mark.parametrize("variant", ["aiayn", "xlm", "prelayernorm"])
+def test_training_reaches_all_weights_of_a_shared_model(variant):
+    """Packed for learning, too, outputs are the same, and every parameter has a gradient."""
+    model = ours(theirs("bi", share_encoders=True, variant=variant), "bi")
+    contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
+    with torch.no_grad():
+        expected = model(contexts, candidates)
+    found = model(contexts, candidates)
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
