@@ -1,4 +1,4 @@
-"""What the rankers share: one base agent and its parts."""
+"""What our agents share: their base classes and parts."""
 
 from parlai.agents.ranker.install_check import require_parlai
 

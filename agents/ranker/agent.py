@@ -1,4 +1,4 @@
-"""The half of our agents that has to do with dialogue: observing, batching, learning from batches, answering."""
+"""`RankerAgent`, the dialogue half of our agents: observing, batching, training steps, answering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParlAI's options in a group of processes."""
+"""ParlAI's options in distributed training: a process group, and its flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The half of our agents that has to do with weights: building, loading and saving the model, and what trains it."""
+"""`RankerModelAgent`, the model half of our agents: building, loading and saving it, and its `Trainer`."""
 
 from __future__ import annotations
 

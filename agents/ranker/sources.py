@@ -1,4 +1,4 @@
-"""Where candidates come from, as the options say: settled before anything is built, and what cannot be refused."""
+"""Candidate sources: `--candidates` and `--eval-candidates`, settled before anything is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates' vectors, remembered for as long as the model stays as it is."""
+"""A cache of candidates' vectors, valid for as long as the model stays as it is."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`-m tfidf`: no model at all, the words that a candidate shares with the context."""
+"""`-m tfidf`: the keyword baseline, without any learnt model."""

@@ -1,4 +1,4 @@
-"""Many candidates into vectors: batches of like length, results in the order that was asked."""
+"""Encoding many candidates: batches sorted by length, vectors in the order of the texts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How an agent learns: the step from a batch to an update, the optimizer and its schedule."""
+"""How agents train in ParlAI's loop: its optimizer and schedule around the library's `Trainer`."""

@@ -1,4 +1,4 @@
-"""What a run is going to read, opened before it begins.
+"""The data and models that a run will read, opened before it begins.
 
 ParlAI opens the validation data at the first validation and the test data at the end: what is missing or broken there
 would be found after hours of training.

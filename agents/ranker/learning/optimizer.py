@@ -1,4 +1,4 @@
-"""Which parameters decay: weight matrices do, biases and layer norms do not."""
+"""Parameter groups with and without weight decay: biases and layer norms have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules that run on current torch."""
+"""ParlAI's learning-rate schedules on current torch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is learnt from and evaluated on: episodes in seeded epochs, candidate pools, negatives."""
+"""Training and evaluation data: readers, seeded epochs, batches, candidate pools, negative sampling."""

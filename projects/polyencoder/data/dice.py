@@ -1,4 +1,4 @@
-"""Random choices that come out the same on every platform and every version of Python.
+"""Seeded random choices that are the same on every platform and in every version of Python.
 
 The standard library promises that alone of `Random.random()`: `choice`, `sample` and `shuffle` have changed before and
 may change again. A generated data set and its published scores must not, so everything here is made from `random()`.

@@ -1,4 +1,4 @@
-"""The two places that episodes come from: memory, and files that are read as they are needed."""
+"""Sources of episodes: in memory, or streamed from files."""
 
 from __future__ import annotations
 

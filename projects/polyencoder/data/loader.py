@@ -1,4 +1,4 @@
-"""The examples of a training run: seeded epochs cut into batches, of which every process has its share."""
+"""The training data loader: seeded epochs cut into batches, sharded among processes."""
 
 from __future__ import annotations
 

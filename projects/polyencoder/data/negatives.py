@@ -1,4 +1,4 @@
-"""Wrong answers for data that comes without candidates: drawn from the training labels, the same ones each time.
+"""Negative sampling: candidates for data that has none, drawn from the training labels, always the same ones.
 
 This is the one place where the project's tasks make candidates up.
 """

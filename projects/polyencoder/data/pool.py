@@ -1,4 +1,4 @@
-"""The candidates of a batch, whatever their source: one pool of different texts, and who may choose which of them."""
+"""The candidates of a batch, whatever their source: in-batch, inline or fixed, each different text once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is said in files, a text at a time, for what learns from texts alone: vocabularies, for one."""
+"""Plain texts from files of any format, for what learns from texts alone, such as vocabularies."""
 
 from __future__ import annotations
 

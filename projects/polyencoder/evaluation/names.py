@@ -1,4 +1,4 @@
-"""What measures are called in reports, and the few of a report that sum it up."""
+"""Names of metrics in reports (`R20@1`, `hits@1`, `mrr`), and the few of a report that sum it up."""
 
 from __future__ import annotations
 

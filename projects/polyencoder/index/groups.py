@@ -1,4 +1,4 @@
-"""A context's codes in a few groups, so that a search asks for each group's mean instead of for each code.
+"""Clustering of a context's codes, so that a search asks for each cluster's mean instead of for each code.
 
 The codes of a trained poly-encoder are much alike. Their nearest candidates are then nearly the same, and 64 searches
 find little that two or three do not. Codes that are apart stay apart: how many groups there are depends on the context,

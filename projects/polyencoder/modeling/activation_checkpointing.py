@@ -1,4 +1,4 @@
-"""Activations that are computed again instead of kept: the gradients of a large step in the memory of a small one.
+"""Activation checkpointing: activations are computed again for the backward pass, not kept, to save memory.
 
 Gradient caching (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021): a batch
 goes through the encoder piece by piece, of which nothing but the vectors is kept; once their gradients are known, each

@@ -1,4 +1,4 @@
-"""Weights that are numbers: a model of which one is nan or infinite gives no scores."""
+"""Non-finite weights are refused: a model with nan or infinity in it gives no scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters learn: the four choices of Table 3 of the poly-encoder paper."""
+"""Layer freezing: which parameters are trained, the four choices of Table 3 of the poly-encoder paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model runs to be written down."""
+"""Whether a model is being traced into a graph, by torch.export, torch.jit or torch.compile."""
 
 from __future__ import annotations
 

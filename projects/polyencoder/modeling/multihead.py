@@ -1,4 +1,4 @@
-"""Multi-head attention in a poly-encoder: ParlAI's choice beside the paper's attention, which has no weights."""
+"""Multi-head attention with projections in a poly-encoder: ParlAI's choice beside the paper's, which has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of sequences as one row of tokens, for what a transformer does with each token by itself.
+"""Sequence packing: a padded batch as one row of its tokens, so that nothing is computed of padding.
 
 Linear layers, normalisations and activations see one token at a time. They need no padding, and take the tokens of all
 sequences in one go. Attention alone sees sequences. On a CPU it takes the row apart into blocks of like length; on a

@@ -1,4 +1,4 @@
-"""Whether an encoder computes the same of a packed batch as of a padded one."""
+"""Whether sequence packing leaves an encoder's outputs as they are: a packed batch beside a padded one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""red(): many outputs of a transformer into one vector (Section 4.2 and Table 7 of the poly-encoder paper)."""
+"""Pooling, the paper's red(): the outputs of a transformer into one vector (Section 4.2 and Table 7)."""
 
 from __future__ import annotations
 

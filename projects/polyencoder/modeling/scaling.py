@@ -1,4 +1,4 @@
-"""The paper's rescaling: outputs as large as BERT's, for weights that were pre-trained without weight decay.
+"""Rescaling of a pre-trained encoder: outputs as large as BERT's, after pre-training without weight decay.
 
 Such weights have grown, those of the last layer most, and the logits of an attention over outputs grow with the square
 of the outputs: the softmax of a poly-encoder then gives nearly everything to one code, and learns little. Section 5.3

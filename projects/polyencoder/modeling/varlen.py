@@ -1,4 +1,4 @@
-"""Attention of variable length on a GPU: sequences of any lengths in one row, without padding.
+"""Variable-length attention on a GPU: packed sequences, without padding.
 
 flash-attention where it is installed, else torch's own (`torch.nn.attention.varlen`, from torch 2.10 on), which knows
 no dropout. Both want 16-bit numbers, and a GPU of compute capability 8.0 or more.

@@ -1,4 +1,4 @@
-"""How much to score at a time: from a budget of floats to the contexts and candidates of one step."""
+"""Chunk sizes of scoring: from a budget of floats to the contexts and candidates of one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a context is to the scorers: a few vectors, and which of them are real."""
+"""An encoded context: a few vectors, and a mask of which are real."""
 
 from __future__ import annotations
 

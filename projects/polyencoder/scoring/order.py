@@ -1,4 +1,4 @@
-"""Which candidates come first."""
+"""The order of candidates: by score, ties by position."""
 
 from __future__ import annotations
 

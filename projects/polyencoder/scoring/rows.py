@@ -1,4 +1,4 @@
-"""Where the vectors of candidates come from: whatever can be read in order, a chunk at a time."""
+"""Sources of candidate vectors for a scan: whatever can be read in order, a chunk at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best candidates of many: the scan, a running top-k over chunks.
+"""Exact top-k search: the scan of all candidates, a running top-k over chunks.
 
 Memory is O(chunk x codes + k), whatever the number of candidates, which may be memory-mapped.
 """

@@ -1,4 +1,4 @@
-"""The k best of candidates that come in pieces: a running top-k."""
+"""Running top-k: the k best of candidates that come in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sequences of a batch go through a model together, so that little of what it computes is padding."""
+"""Length bucketing: which sequences of a batch go through a model together, so that little of it is padding."""
 
 from __future__ import annotations
 

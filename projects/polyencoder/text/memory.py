@@ -1,4 +1,4 @@
-"""What was made of texts, remembered up to a size: texts come again and again, and some are very long."""
+"""A cache of values by text, bounded in bytes: texts come again and again, and some are very long."""
 
 from __future__ import annotations
 

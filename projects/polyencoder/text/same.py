@@ -1,4 +1,4 @@
-"""Texts that say the same, and what of a dialogue is not to be said again."""
+"""Text equality up to case and white space, and candidates that repeat a turn of their context."""
 
 from __future__ import annotations
 

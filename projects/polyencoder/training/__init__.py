@@ -1,4 +1,4 @@
-"""Learning: from the scores of a batch to the gradients of a model. Nothing of it knows ParlAI."""
+"""Training: the `Trainer`, its losses, optimizer, schedule, precision and callbacks. Nothing of it knows ParlAI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All numbers of a training run in one frozen configuration, which a checkpoint keeps and a YAML file can hold."""
+"""`TrainingConfig`: the hyperparameters of a training run, frozen; a checkpoint keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run learns from and is evaluated on: in memory, or read as it is needed."""
+"""The training and validation data of a run: in memory, or streamed."""
 
 from __future__ import annotations
 

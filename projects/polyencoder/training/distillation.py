@@ -1,4 +1,4 @@
-"""The loss of a student: the labels' cross-entropy and, beside it, how far its scores are from a teacher's."""
+"""Knowledge distillation: the labels' cross-entropy and, beside it, how far scores are from a teacher's."""
 
 from __future__ import annotations
 

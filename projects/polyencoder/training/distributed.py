@@ -1,4 +1,4 @@
-"""What the processes of distributed training tell each other: objects, vectors to learn from, gradients.
+"""Collectives of distributed training: gathering objects and vectors (with gradients), summing gradients.
 
 Collective: every process of the default group makes the same calls in the same order.
 """

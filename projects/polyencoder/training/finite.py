@@ -1,4 +1,4 @@
-"""Only finite numbers reach the weights: an update whose loss or gradients are nan or infinite is left out."""
+"""Non-finite updates are skipped: those whose loss or gradients are nan or infinite; too many end training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of any size into vectors to learn from, in the memory of a few texts."""
+"""Gradient caching: large batches in the memory of a few texts, with the same gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard negatives: wrong candidates that the model, as it is so far, takes for good ones, found in an index.
+"""Hard-negative mining: wrong candidates that the current model ranks high, found in an index.
 
 Some of what scores highest is right, though no one has labelled it. Two settings leave it alone: the best ranks can be
 passed over, as in DPR's and RocketQA's training, and so can whatever comes near the label's own score or above it.

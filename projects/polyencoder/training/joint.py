@@ -1,4 +1,4 @@
-"""One step of several processes, as one process with the examples of all of them would do it.
+"""Gathered negatives: a step of several processes is that of one process with the examples of all of them.
 
 Every process has a batch of its own. In each step they tell each other what their candidates are, encode each different
 text once, in one of them, and score their own contexts with all of the vectors. The loss is the mean over all examples,

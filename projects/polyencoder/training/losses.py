@@ -1,4 +1,4 @@
-"""What a ranker learns, from labels and from a teacher's scores. Each loss is [batch], from scores [batch, n].
+"""Losses: cross-entropy of the labels, KL and margin-MSE of a teacher's scores; [batch] from scores [batch, n].
 
 Where a score is -inf, there is no such candidate; where a teacher's is, it was not asked about it. The loss leaves it
 out.

@@ -1,4 +1,4 @@
-"""What a step minimises: from a batch to a loss that can be differentiated, and to numbers for the report."""
+"""The training objective: from a batch to a differentiable loss, and to metrics for the report."""
 
 from __future__ import annotations
 

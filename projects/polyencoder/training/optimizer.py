@@ -1,4 +1,4 @@
-"""Optimizers of torch, with weight decay for weight matrices alone: biases and layer norms have none.
+"""Optimizers, with weight decay for weight matrices alone: biases and layer norms have none.
 
 Embeddings may be a group of their own, whose gradients are clipped by themselves and whose decay is that of the rows
 that a batch looked up: the L2 regularization of these, as ConveRT's graphs have it.

@@ -1,4 +1,4 @@
-"""In which precision a step computes: float32, autocast to bfloat16, or autocast to float16 with a scaled loss."""
+"""Mixed precision: float32, autocast to bfloat16, or autocast to float16 with a scaled loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of a run that depend on what learns: these, where a setting is not given."""
+"""Default hyperparameters by architecture, where a setting is not given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, and when it is over."""
+"""The progress of a run and its goal: examples, updates and seconds done, and when it is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All random generators that training draws from: seeded together, remembered and put back together."""
+"""Random states: all generators that training draws from, seeded, saved and restored together."""
 
 from __future__ import annotations
 

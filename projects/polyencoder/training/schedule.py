@@ -1,4 +1,4 @@
-"""The learning rate over a run: a linear warm-up, then a decay with the updates or with validations.
+"""Learning-rate schedules: a linear warm-up, then a decay with the updates or with validations.
 
 A schedule is a factor of the updates done so far and of a few plain numbers, which a checkpoint keeps: going on from
 one gives the rates of a run that was never stopped.

@@ -1,4 +1,4 @@
-"""The settings of a whole run, from its data to its folder: what flags and a YAML file of `polyencoder train` say."""
+"""`RunSettings`: the settings of a whole run, as the flags and YAML files of `polyencoder train` have them."""
 
 from __future__ import annotations
 

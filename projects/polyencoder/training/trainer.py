@@ -1,4 +1,4 @@
-"""`Trainer`: the one step that learns, and a loop around it."""
+"""`Trainer`: the training step, and the loop around it."""
 
 from __future__ import annotations
 

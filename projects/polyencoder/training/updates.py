@@ -1,4 +1,4 @@
-"""From a loss to new weights: gradients collected, clipped, checked, and handed to the optimizer and its schedule."""
+"""Optimizer updates: gradients accumulated, clipped, checked, and handed to the optimizer and its schedule."""
 
 from __future__ import annotations
 

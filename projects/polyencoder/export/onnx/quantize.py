@@ -1,4 +1,4 @@
-"""int8 graphs for CPUs: weights rounded once, activations at run time."""
+"""Dynamic int8 quantization of ONNX graphs for CPUs: weights rounded once, activations at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes a graph: each step of a ranker as a module from plain tensors to plain tensors."""
+"""The modules that are exported: each step of a ranker as a function of plain tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faster attention on a CPU.
+"""Scaled dot-product attention on a CPU, by whichever kernel is fastest for the inputs.
 
 torch's flash attention is the fastest, but not for everything: in bfloat16 its backward pass takes four times as long
 as in float32, in which it is therefore computed; and it knows no dropout of attention weights. For that torch takes

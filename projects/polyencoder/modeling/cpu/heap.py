@@ -1,4 +1,4 @@
-"""Memory that is free, given back to the system.
+"""The C heap: freed memory is given back to the system.
 
 glibc keeps the holes between what is in use. Tensors of ever other shapes do not fit into them, so that a process which
 works piece by piece grows with the pieces, by hundreds of megabytes, though little more is in use.

@@ -1,4 +1,4 @@
-"""Modules that are faster on a CPU in the place of torch's."""
+"""Linear layers and dropout for CPUs: modules that take the place of torch's in an encoder."""
 
 from __future__ import annotations
 

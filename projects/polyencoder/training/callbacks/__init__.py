@@ -1,4 +1,4 @@
-"""What happens beside the steps of a run: each one a callback that can be left out."""
+"""Callbacks of a training run: each is beside the steps, and can be left out."""
 
 from __future__ import annotations
 

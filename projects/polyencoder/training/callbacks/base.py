@@ -1,4 +1,4 @@
-"""The moments of a run at which a callback may do something."""
+"""`Callback`: the moments of a run at which a callback may act."""
 
 from __future__ import annotations
 

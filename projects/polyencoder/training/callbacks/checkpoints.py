@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one file, whole or not there, from which the same command goes on bit by bit."""
+"""Checkpointing: one file, whole or not there, from which the same command resumes a run bit by bit."""
 
 from __future__ import annotations
 

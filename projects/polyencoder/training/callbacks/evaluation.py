@@ -1,4 +1,4 @@
-"""Evaluation in the course of a run: how often, the best so far, and when it has stopped getting better."""
+"""Evaluation during training, keeping the best model, and early stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard negatives in training: wrong answers that the model takes for good ones join the batch."""
+"""Hard negatives in training: mined wrong answers join the in-batch negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while it trains: a line now and then, and one for each evaluation."""
+"""Logging: a line now and then, and one for each evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With what a model was made, so that it can be made again: a JSON file beside it."""
+"""The record of a run: a JSON file beside the model with all that it was made with."""
 
 from __future__ import annotations
 
