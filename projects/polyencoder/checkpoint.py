@@ -22,7 +22,7 @@ from torch import Tensor
 from polyencoder.config import RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.files import explaining, fingerprint, replacing
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
 from polyencoder.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
@@ -174,7 +174,9 @@ def _assemble(
         raise CheckpointError(f"{tokenizer}: the model's tokenizer is missing; it belongs beside {origin}")
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
-        _check_shapes(build_model(config).state_dict(), weights, origin=origin)
-    model = build_model(config)
+        model = build_model(config)
+    _check_shapes(model.state_dict(), weights, origin=origin)
+    # all that a ConveRT holds is in the file, and drawing its weights would take longer than reading them
+    model = model.to_empty(device="cpu") if isinstance(model, ConveRT) else build_model(config)
     load_weights(model, weights, origin=origin)
     return model.eval(), text

@@ -26,7 +26,7 @@ from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparab
 from polyencoder.export.onnx.steps import Step, steps_of
 from polyencoder.extras import require
 from polyencoder.files import replacing
-from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder, TokenBatch, pad, surround
@@ -96,6 +96,8 @@ def _plain(model: RankerModel) -> RankerModel:
     """The model on the CPU in float32, where graphs are made and compared."""
     if isinstance(model, OnnxSeparable | OnnxCrossEncoder):
         raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
+    if isinstance(model, ConveRT) and model.sizes.multi_context:
+        raise ConfigError("a multi-context convert model cannot be exported to ONNX yet; a single-context one can")
     for tower in [module for module in model.modules() if isinstance(module, Backbone)]:
         if sum(parameter.numel() * 4 for parameter in tower.parameters()) > LARGEST:
             raise ConfigError(
@@ -115,7 +117,10 @@ def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> t
     words = [token for ids in text.ids(texts) for token in ids]
 
     def longest(limit: int) -> list[int]:
-        return surround(words * (limit // len(words) + 1), start=text.start_id, end=text.end_id, max_tokens=limit)
+        many = words * (limit // len(words) + 1)
+        if not text.config.surround:
+            return many[:limit]
+        return surround(many, start=text.start_id, end=text.end_id, max_tokens=limit)
 
     sequences = [text.context_ids([one]) for one in texts] + [
         text.context_ids(texts),
