@@ -132,7 +132,7 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
         progress.updates,
         progress.seconds,
         checkpoints.resumed,
-        trainer.stopped,
+        None if trainer.is_over else trainer.stopped,
     )
 
 

@@ -304,6 +304,12 @@ def test_numbers_that_yaml_takes_for_texts():
     assert (settings.learning_rate, settings.epochs, settings.patience) == (5e-5, 3.0, None)
 
 
+def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
+    """Though its last evaluation is one too many that is no better."""
+    flags = ["--architecture", "bi", "--learning-rate", 1e-9, "--patience", 1, "--evaluations", 2]
+    assert "ended early" not in run(*arguments, *flags, "--epochs", 1)
+
+
 def test_every_setting_has_a_flag_and_every_flag_a_word():
     fields = {field.name for field in dataclasses.fields(RunSettings)}
     assert {name for panel in HELP.values() for name in panel} == fields
