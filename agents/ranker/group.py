@@ -10,8 +10,8 @@ import torch.distributed as dist
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
-from polyencoder.training.group import TIMEOUT, Place
-from polyencoder.training.group import process_group as joined
+from polyencoder.training.process_group import TIMEOUT, Place
+from polyencoder.training.process_group import process_group as joined
 
 __all__ = ["Place", "add_group_arguments", "process_group"]
 

@@ -39,21 +39,21 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
 
 def made_contexts(count: int) -> list[list[str]]:
     """So many contexts where there is no data, always the same: twelve turns of eleven words on average."""
-    dice = random.Random(0)
-    return [[_sentence(dice) for _ in range(round(dice.triangular(4, 28, 5)))] for _ in range(count)]
+    rng = random.Random(0)
+    return [[_sentence(rng) for _ in range(round(rng.triangular(4, 28, 5)))] for _ in range(count)]
 
 
 def made_candidates(count: int) -> list[str]:
     """So many candidates where there is no data, always the same."""
-    dice = random.Random(1)
-    return [_sentence(dice) for _ in range(count)]
+    rng = random.Random(1)
+    return [_sentence(rng) for _ in range(count)]
 
 
-def _sentence(dice: random.Random) -> str:
+def _sentence(rng: random.Random) -> str:
     """About eleven words, of some three thousand, short ones more often."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
-    words = ("".join(dice.choices(syllables[:12] if n == 3 else syllables, k=n)) for n in dice.choices((1, 2, 3), k=22))
-    return " ".join(islice(words, dice.randint(4, 18)))
+    words = ("".join(rng.choices(syllables[:12] if n == 3 else syllables, k=n)) for n in rng.choices((1, 2, 3), k=22))
+    return " ".join(islice(words, rng.randint(4, 18)))
 
 
 def _convai2(path: Path) -> Iterator[tuple[list[str], str]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parlai.tasks.selection.sample import sample_dialogues
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from polyencoder.data.dice import Dice
+from polyencoder.data.seeded_random import SeededRandom
 
 __all__ = ["baselines"]
 
@@ -33,9 +33,9 @@ def baselines() -> dict[str, float]:
     def best(text: str, candidates: list[str]) -> int:
         return int((tfidf.transform(candidates) @ tfidf.transform([text]).T).toarray().argmax())
 
-    dice = Dice("baseline")
+    rng = SeededRandom("baseline")
     choices = {
-        "random": [dice.below(len(e.candidates)) for e in valid],
+        "random": [rng.below(len(e.candidates)) for e in valid],
         "tfidf_message": [best(e.message, e.candidates) for e in valid],
         "tfidf_context": [best(e.context, e.candidates) for e in valid],
     }

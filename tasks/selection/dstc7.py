@@ -13,9 +13,9 @@ from parlai.tasks.dstc7.build import build
 from parlai.tasks.selection.download import find
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
-from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
 from polyencoder.data.readers import DataFile, OnBad, json_array, lines
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["Dstc7Teacher"]
@@ -58,7 +58,7 @@ class Dstc7Teacher(SelectionTeacher):
                 # the context is written when it is drawn: contexts of one dialogue repeat each other
                 yield [{"dialogue": dialogue, "labels": [dialogue.replies[number]], "place": number}]
 
-    def draw(self, episode: Episode, dice: Dice) -> Episode:
+    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         ((dialogue, labels, place),) = (message.values() for message in episode)
         message: dict[str, Any] = {"text": "\n".join(dialogue.turns[:place]), "labels": labels}
         if not self._augments:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from parlai.tasks.selection.phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
 
-from polyencoder.data.dice import Dice
+from polyencoder.data.seeded_random import SeededRandom
 
 __all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue", "write_dialogues"]
 
@@ -52,29 +52,29 @@ class Dialogue(NamedTuple):
 
 def write_dialogues(split: str, count: int, *, seed: int) -> Iterator[Dialogue]:
     """`count` dialogues; equal arguments give equal dialogues on every platform, other splits and seeds others."""
-    return (write_dialogue(Dice(f"{seed}:{split}:{number}")) for number in range(count))
+    return (write_dialogue(SeededRandom(f"{seed}:{split}:{number}")) for number in range(count))
 
 
-def write_dialogue(dice: Dice) -> Dialogue:
-    return _Writer(dice).dialogue()
+def write_dialogue(rng: SeededRandom) -> Dialogue:
+    return _Writer(rng).dialogue()
 
 
 class _Writer:
     """Writes one dialogue. What was said so far is its state."""
 
-    def __init__(self, dice: Dice) -> None:
-        self.dice = dice
-        self.facts = [(topic, dice.choice(topic.values)) for topic in dice.sample(PERSONA, FACTS)]
-        self.unasked = dice.shuffled(self.facts)
-        self.untold = dice.shuffled(TOLD)
+    def __init__(self, rng: SeededRandom) -> None:
+        self.rng = rng
+        self.facts = [(topic, rng.choice(topic.values)) for topic in rng.sample(PERSONA, FACTS)]
+        self.unasked = rng.shuffled(self.facts)
+        self.untold = rng.shuffled(TOLD)
         self.told: list[tuple[ToldTopic, Value]] = []
         self.said: list[Reply] = []
 
     def dialogue(self) -> Dialogue:
-        dice = self.dice
-        persona = tuple(value.fill(dice.choice(topic.facts)) for topic, value in self.facts)
+        rng = self.rng
+        persona = tuple(value.fill(rng.choice(topic.facts)) for topic, value in self.facts)
         turns = []
-        for act in dice.choice(PLANS):
+        for act in rng.choice(PLANS):
             turns.append(getattr(self, act)())
             self.said.append(turns[-1].label)
         return Dialogue(persona, tuple(turns))
@@ -83,59 +83,59 @@ class _Writer:
 
     def ask(self) -> Turn:
         topic, value = self.unasked.pop()
-        text = self.dice.choice(topic.questions)
-        same = self.dice.shuffled([other for other in topic.values if other is not value])
-        if self.dice.chance(0.3):  # the partner speaks of their own first: the wrong words are in the history then
-            theirs = self.dice.choice(same)
-            text = f"{theirs.fill(self.dice.choice(topic.facts))} {text}"
+        text = self.rng.choice(topic.questions)
+        same = self.rng.shuffled([other for other in topic.values if other is not value])
+        if self.rng.chance(0.3):  # the partner speaks of their own first: the wrong words are in the history then
+            theirs = self.rng.choice(same)
+            text = f"{theirs.fill(self.rng.choice(topic.facts))} {text}"
             same = [theirs, *(other for other in same if other is not theirs)]
         return self.turn(text, self.answer(topic, value), [self.answer(topic, other) for other in same[:SAME_TOPIC]])
 
     def tell(self) -> Turn:
         topic = self.untold.pop()
-        value = self.dice.choice(topic.values)
+        value = self.rng.choice(topic.values)
         self.told.append((topic, value))
-        text = value.fill(self.dice.choice(topic.statements))
+        text = value.fill(self.rng.choice(topic.statements))
         return self.turn(text, self.acknowledge(topic, value), [self.acknowledge(topic, v) for v in topic.values])
 
     def recall(self) -> Turn:
-        topic, value = self.dice.choice(self.told)
-        text = self.dice.choice(topic.questions)
+        topic, value = self.rng.choice(self.told)
+        text = self.rng.choice(topic.questions)
         return self.turn(text, self.remind(topic, value), [self.remind(topic, v) for v in topic.values])
 
     def talk(self) -> Turn:
-        topic = self.dice.choice(TALK)
-        return self.turn(self.dice.choice(topic.prompts), self.chat(topic), [])
+        topic = self.rng.choice(TALK)
+        return self.turn(self.rng.choice(topic.prompts), self.chat(topic), [])
 
     # Replies.
 
     def answer(self, topic: PersonaTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.dice.choice(topic.answers)), topic.name, value.plain)
+        return self.reply(value.fill(self.rng.choice(topic.answers)), topic.name, value.plain)
 
     def acknowledge(self, topic: ToldTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.dice.choice(topic.acknowledgements)), topic.name, value.plain)
+        return self.reply(value.fill(self.rng.choice(topic.acknowledgements)), topic.name, value.plain)
 
     def remind(self, topic: ToldTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.dice.choice(topic.recalls)), topic.name, value.plain)
+        return self.reply(value.fill(self.rng.choice(topic.recalls)), topic.name, value.plain)
 
     def chat(self, topic: TalkTopic) -> Reply:
-        return self.reply(self.dice.choice(topic.replies), "talk", topic.prompts[0])
+        return self.reply(self.rng.choice(topic.replies), "talk", topic.prompts[0])
 
     def reply(self, words: str, topic: str, value: str) -> Reply:
         end = "" if words.endswith(("?", "!")) else " ."
-        return Reply(f"{self.dice.choice(OPENERS)} {words}{end}".strip(), (topic, value))
+        return Reply(f"{self.rng.choice(OPENERS)} {words}{end}".strip(), (topic, value))
 
     def anything(self) -> Reply:
         """A reply from some other dialogue."""
-        kind = self.dice.below(4)
+        kind = self.rng.below(4)
         if kind == 0:
-            return self.chat(self.dice.choice(TALK))
+            return self.chat(self.rng.choice(TALK))
         if kind == 1:
-            topic = self.dice.choice(TOLD)
-            write = self.remind if self.dice.chance(0.5) else self.acknowledge
-            return write(topic, self.dice.choice(topic.values))
-        asked = self.dice.choice(PERSONA)
-        return self.answer(asked, self.dice.choice(asked.values))
+            topic = self.rng.choice(TOLD)
+            write = self.remind if self.rng.chance(0.5) else self.acknowledge
+            return write(topic, self.rng.choice(topic.values))
+        asked = self.rng.choice(PERSONA)
+        return self.answer(asked, self.rng.choice(asked.values))
 
     # Candidates.
 
@@ -150,10 +150,10 @@ class _Writer:
 
         def add(replies: list[Reply], most: int) -> None:
             usable = {r.text: r for r in replies if r.meaning != label.meaning and r.text not in chosen}
-            chosen.update((r.text, r) for r in self.dice.sample(list(usable.values()), most))
+            chosen.update((r.text, r) for r in self.rng.sample(list(usable.values()), most))
 
         add(same_topic, SAME_TOPIC)
         add(speaker, SAME_SPEAKER)
         while len(chosen) < CANDIDATES:
             add([self.anything()], 1)
-        return Turn(text, label, tuple(self.dice.shuffled(list(chosen.values()))))
+        return Turn(text, label, tuple(self.rng.shuffled(list(chosen.values()))))

@@ -22,11 +22,11 @@ from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
 from polyencoder.data.collator import OWN_CANDIDATES
-from polyencoder.data.dice import Dice
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, DataFile, OnBad
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
 __all__ = ["CHOICES", "SelectionTeacher"]
@@ -120,7 +120,7 @@ class SelectionTeacher(FixedDialogTeacher):
         """The episodes of a file. `bad` is told of what cannot be used; it raises, or returns to go on without it."""
         raise NotImplementedError
 
-    def draw(self, episode: Episode, dice: Dice) -> Episode:
+    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         """This epoch's episode from a stored one, where a task chooses something anew each time."""
         return episode
 
@@ -130,9 +130,9 @@ class SelectionTeacher(FixedDialogTeacher):
 
     # ---- what all have
 
-    def _composed(self, episode: Episode, dice: Dice) -> Episode:
+    def _composed(self, episode: Episode, rng: SeededRandom) -> Episode:
         """A stored episode as it is sent; mutators may have made several of it, one after another."""
-        drawn = self.draw(episode, dice)
+        drawn = self.draw(episode, rng)
         messages = [Message(message, episode_done=message is drawn[-1]) for message in drawn]
         for mutator in self.mutators:
             messages = list(mutator(messages))
@@ -162,7 +162,7 @@ class SelectionTeacher(FixedDialogTeacher):
         source = f"the training data of {self.opt['task']}"
         sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
         first = next(self.source.episodes(None, share=iter))
-        if CHOICES not in self.draw(first, Dice("first"))[0]:
+        if CHOICES not in self.draw(first, SeededRandom("first"))[0]:
             _ = sampler.pool  # read now: what is missing there is found before the first example
         elif "num_negatives" in (self.opt.get("override") or {}):
             logging.warning(
@@ -177,8 +177,8 @@ class SelectionTeacher(FixedDialogTeacher):
             episodes = self.source.episodes(None, share=iter)
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
-        dice = Dice("labels")
-        labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, dice))
+        rng = SeededRandom("labels")
+        labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, rng))
         yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:

@@ -14,9 +14,9 @@ from parlai.tasks.selection.download import find
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.tasks.ubuntu.build import build
 
-from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
 from polyencoder.data.readers import DataFile, OnBad, records
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["UbuntuTeacher"]
@@ -74,10 +74,10 @@ class UbuntuTeacher(SelectionTeacher):
             message: dict[str, Any] = {"text": "\n".join(turns), "labels": [label]}
             if wrong:
                 # in the file the right one is always the first
-                message[CHOICES] = Dice(context).shuffled([label, *map(_turn, wrong)])
+                message[CHOICES] = SeededRandom(context).shuffled([label, *map(_turn, wrong)])
             yield [message]
 
-    def draw(self, episode: Episode, dice: Dice) -> Episode:
+    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         if not self._augments:
             return episode
         (message,) = episode

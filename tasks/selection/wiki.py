@@ -17,9 +17,9 @@ from parlai.tasks.selection.download import find
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 from parlai.utils import logging
 
-from polyencoder.data.dice import Dice
 from polyencoder.data.epochs import Episode, Source
 from polyencoder.data.readers import DataFile, OnBad, lines
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
 __all__ = ["WikiTeacher"]
@@ -71,16 +71,16 @@ class WikiTeacher(SelectionTeacher):
             self._others = self._other_articles(split)
         return source
 
-    def draw(self, episode: Episode, dice: Dice) -> Episode:
+    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         sentences: list[str] = episode[0]["article"]
-        asked = dice.below(len(sentences))
+        asked = rng.below(len(sentences))
         rest = " ".join(sentences[:asked] + sentences[asked + 1 :])
         message = {"text": sentences[asked], "labels": [rest]}
         if self._others:
             own = " ".join(sentences)
             wanted = self.opt.get("wiki_candidates", 10_000)
             others = [text for text in self._others if text not in (own, rest)][:wanted]
-            others.insert(dice.below(len(others) + 1), rest)
+            others.insert(rng.below(len(others) + 1), rest)
             message[CHOICES] = others
         return [message]
 
@@ -97,7 +97,7 @@ class WikiTeacher(SelectionTeacher):
         for names in pools:
             path = self._find(names)
             articles = [" ".join(sentences) for _, sentences in _articles(str(path), self.bad) if sentences]
-            found.update(dict.fromkeys(Dice(f"other articles of {path.name}").sample(articles, len(articles))))
+            found.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
             if len(found) >= wanted:
                 break
         else:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from polyencoder.data.dice import Dice
 from polyencoder.data.readers import lines
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.files import replacing
 
@@ -61,7 +61,7 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
         raise InputError(f"{folder}: has no article of two sentences or more")
     chance = min(0.1, held_out / total)
     counts = dict.fromkeys(("train", "valid", "test"), 0)
-    dice = Dice(f"{seed}:wikipedia")
+    rng = SeededRandom(f"{seed}:wikipedia")
     with ExitStack() as stack:
         files = {
             split: stack.enter_context(
@@ -70,7 +70,7 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
             for split in counts
         }
         for sentences in articles(folder):
-            split = "valid" if dice.chance(chance) else "test" if dice.chance(chance) else "train"
+            split = "valid" if rng.chance(chance) else "test" if rng.chance(chance) else "train"
             files[split].write("\t".join(sentences) + "\n")
             counts[split] += 1
     return counts

@@ -17,7 +17,7 @@ import yaml
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
 from polyencoder.files import check_writable_folder
-from polyencoder.training.group import Place, is_grouped, process_group
+from polyencoder.training.process_group import Place, is_grouped, process_group
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.settings import RunSettings
 

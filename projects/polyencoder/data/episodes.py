@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from polyencoder.data.dice import Dice, shuffled
 from polyencoder.data.epochs import Episode
 from polyencoder.data.readers import DataFile, open_bytes
+from polyencoder.data.seeded_random import SeededRandom, shuffled
 
 __all__ = ["Counts", "InMemory", "Streamed", "estimated_counts"]
 
@@ -30,10 +30,10 @@ class InMemory:
         self._episodes = list(episodes)
         self.counts = cache(lambda: _count(self._episodes))
 
-    def episodes(self, dice: Dice | None, *, share: Share) -> Iterator[Episode]:
-        if dice is None:
+    def episodes(self, rng: SeededRandom | None, *, share: Share) -> Iterator[Episode]:
+        if rng is None:
             return share(iter(self._episodes))
-        return share(self._episodes[place] for place in dice.order(len(self._episodes)))
+        return share(self._episodes[place] for place in rng.order(len(self._episodes)))
 
 
 class Streamed:
@@ -47,10 +47,10 @@ class Streamed:
         self._read, self._files, self._buffer = read, files, buffer
         self.counts = cache(estimate)
 
-    def episodes(self, dice: Dice | None, *, share: Share) -> Iterator[Episode]:
-        files = self._files if dice is None else dice.shuffled(self._files)
+    def episodes(self, rng: SeededRandom | None, *, share: Share) -> Iterator[Episode]:
+        files = self._files if rng is None else rng.shuffled(self._files)
         episodes = share(episode for file in files for episode in self._read(file))
-        return episodes if dice is None else shuffled(episodes, size=self._buffer, dice=dice)
+        return episodes if rng is None else shuffled(episodes, size=self._buffer, rng=rng)
 
 
 def estimated_counts(read: Callable[[DataFile], Iterator[Episode]], files: Sequence[str]) -> Counts:

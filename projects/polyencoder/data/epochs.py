@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from polyencoder.data.dice import Dice, shuffled
+from polyencoder.data.seeded_random import SeededRandom, shuffled
 
 __all__ = ["EARLIER", "EPOCH_EXAMPLES", "Episode", "Epochs", "Reader", "Source"]
 
@@ -29,9 +29,9 @@ class Source(Protocol):
     """Where episodes come from: memory, or files that are read anew in each epoch."""
 
     def episodes(
-        self, dice: Dice | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
+        self, rng: SeededRandom | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
     ) -> Iterator[Episode]:
-        """One epoch's episodes: in order without dice, else shuffled. Of those, what `share` lets through."""
+        """One epoch's episodes: in order without rng, else shuffled. Of those, what `share` lets through."""
         ...
 
     def counts(self) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class Epochs:
         endless: bool,
         seen: int = 0,
         slots: int = 1,
-        draw: Callable[[Episode, Dice], Episode],
+        draw: Callable[[Episode, SeededRandom], Episode],
         mix: int | None = None,
     ) -> None:
         self._source, self._reader, self._seed, self._endless, self._draw = source, reader, seed, endless, draw
@@ -160,14 +160,14 @@ class Epochs:
         if self._seed is None or self._mix is None:
             return self._drawn(self._reader)
         parts = (part for episode in self._drawn(self._reader) for part in _split(episode))
-        return shuffled(parts, size=self._mix, dice=Dice(f"{self._seed}:epoch {self.epoch}:mix"))
+        return shuffled(parts, size=self._mix, rng=SeededRandom(f"{self._seed}:epoch {self.epoch}:mix"))
 
     def _drawn(self, reader: Reader) -> Iterator[Episode]:
         """A reader's episodes of one epoch, each as `draw` makes it of a stored one."""
-        dice = None if self._seed is None else Dice(f"{self._seed}:epoch {self.epoch}")
-        for number, episode in enumerate(self._source.episodes(dice, share=reader.share)):
+        rng = None if self._seed is None else SeededRandom(f"{self._seed}:epoch {self.epoch}")
+        for number, episode in enumerate(self._source.episodes(rng, share=reader.share)):
             place = number * reader.count + reader.number
-            yield self._draw(episode, Dice(f"{self._seed}:epoch {self.epoch}:draw {place}"))
+            yield self._draw(episode, SeededRandom(f"{self._seed}:epoch {self.epoch}:draw {place}"))
 
 
 def _split(episode: Episode) -> Iterator[Episode]:

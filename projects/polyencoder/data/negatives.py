@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import count as count_up
 
-from polyencoder.data.dice import Dice
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["SAMPLED_FROM", "NegativeSampler", "normalized"]
@@ -74,17 +74,17 @@ class NegativeSampler:
         draw = next(self._draws) if key is None else None
         if own is not None:
             return own
-        dice = Dice(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
+        rng = SeededRandom(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
         taken = {normalized(label) for label in labels}
         chosen = [labels[0]]
-        for place in dice.order(len(self.pool)):
+        for place in rng.order(len(self.pool)):
             text = self.pool[place]
             normal = normalized(text)
             if normal not in taken:
                 taken.add(normal)
                 chosen.append(text)
                 if len(chosen) > self.count:
-                    return dice.shuffled(chosen)
+                    return rng.shuffled(chosen)
         raise InputError(
             f"num_negatives is {self.count}, but {self.source} has only {len(chosen) - 1} labels that differ from "
             f"{labels[0]!r}; lower it",

@@ -37,12 +37,12 @@ def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iter
 
     Selection sampling, algorithm S of Knuth, "The Art of Computer Programming", volume 2, section 3.4.2.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     wanted, left = min(count, of), of
     for item in items:
         if wanted == 0:
             return
-        if dice.random() * left < wanted:
+        if rng.random() * left < wanted:
             wanted -= 1
             yield item
         left -= 1

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
 
 from polyencoder.modeling.cpu.attention import attention
-from polyencoder.modeling.graph import is_a_graph
 from polyencoder.modeling.packing import Packing
+from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["NAME", "use_our_attention"]
 
@@ -53,7 +53,7 @@ def _attend(
     if packing is not None:  # then the mask says nothing
         row = packing.attend(query, key, value, dropout=dropout, scale=scaling, window=options.get("sliding_window"))
         return row, None
-    if query.device.type != "cpu" or is_a_graph() or not _is_plain(module, query, key, options):
+    if query.device.type != "cpu" or is_traced() or not _is_plain(module, query, key, options):
         output: tuple[Tensor, None] = AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
@@ -79,7 +79,7 @@ def _mask(**options: Any) -> Tensor | None:
         and mask.dim() == 2
         and mask.device.type == "cpu"
         and options["mask_function"] is _PADDING_ALONE
-        and not is_a_graph()
+        and not is_traced()
     ):
         return None if bool(mask.all()) else mask[:, None, None].bool()
     made: Tensor | None = AttentionMaskInterface()["sdpa"](**options)

@@ -22,9 +22,9 @@ from polyencoder.modeling import attention, varlen
 from polyencoder.modeling.bf16 import Bf16Twin
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.graph import is_a_graph
 from polyencoder.modeling.packing import Packing, pack
 from polyencoder.modeling.packing_check import why_not_packed
+from polyencoder.modeling.tracing import is_traced
 from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.text.lengths import length_groups
 from polyencoder.text.tokens import TokenBatch
@@ -69,7 +69,7 @@ class Backbone(nn.Module):
         sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
         processor's caches. On a GPU there is a row where attention has a kernel for it.
         """
-        if is_a_graph() or not len(tokens):
+        if is_traced() or not len(tokens):
             return self._run(tokens)
         if self._row_is_faster(tokens) and self.packs:
             return self._run_packed(tokens, pack(tokens.mask))
@@ -157,7 +157,7 @@ class Backbone(nn.Module):
         if self.training or torch.is_grad_enabled():
             self._bf16.forget()  # the weights may change now, and fused optimizers do not count that
             return None
-        if self.compiled or is_a_graph():
+        if self.compiled or is_traced():
             return None
         if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
             return None

@@ -18,8 +18,8 @@ from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import gather_vectors
+from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
-from polyencoder.training.joint import JointStep, joint_step
 from polyencoder.training.losses import smoothed_cross_entropy
 
 __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
@@ -138,7 +138,7 @@ class Ranking:
             self._skip(batch)
             own = None
         pool = shared_pool([], []) if own is None else own.pool
-        step = joint_step(pool, 0 if own is None else len(own), gather=self.gather_negatives)
+        step = gathered_step(pool, 0 if own is None else len(own), gather=self.gather_negatives)
         if not step.examples:
             return None
         if joins and not step.pool.has_negatives:
@@ -173,7 +173,7 @@ class Ranking:
         if self._hopeless_after is not None and self.skipped >= self._hopeless_after:
             self.check_has_learnt()
 
-    def scores(self, batch: Batch, step: JointStep) -> list[Scored]:
+    def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores of the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
         if isinstance(model, CrossEncoder):  # its pairs are read here, whoever's candidates they are
@@ -187,13 +187,13 @@ class Ranking:
         objectives = model.objectives(encoded).items()
         return [Scored(name, model.score(one, vectors), _present(one)) for name, one in objectives]
 
-    def _tokens(self, texts: Sequence[str], batch: Batch, step: JointStep) -> TokenBatch:
+    def _tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
         """The tokens of these candidates, maybe none: the batch's own where nobody else's are beside them."""
         if step.counts is None and batch.candidates is not None:
             return batch.candidates
         return self.text.pad(self.text.candidate_ids(texts)).to(batch.contexts.ids.device)
 
-    def _assist(self, step: JointStep) -> Outcome:
+    def _assist(self, step: GatheredStep) -> Outcome:
         """This process's part of a step in which it has no example: its backward pass, with the others'."""
         device = next(self.model.parameters()).device
         ids = torch.zeros(0, 1, dtype=torch.long, device=device)

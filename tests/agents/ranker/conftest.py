@@ -15,7 +15,7 @@ import pytest
 from parlai.agents.ranker.launch import launch
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.group import VARIABLES
+from polyencoder.training.process_group import VARIABLES
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "ant", "elk", "emu", "rat"]
 

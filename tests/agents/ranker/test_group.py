@@ -10,7 +10,7 @@ import pytest
 from parlai.agents.ranker.launch import launch
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.group import VARIABLES, Place
+from polyencoder.training.process_group import VARIABLES, Place
 
 ADDRESSES = {"host0": "10.0.0.1", "host1": "127.0.1.1"}
 

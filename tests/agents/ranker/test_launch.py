@@ -8,7 +8,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.group import VARIABLES
+from polyencoder.training.process_group import VARIABLES
 
 
 def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path):

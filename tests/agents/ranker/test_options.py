@@ -14,7 +14,7 @@ from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError
-from polyencoder.training.group import VARIABLES
+from polyencoder.training.process_group import VARIABLES
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "tfidf"]
 EVIL = "some_module_of_others"

@@ -30,7 +30,7 @@ def make_source(kind: str, episodes, *, buffer: int = 4):
     return Streamed(lambda name: iter(files[name]), list(files), buffer=buffer, estimate=lambda: Counts(0, 0))
 
 
-def as_it_is(episode, dice):
+def as_it_is(episode, rng):
     return episode
 
 
@@ -38,17 +38,17 @@ def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1,
     return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, slots=slots, draw=draw, mix=mix)
 
 
-def with_dice(episode, dice):
+def with_dice(episode, rng):
     """What a task does that chooses something anew each time."""
-    return [{"text": f"{message['text']} drawn {dice.below(1000)}"} for message in episode]
+    return [{"text": f"{message['text']} drawn {rng.below(1000)}"} for message in episode]
 
 
-def flattened(episode, dice):
+def flattened(episode, rng):
     """What ParlAI's mutator `flatten` does: each message is a conversation of its own."""
     return [message | {"episode_done": True} for message in episode]
 
 
-def halved(episode, dice):
+def halved(episode, rng):
     """A mutator that ends a conversation in the middle and begins another one there."""
     ends = {len(episode) // 2 - 1, len(episode) - 1}
     return [message | {"episode_done": number in ends} for number, message in enumerate(episode)]

@@ -97,7 +97,7 @@ def in_a_process(work, folder: Path, *arguments) -> multiprocessing.Process:
 @pytest.mark.parametrize("killed", [False, True])
 def test_each_search_sees_one_state(tmp_path, make_ranker, killed):
     pytest.importorskip("faiss")
-    ranker, folder, dice = make_ranker("poly"), tmp_path / "index", random.Random(0)
+    ranker, folder, rng = make_ranker("poly"), tmp_path / "index", random.Random(0)
     build_index(folder, state(0).values(), ranker, shard_size=5)
     readers = [in_a_process(Reader(folder, ranker, seed).search, folder) for seed in range(2)]
 
@@ -107,9 +107,9 @@ def test_each_search_sees_one_state(tmp_path, make_ranker, killed):
     writers = [writer(), writer()]
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and not list(tmp_path.glob("error-*")):
-        time.sleep(dice.uniform(0.02, 0.4))
+        time.sleep(rng.uniform(0.02, 0.4))
         if killed:
-            i = dice.randrange(len(writers))
+            i = rng.randrange(len(writers))
             writers[i].kill()
             writers[i].join()
             writers[i] = writer()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyencoder.modeling.graph import is_a_graph
+from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["CpuDropout", "dropout"]
 
@@ -31,6 +31,6 @@ class CpuDropout(nn.Dropout):
     """`torch.nn.Dropout` by `dropout` on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.device.type != "cpu" or is_a_graph():
+        if input.device.type != "cpu" or is_traced():
             return super().forward(input)
         return dropout(input, self.p, self.training, self.inplace)

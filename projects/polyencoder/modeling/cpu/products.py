@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from polyencoder.modeling.graph import is_a_graph
+from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["CpuLinear", "linear", "onednn_is_faster", "remember_few_shapes"]
 
@@ -52,7 +52,7 @@ class CpuLinear(nn.Linear):
     """`torch.nn.Linear` by `linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.device.type != "cpu" or is_a_graph() or torch.is_autocast_enabled("cpu"):
+        if input.device.type != "cpu" or is_traced() or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
         return linear(input, self.weight, self.bias)
 

@@ -9,9 +9,9 @@ from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.callbacks.scaling import MeasuredScaling
 
 __all__ = [
     "Baselines",

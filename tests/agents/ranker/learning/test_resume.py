@@ -160,16 +160,16 @@ def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undistur
     options = "--num-epochs 4 --save-every-n-secs 0.0001"  # after each update, or the last would be of any moment
     expected = undisturbed(options)
     model = tmp_path / "model"
-    dice = random.Random(0)
+    rng = random.Random(0)
     learnt_from = 0
     for number in range(KILLS):
         child = start(model, data, options)
         if number % 5 == 4:
-            time.sleep(dice.uniform(0, 0.5))
+            time.sleep(rng.uniform(0, 0.5))
         else:
-            learnt_from += dice.randrange(1, 7)
+            learnt_from += rng.randrange(1, 7)
             wait_for_batches(model, learnt_from)
-            time.sleep(dice.uniform(0, 0.05))
+            time.sleep(rng.uniform(0, 0.05))
         kill(child)
         learnt_from = Path(f"{model}.batches").read_bytes().count(b"\n")
     finish(start(model, data, options), model)

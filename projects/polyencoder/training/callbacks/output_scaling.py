@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from polyencoder.data.collator import Batch
-from polyencoder.modeling.scaling import BERT_OUTPUT_STD, measured_scaling
+from polyencoder.modeling.output_scaling import BERT_OUTPUT_STD, measured_scaling
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 

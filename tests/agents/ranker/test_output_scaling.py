@@ -10,7 +10,7 @@ import torch
 
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.scaling import BERT_OUTPUT_STD, output_std
+from polyencoder.modeling.output_scaling import BERT_OUTPUT_STD, output_std
 
 TURNS = [
     {"text": f"{word} there ?", "labels": [f"{word} too"], "label_candidates": ["hi too", "bye too"]}

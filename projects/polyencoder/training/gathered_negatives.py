@@ -17,11 +17,11 @@ import torch.distributed as dist
 from polyencoder.data.pool import CandidatePool
 from polyencoder.training.distributed import gather_objects
 
-__all__ = ["JointStep", "joint_step"]
+__all__ = ["GatheredStep", "gathered_step"]
 
 
 @dataclass(frozen=True)
-class JointStep:
+class GatheredStep:
     """What this process does of a step.
 
     pool: what its examples choose from. examples: how many the processes have together. counts: how many texts of the
@@ -42,18 +42,18 @@ class JointStep:
         return self.pool.texts[start : start + self.counts[rank]]
 
 
-def joint_step(pool: CandidatePool, examples: int, *, gather: bool) -> JointStep:
+def gathered_step(pool: CandidatePool, examples: int, *, gather: bool) -> GatheredStep:
     """The step of which this process has `pool` and so many examples.
 
     With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
     where it is first. Without processes to join nothing changes.
     """
     if not dist.is_available() or not dist.is_initialized():
-        return JointStep(pool, examples)
+        return GatheredStep(pool, examples)
     everyone = gather_objects((examples, list(pool.texts) if gather else []))
     total = sum(count for count, _ in everyone)
     if not gather:
-        return JointStep(pool, total)
+        return GatheredStep(pool, total)
     places: dict[str, int] = {}
     counts = []
     for _, texts in everyone:
@@ -61,7 +61,7 @@ def joint_step(pool: CandidatePool, examples: int, *, gather: bool) -> JointStep
         for text in texts:
             places.setdefault(text, len(places))
         counts.append(len(places) - before)
-    return JointStep(_widened(pool, places), total, counts)
+    return GatheredStep(_widened(pool, places), total, counts)
 
 
 def _widened(pool: CandidatePool, places: dict[str, int]) -> CandidatePool:

@@ -12,12 +12,12 @@ from itertools import islice
 from random import Random
 from typing import TypeVar
 
-__all__ = ["Dice", "shuffled"]
+__all__ = ["SeededRandom", "shuffled"]
 
 T = TypeVar("T")
 
 
-class Dice:
+class SeededRandom:
     """A seeded source of choices. Equal keys give equal choices; a key is any text, such as `"7:valid:12"`."""
 
     def __init__(self, key: str) -> None:
@@ -25,7 +25,7 @@ class Dice:
 
     @cached_property
     def _random(self) -> Callable[[], float]:
-        """Made when first used: a seed costs more than most choices, and many dice are never thrown."""
+        """Made when first used: a seed costs more than most choices, and many of these are never asked."""
         return Random(self._key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
 
     def below(self, n: int) -> int:
@@ -56,7 +56,7 @@ class Dice:
         return self.sample(items, len(items))
 
 
-def shuffled(items: Iterable[T], *, size: int, dice: Dice) -> Iterator[T]:
+def shuffled(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]:
     """The items in random order, as far as a buffer of `size` allows.
 
     The buffer grows while it is used, two in and one out, so that the first item does not wait for a full one.
@@ -65,7 +65,7 @@ def shuffled(items: Iterable[T], *, size: int, dice: Dice) -> Iterator[T]:
     for number, item in enumerate(items):
         buffer.append(item)
         if len(buffer) >= size or number % 2:
-            place = dice.below(len(buffer))
+            place = rng.below(len(buffer))
             buffer[place], buffer[-1] = buffer[-1], buffer[place]
             yield buffer.pop()
-    yield from dice.shuffled(buffer)
+    yield from rng.shuffled(buffer)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
-__all__ = ["is_a_graph"]
+__all__ = ["is_traced"]
 
 
-def is_a_graph() -> bool:
+def is_traced() -> bool:
     """Whether what runs is being written down (compiled, exported), as what it does with sequences of any lengths."""
     return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export() or bool(is_tracing())
