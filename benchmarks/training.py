@@ -8,6 +8,8 @@ utterances: a tiny transformer (1 layer, 32 dimensions: what is left is the way 
 trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
 The peers, each in a process of its own, take turns, `--repeats` times; the ratios are those of the medians, in time
 (`..._vs_...`) and in processor time (`..._processor`), which is the steadier one on a machine that does other work.
+`--bf16` has our agent learn in bfloat16. `share_of_product_rate` compares what our encoder must compute, without
+padding, with the rate of the same matrix products alone, in that type, in the same run.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.agents import CONVAI2, make_world, options, size
 from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
+from benchmarks.rate import encoded
 
 CASES = ("datapath", "small", "minilm")
 LEARNING_RATE = 5e-5
@@ -47,8 +52,9 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
     "text_truncate": 360,
     "label_truncate": 72,
 }
-Run = Callable[[int], tuple[float, float]]
-"""Seconds of so many training steps: of time, and of the processor's."""
+Run = Callable[[int], tuple[float, float, float]]
+"""Seconds of so many training steps, of time and of the processor's, and what share of the rate of matrix products our
+model's operations, without padding, have in them (0 for others)."""
 Make = Callable[[], Run]
 
 
@@ -59,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="(minilm: if there is a --backbone)")
     parser.add_argument("--batch", type=int, default=64, help="of all peers; sentence-transformers takes 8 GB for 64")
     parser.add_argument("--steps", type=int, default=10, help="of each turn")
+    parser.add_argument("--bf16", action="store_true", help="our agent in bfloat16; its peers stay in float32")
     parser.add_argument("--repeats", type=int, default=3)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
@@ -66,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     where: dict[str, Any] = {"datapath": flags.datapath} if flags.datapath else {}
     common = {"batchsize": flags.batch, **where}
 
+    bf16: dict[str, dict[str, Any]] = {"ours": {"bf16": True} if flags.bf16 else {}, "parlai": {}}
     rows: list[dict[str, Any]] = []
     summary: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -74,14 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if case not in flags.cases:
                 continue
             peers: dict[str, Make] = {
-                peer: partial(_loop, folder / f"{case}_{peer}", model=model, **common, **dimensions)
+                peer: partial(_loop, folder / f"{case}_{peer}", model=model, **bf16[peer], **common, **dimensions)
                 for peer, model in {"ours": "polyencoder", "parlai": "transformer/polyencoder"}.items()
             }
             measured = _measured(peers, case=case, flags=flags, steps=steps, repeats=repeats)
             rows += measured
             summary |= _ratios(measured, f"{case}_vs_parlai")
         if flags.backbone and "minilm" in flags.cases:
-            ours = {"model": "biencoder", "backbone": flags.backbone, **common, **FINE_TUNING}
+            ours = {"model": "biencoder", "backbone": flags.backbone, **bf16["ours"], **common, **FINE_TUNING}
             peers = {
                 "ours": partial(_loop, folder / "minilm", **ours),
                 "sentence_transformers": partial(_sentence_transformers, flags.backbone, where, batch=flags.batch),
@@ -92,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = {
         "benchmark": "training",
         "machine": machine(),
-        "settings": {"task": CONVAI2, "batchsize": flags.batch, "steps": steps, "repeats": repeats},
+        "settings": {"task": CONVAI2, "batchsize": flags.batch, "bf16": flags.bf16, "steps": steps, "repeats": repeats},
         "rows": rows,
         "summary": summary,
     }
@@ -106,7 +114,7 @@ def _measured(
 
     Medians of the peer's turns of so many steps, after one that is not counted.
     """
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
+    seconds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in peers}
     with ExitStack() as processes:
         runs = {
             name: processes.enter_context(in_its_own_process(make, threads=flags.threads))
@@ -120,9 +128,9 @@ def _measured(
     rows = []
     examples = flags.batch * steps
     for name, turns in seconds.items():
-        wall, processor = (statistics.median(values) for values in zip(*turns, strict=True))
+        wall, processor, share = (statistics.median(values) for values in zip(*turns, strict=True))
         speeds = {"examples_per_second": examples / wall, "examples_per_processor_second": examples / processor}
-        rows.append({"case": case, "peer": name, **speeds})
+        rows.append({"case": case, "peer": name, **speeds, **({"share_of_product_rate": share} if share else {})})
     return rows
 
 
@@ -139,11 +147,16 @@ def _loop(folder: Path, **flags: Any) -> Run:
     """Steps of ParlAI's training loop, which goes on where the turn before it stopped."""
     world = make_world(options(folder=folder, training=True, **COMMON, **flags))
 
-    def run(steps: int) -> tuple[float, float]:
-        start, processor = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            world.parley()
-        return time.perf_counter() - start, time.process_time() - processor
+    agent = world.get_agents()[-1]
+    dtype = torch.bfloat16 if flags.get("bf16") else torch.float32
+
+    def run(steps: int) -> tuple[float, float, float]:
+        with encoded(agent.model) as seen:
+            start, processor = time.perf_counter(), time.process_time()
+            for _ in range(steps):
+                world.parley()
+            seconds, processor = time.perf_counter() - start, time.process_time() - processor
+        return seconds, processor, seen.share(seconds, dtype=dtype, training=True) if seen.calls else 0.0
 
     return run
 
@@ -173,7 +186,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
     model.max_seq_length = 360
     pairs = iter(_pairs(where))
 
-    def run(steps: int) -> tuple[float, float]:
+    def run(steps: int) -> tuple[float, float, float]:
         rows = [next(pairs) for _ in range(steps * batch)]
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # where it reports
@@ -193,7 +206,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
                 loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
                 callbacks=[clock],
             ).train()
-        return clock.seconds
+        return *clock.seconds, 0.0
 
     return run
 

@@ -44,7 +44,6 @@ from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, SeparableRanker, build_model
 from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, load_tokenizer
-from polyencoder.modeling.bf16 import round_weights
 from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.online import downloaded, there
@@ -143,7 +142,7 @@ class Ranker(Scorer):
             self.model.candidate_fingerprint = candidate_fingerprint(self.model, self.text)
         self.model.weights_fingerprint = weights_fingerprint(self.model.state_dict())
         for encoder in encoders:
-            round_weights(encoder, getattr(torch, dtype))
+            encoder.round(getattr(torch, dtype))
 
     @classmethod
     def from_backbone(

@@ -90,6 +90,16 @@ def test_commands_take_it(make_ranker, tmp_path):
     assert "--model-dtype bf16: it must be one of float32" in str(failed.exception or failed.output)
 
 
+def test_a_model_that_is_cast_as_a_whole_computes_in_that_type(folder):
+    """By torch's own `to`: nothing of it is in float32 then."""
+    ranker = Ranker.from_pretrained(folder)
+    expected = ranker.score([["hi there"]], TEXTS)
+    ranker.model.to(torch.bfloat16)
+    torch.testing.assert_close(
+        ranker.score([["hi there"]], TEXTS), expected, rtol=0.05, atol=0.05 * float(expected.abs().max())
+    )
+
+
 # ---- the twin
 
 

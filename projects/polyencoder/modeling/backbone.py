@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling import attention, varlen
-from polyencoder.modeling.bf16 import Bf16Twin
+from polyencoder.modeling.bf16 import Bf16Twin, round_weights
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.packing import Packing, pack
@@ -57,6 +57,7 @@ class Backbone(nn.Module):
         self.first_position = first_position(model.config.to_dict())
         self._packs: bool | None = None  # not known yet
         self._bf16 = Bf16Twin()
+        self._rounded = False
 
     @property
     def dim(self) -> int:
@@ -140,24 +141,29 @@ class Backbone(nn.Module):
         return packing.put(self._call({**inputs, "packing": packing}), *tokens.ids.shape)
 
     def _call(self, inputs: dict[str, Any]) -> Tensor:
-        """The outputs of the last layer, in float32 where the weights are in 16 bits: what is made of them is exact."""
-        model = self._sixteen_bits()
+        """The outputs of the last layer, in float32 where weights were rounded: what is made of them is exact."""
+        model = self._rounded_model()
         if model is None:
             output: Tensor = self.model(**inputs).last_hidden_state
             return output
         with torch.autocast(next(model.parameters()).device.type, enabled=False):
             return model(**inputs).last_hidden_state.float()
 
-    def _sixteen_bits(self) -> nn.Module | None:
-        """The model with weights in 16 bits: itself, or its twin where bfloat16 is asked for and nothing is learnt."""
-        weight = next(self.model.parameters())
-        if weight.dtype != torch.float32:
+    def round(self, dtype: torch.dtype) -> None:
+        """Have the weights in another type, for inference and for good; outputs stay in float32."""
+        round_weights(self, dtype)
+        self._rounded = True
+
+    def _rounded_model(self) -> nn.Module | None:
+        """The model with rounded weights: itself, or its twin where bfloat16 is asked for and nothing is learnt."""
+        if self._rounded:
             return self.model
-        device = weight.device.type
         if self.training or torch.is_grad_enabled():
             self._bf16.forget()  # the weights may change now, and fused optimizers do not count that
             return None
-        if self.compiled or is_traced():
+        weight = next(self.model.parameters())
+        device = weight.device.type
+        if weight.dtype != torch.float32 or self.compiled or is_traced():
             return None
         if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
             return None
