@@ -24,7 +24,7 @@ PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.019
 
 @dataclass(frozen=True)
 class Origin:
-    """What is fetched: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
+    """Where a model comes from: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
 
     url: str
     licence: str

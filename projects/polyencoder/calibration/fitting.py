@@ -27,7 +27,7 @@ _FEWEST_ANSWERS = 10  # of which a precision is measured
 
 
 class Bin(NamedTuple):
-    """Answers of about the same probability."""
+    """A bin of the reliability diagram: answers of about the same probability."""
 
     probability: float
     """Their mean."""
@@ -38,7 +38,7 @@ class Bin(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """How far the probabilities of first candidates can be trusted: in ten bins of equal weight."""
+    """Reliability of the probabilities of first candidates: ten bins of equal weight, and two errors."""
 
     bins: list[Bin]
     error: float

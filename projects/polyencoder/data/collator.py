@@ -28,7 +28,7 @@ class TrainingExample:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from, or one evaluation scores.
+    """A batch: what one training step learns from, or one evaluation scores.
 
     contexts: [batch, length]. pool: the candidates, with the column of each label. candidates: the tokens of the pool's
     texts, [texts, length]; None where they are not the same in each step, and tokenized by it. turns: the contexts as

@@ -41,7 +41,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Reader:
-    """One of `count` readers of the same data: processes of distributed training, background workers."""
+    """A shard of the data: one of `count` readers of it, processes of distributed training or background workers."""
 
     number: int = 0
     count: int = 1

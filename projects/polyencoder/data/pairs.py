@@ -39,7 +39,7 @@ HUB = "hf:"
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns are called."""
+    """The names of the columns of a file of pairs."""
 
     context: str = "context"
     response: str = "response"

@@ -13,7 +13,7 @@ from polyencoder.errors import InputError
 
 
 class FixedCandidates(Protocol):
-    """One list of candidates for all examples: its texts, and the row of each."""
+    """Fixed candidates, one list for all examples: its texts, and the row of each."""
 
     texts: Sequence[str]
     place: dict[str, int]

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class SeededRandom:
-    """A seeded source of choices. Equal keys give equal choices; a key is any text, such as `"7:valid:12"`."""
+    """A random generator seeded by a key. Equal keys give equal choices; a key is any text, such as `"7:valid:12"`."""
 
     def __init__(self, key: str) -> None:
         self._key = key

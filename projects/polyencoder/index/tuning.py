@@ -1,4 +1,4 @@
-"""Search that keeps a promise: the cheapest effort and list length whose recall, measured, is what was asked for.
+"""Tuning of a FAISS index: the cheapest effort and list length whose recall, measured, is what was asked for.
 
 Fixed settings fit the model that they were chosen on. Here recall@k is measured against the scan, on contexts such as
 those that will be asked, or at least on texts of the index itself. More effort and longer lists hardly ever find less,

@@ -26,7 +26,7 @@ BLOCK = 16  # tokens that one more call of attention costs as much as
 
 @dataclass(frozen=True)
 class Packing(ABC):
-    """Where the tokens of a padded batch are in one row, sequence after sequence.
+    """A packed batch: the tokens of all sequences in one row, sequence after sequence.
 
     places: [tokens] the place of each in the flattened batch; positions: [tokens] its place in its sequence.
     """
@@ -69,7 +69,7 @@ class Packing(ABC):
 
 @dataclass(frozen=True)
 class Blocks(Packing):
-    """A row for a CPU: sequences of like length are neighbours, a block, padded to its longest.
+    """Packing for a CPU: sequences are bucketed by length, each bucket a block padded to its longest.
 
     blocks: how many sequences of which length each has; masks: for each block [sequences, 1, 1, length], False at what
     little padding is left, or None without any.
@@ -101,7 +101,7 @@ class Blocks(Packing):
 
 @dataclass(frozen=True)
 class Ragged(Packing):
-    """A row for a GPU: the sequences as they come, without padding.
+    """Packing for a GPU: the sequences as they come, without padding, for variable-length attention.
 
     ends: int32 [sequences + 1], 0 and where each sequence ends; longest: the length of the longest.
     """

@@ -13,7 +13,7 @@ ENTRY = 200  # bytes of a dictionary's entry and of the objects in it, besides w
 
 
 class TextMemory(Generic[V]):
-    """Values by text. When they take more than `limit` bytes, the oldest half of them is forgotten.
+    """A cache of values by text. When they take more than `limit` bytes, the oldest half of them is forgotten.
 
     What would take a tenth of the limit by itself is not remembered. Threads may share one. Copies begin empty.
 

@@ -22,7 +22,7 @@ __all__ = ["GatheredStep", "gathered_step"]
 
 @dataclass(frozen=True)
 class GatheredStep:
-    """What this process does of a step.
+    """This process's part of a step of all processes.
 
     pool: what its examples choose from. examples: how many the processes have together. counts: how many texts of the
     pool each process encodes, in the pool's order; None where each has a pool of its own.

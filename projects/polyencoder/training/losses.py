@@ -1,4 +1,4 @@
-"""Losses: cross-entropy of the labels, KL and margin-MSE of a teacher's scores; [batch] from scores [batch, n].
+"""Losses: cross-entropy with label smoothing, KL and margin-MSE for distillation; [batch] from scores [batch, n].
 
 Where a score is -inf, there is no such candidate; where a teacher's is, it was not asked about it. The loss leaves it
 out.

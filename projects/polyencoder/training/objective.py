@@ -32,7 +32,7 @@ HOPELESS = 100  # batches without anything to learn, from the beginning of a run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a batch gave.
+    """The outcome of a batch.
 
     loss: to differentiate; the sum over all processes is the mean loss of all their examples. losses: [batch], and
     scores: [batch, n], -inf where an example has no candidate, both detached. pool: the candidates that were scored.

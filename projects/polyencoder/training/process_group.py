@@ -1,4 +1,4 @@
-"""A group of processes that train together, on one host or several, as torchrun starts them."""
+"""The process group of distributed training, on one host or several, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_grouped() -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """Which of the processes this one is: of all, and of those on its host."""
+    """The rank of this process and the world size: of all processes, and of those on its host."""
 
     rank: int
     count: int

@@ -10,7 +10,7 @@ __all__ = ["Goal", "Progress"]
 
 @dataclass
 class Progress:
-    """What has been done of a run, those parts of it included that ran before it was resumed.
+    """How far a run is, what ran before it was resumed included.
 
     examples, of all processes; batches and updates; seconds, of steps and evaluations.
     """

@@ -58,7 +58,7 @@ NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes o
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run gave: R@1 and the like of the validation examples, by who ranked them, and where the model is."""
+    """The report of a run: R@1 and the like of the validation examples, by who ranked them, and where the model is."""
 
     before: dict[str, float]
     """Of the encoder as it came: a bi-encoder of it, or the ranker that was trained on."""

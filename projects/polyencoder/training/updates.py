@@ -20,7 +20,7 @@ __all__ = ["OptimizerUpdates", "Updates"]
 
 
 class Updates(Protocol):
-    """What a `Trainer` asks of whatever changes the weights; a framework's own optimizer can stand behind it."""
+    """The protocol of what changes the weights in a `Trainer`; a framework's own optimizer can stand behind it."""
 
     @property
     def count(self) -> int:

@@ -44,7 +44,7 @@ class Run(Protocol):
 
 
 class Callback:
-    """Does nothing at each moment; a subclass does something at some of them, in the order that the trainer has them.
+    """Hooks of a run, which do nothing here; a subclass overrides some. They are called in the trainer's order.
 
     `name` is where a checkpoint has the callback's state.
     """

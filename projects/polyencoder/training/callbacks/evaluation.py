@@ -70,7 +70,7 @@ class Evaluation(Callback):
 
 
 class KeepBest(Callback):
-    """Writes the model of the best evaluation to a folder, and ends a run that has stopped getting better.
+    """Keeps the best model in a folder, and stops early: ends a run that has stopped getting better.
 
     Args:
         ranker: that learns; it has `save_pretrained`.

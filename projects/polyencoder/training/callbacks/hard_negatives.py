@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class MinedNegatives(Callback):
-    """Indexes the labels seen so far, again and again, and adds to each batch what its contexts find in the index.
+    """Re-indexes the labels seen so far, again and again, and adds the negatives that it mines there to each batch.
 
     What was mined for one example is a candidate of all of them; each text is there once, so that none is a negative of
     the example whose label it is. Until the first index batches have their labels alone.
