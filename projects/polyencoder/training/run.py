@@ -24,6 +24,7 @@ from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
 from polyencoder.export.folder import README
 from polyencoder.files import write_text
+from polyencoder.modeling import ConveRT
 from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines
@@ -49,6 +50,8 @@ from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["RunReport", "train_ranker"]
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "training"  # in that of the model: what the run needs to go on, and what it leaves beside
 CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
@@ -120,6 +123,8 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
         objective=_objective(settings, ranker),
         with_turns=settings.teacher is not None,
     )
+    if is_first:
+        _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
     assert best.report is not None  # there is an evaluation at the end of every run
     if is_first:
@@ -165,6 +170,25 @@ def _before_steps(settings: RunSettings, ranker: Ranker) -> Sequence[Callback]:
         wanted = HardNegatives(settings.hard_negatives, *ranks, settings.hard_negative_margin)
         parts.append(MinedNegatives(ranker, wanted, every=settings.hard_negatives_every, index=ranker.index))
     return parts
+
+
+def _warn_of_a_low_scale(trainer: Trainer) -> None:
+    """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
+    model, config = trainer.model, trainer.config
+    processes = dist.get_world_size() if dist.is_initialized() else 1
+    updates = trainer.goal.total_updates(batch=config.batch_size * processes, accumulate=config.accumulate)
+    if not isinstance(model, ConveRT) or updates is None:
+        return
+    batches = updates * config.accumulate + int(model.scale.batches)
+    if batches < model.scale.over:
+        _log.warning(
+            "the scale of cosines rises over %d batches, and the run ends after %d, with a scale of %.1f in the place "
+            "of %.1f: a new model may have a smaller scale_batches",
+            model.scale.over,
+            batches,
+            1 + (model.scale.highest - 1) * batches / model.scale.over,
+            model.scale.highest,
+        )
 
 
 def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:

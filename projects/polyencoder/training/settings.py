@@ -29,6 +29,9 @@ CONVERT_SIZES = (
     *("skips", "scale_batches"),
 )
 
+# What only a ranker around a backbone knows
+NOT_OF_CONVERT = ("n_codes", "reduction", "normalize", "output_scaling", "share_encoders", "fine_tuned", "compile")
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -185,6 +188,12 @@ class RunSettings:
                 "give one of backbone, an encoder to start from, and init, a ranker to go on training",
                 argument="backbone",
             )
+        for name in NOT_OF_CONVERT:
+            given = getattr(self, name)
+            if self.architecture == "convert" and given not in (None, False, RunSettings.fine_tuned):
+                raise ConfigError(
+                    f"{name} is {given!r}, which a convert model does not know: leave it out", argument=name
+                )
         for name in (*CONVERT_SIZES, "extra_contexts", "dropout"):
             if getattr(self, name) is None:
                 continue

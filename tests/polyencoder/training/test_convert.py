@@ -160,6 +160,9 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
         ({"backbone": "x"}, "starts from a vocabulary"),
         ({"vocabulary": None}, "starts from a vocabulary"),
         ({"history_size": 3}, "extra_contexts in the place of history_size"),
+        ({"reduction": "mean"}, "reduction is 'mean', which a convert model does not know"),
+        ({"fine_tuned": "top_layer"}, "fine_tuned is 'top_layer'"),
+        ({"compile": True}, "compile is True"),
         ({"attention_limits": "3,five"}, "whole numbers with commas"),
         ({"architecture": "bi", "vocabulary": None, "backbone": "x"}, "is of a convert model; this one is bi"),
         ({"init": "x", "hidden_size": 3}, "leave it out"),
@@ -168,6 +171,14 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
 def test_settings_that_contradict_each_other(make_settings, fields, message):
     with pytest.raises(ConfigError, match=message):
         train_ranker(make_settings(**fields))
+
+
+def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
+    train_ranker(make_settings(max_updates=3))
+    assert "rises over 10 batches, and the run ends after 3, with a scale of " in caplog.text
+    caplog.clear()
+    train_ranker(make_settings(max_updates=10, out=f"{make_settings().out}2", epochs=None))
+    assert "rises over" not in caplog.text
 
 
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
