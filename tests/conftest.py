@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from polyencoder.config import RankerConfig, TextConfig
@@ -38,6 +40,10 @@ SENTENCES = [
     "that is great , my brother likes to ski too !",
 ]
 N_POSITIONS = 64
+
+# How long an example takes says nothing here: machines are shared
+hypothesis_settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
