@@ -58,6 +58,8 @@ class Graph:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
         options.log_severity_level = 3  # errors alone
+        # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = _providers(runtime, device)
         try:
             self._session = runtime.InferenceSession(os.fspath(path), options, providers=providers)
