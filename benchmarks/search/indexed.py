@@ -24,12 +24,13 @@ from benchmarks.common import interleaved_ms
 from benchmarks.search.vectors import size_mb, store
 from polyencoder.extras import require
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.faiss_file import build_faiss
+from polyencoder.index.faiss_file import FAISS, build_faiss
+from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.scoring.topk import RunningTopK
 
-__all__ = ["KINDS", "RECALL_WANTED", "fastest", "measure"]
+__all__ = ["KINDS", "RECALL_WANTED", "TIMED", "TOP_K", "each_of", "faiss_threads", "fastest", "measure", "recall_of"]
 
 TOP_K = 10
 RECALL_WANTED = 0.99
@@ -59,13 +60,14 @@ def measure(
     few = contexts.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
     rows = [about | row for row in _exact_rows(few, truth[:scanned], vectors, small, repeats=repeats)]
-    for kind in kinds:
+    for asked in kinds:
+        kind, parameters = parse_faiss(asked)
         start = time.perf_counter()
-        build_faiss(vectors.folder, vectors, kind=kind)  # with all cores; it searches with as many as torch
+        build_faiss(vectors.folder, vectors, kind=kind, name=FAISS, **parameters)  # all cores
         built = {"build_s": time.perf_counter() - start}
         built["size_mb"] = sum(file.stat().st_size for file in vectors.folder.glob("faiss*")) / 2**20
         searcher = FaissSearch.open(vectors.folder, vectors)
-        with _threads(torch.get_num_threads()):
+        with faiss_threads(torch.get_num_threads()):
             found = list(_faiss_rows(searcher, contexts, truth, repeats=repeats))
         rows += [about | row | built for row in found]
     return [*rows, about | _certified(few, vectors)]
@@ -90,7 +92,7 @@ def _exact_rows(
         "scan_int8": lambda context: search(context, small, k=TOP_K).indices,
     }
     ones = [contexts.select(i) for i in range(min(2, contexts.batch_size))]
-    times = interleaved_ms({name: partial(_each, way, ones) for name, way in ways.items()}, repeats=repeats)
+    times = interleaved_ms({name: partial(each_of, way, ones) for name, way in ways.items()}, repeats=repeats)
     if contexts.n_codes > 1:  # for one code these are the score itself
         ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
         ways["maxsim-sum"] = lambda context: _logit_sum(context, vectors)
@@ -117,7 +119,7 @@ def _faiss_rows(
             return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
-        peers: dict[str, Callable[[], object]] = {"index": partial(_each, find, ones), "scan": scan_one}
+        peers: dict[str, Callable[[], object]] = {"index": partial(each_of, find, ones), "scan": scan_one}
         times = interleaved_ms(peers, repeats=repeats)
         ms = times["index"] / len(ones)
         yield {
@@ -143,13 +145,14 @@ def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
     }
 
 
-def _each(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[ContextEncoding]) -> None:
+def each_of(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[ContextEncoding]) -> None:
+    """One context after the other, as they are timed."""
     for context in contexts:
         way(context)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def faiss_threads(count: int) -> Iterator[None]:
     """FAISS with so many threads, and then with as many as before."""
     faiss = require("faiss", extra="faiss")
     before = faiss.omp_get_max_threads()
@@ -160,9 +163,14 @@ def _threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
+def recall_of(found: Tensor, truth: Tensor) -> Tensor:
+    """The share [contexts] of the true rows [contexts, k] that are among those found."""
+    return (truth.unsqueeze(2) == found.unsqueeze(1)).any(dim=2).float().mean(dim=1)
+
+
 def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
     return {
-        "recall10": (truth.unsqueeze(2) == found.unsqueeze(1)).any(dim=2).float().mean().item(),
+        "recall10": recall_of(found, truth).mean().item(),
         "top1": (found[:, 0] == truth[:, 0]).float().mean().item(),
     }
 

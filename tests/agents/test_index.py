@@ -124,6 +124,29 @@ def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_fil
     assert {report[name] - scored[name] for name in ("R8@1", "R8@2")} == {0}
 
 
+def test_a_tuned_index_is_searched_by_its_own_settings(trained, index_of, evaluate, monkeypatch):
+    """It was built to read three lists, and has measured that another number, a power of two, is as good."""
+    pytest.importorskip("faiss")
+    path, _ = trained("polyencoder")
+    settings = {"faiss": "ivf-flat,nlist=4,nprobe=3", "recall": 0.99, "contexts": ["where is the cat ?"]}
+    folder = index_of("polyencoder", **settings)
+    tuned = open_index(folder, Ranker.from_pretrained(path, device="cpu")).faiss.tuned
+    assert tuned.reached
+    assert tuned.effort in (1, 2, 4)
+    nearest, probed = FaissSearch.nearest, set()
+
+    def noted(self, queries, length, parameters):
+        probed.add(parameters.nprobe)
+        return nearest(self, queries, length, parameters)
+
+    monkeypatch.setattr(FaissSearch, "nearest", noted)
+    evaluate(path, index=folder)
+    assert probed == {tuned.effort}
+    probed.clear()
+    evaluate(path, index=folder, index_effort=3)
+    assert probed == {3}
+
+
 def test_a_scan_in_bf16(trained, index_of, evaluate, monkeypatch):
     """Of eight candidates all are scored again: the report is the same, and the scan was another."""
     path, _ = trained("polyencoder")

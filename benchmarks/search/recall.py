@@ -1,0 +1,129 @@
+"""A recall that is asked for: the settings that `index.tuning` chooses, on contexts that had no part in the choice.
+
+For each kind of FAISS index two rows, of what it does unless told and of what it does once `tune` has measured it on
+half of the contexts. Both answer the other half one context at a time, beside the scan of the same vectors as they are
+stored; recall is counted against that scan. `build_mb` is how far building lifts the memory of a process that has read
+the vectors, whose mapped files are in it, before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import interleaved_ms, peak_extra_mb
+from benchmarks.search.indexed import TIMED, TOP_K, each_of, faiss_threads, recall_of
+from benchmarks.search.vectors import size_mb
+from polyencoder.index.approximate import FaissSearch
+from polyencoder.index.faiss_file import FAISS, build_faiss
+from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.tuning import tune
+from polyencoder.index.vectors import Vectors
+from polyencoder.scoring import ContextEncoding, search
+
+__all__ = ["measure"]
+
+AT_ONCE = 32  # contexts that recall is measured with together, as in `FolderIndex.tune`
+
+
+def measure(
+    vectors: Vectors, contexts: ContextEncoding, *, kinds: Sequence[str], recall: float, repeats: int
+) -> list[dict[str, Any]]:
+    """The rows of the report. FAISS's files go beside the vectors, those of one kind after the other.
+
+    Args:
+        vectors: what is indexed.
+        contexts: of which the first half is measured by `tune`, and the second held out.
+        kinds: of FAISS index, with their parameters, as of `polyencoder index --faiss`.
+        recall: what is asked for.
+        repeats: of each timing.
+    """
+    half = contexts.batch_size // 2
+    known = [contexts.select(slice(i, min(i + AT_ONCE, half))) for i in range(0, half, AT_ONCE)]
+    others = [contexts.select(i) for i in range(half, contexts.batch_size)]
+    truth = torch.cat([search(one, vectors, k=TOP_K).indices for one in others])
+    about = {
+        "case": "recall",
+        "rows": len(vectors),
+        "dtype": str(vectors.dtype).removeprefix("torch."),
+        "codes": contexts.n_codes,
+    }
+    rows: list[dict[str, Any]] = []
+    for asked in kinds:
+        kind, parameters = parse_faiss(asked)
+        start, of_processor = time.perf_counter(), time.process_time()  # with all cores; only searches have torch's
+        peak = peak_extra_mb(
+            partial(build_faiss, vectors.folder, vectors, kind=kind, name=FAISS, **parameters), warm_up=False
+        )
+        built = {
+            "build_s": time.perf_counter() - start,
+            "build_cpu_s": time.process_time() - of_processor,
+            "build_mb": peak,
+            "index_mb": sum(file.stat().st_size for file in vectors.folder.glob("faiss*")) / 2**20,
+            "vectors_mb": size_mb(vectors),
+        }
+        with faiss_threads(torch.get_num_threads()):
+            for settings in _settings(vectors, known, others, truth, recall=recall, repeats=repeats):
+                rows.append(about | {"kind": asked} | settings | built)
+    return rows
+
+
+def _settings(
+    vectors: Vectors,
+    known: Sequence[ContextEncoding],
+    others: Sequence[ContextEncoding],
+    truth: Tensor,
+    *,
+    recall: float,
+    repeats: int,
+) -> Iterator[dict[str, Any]]:
+    """What one FAISS index does unless told, and then by the settings that `tune` gave it."""
+    answered = partial(_answered, vectors=vectors, contexts=others, truth=truth, repeats=repeats)
+    yield {"settings": "untold"} | answered()
+    searcher = FaissSearch.open(vectors.folder, vectors)
+    start = time.perf_counter()
+    tuned = tune(searcher, known, recall=recall, top_k=TOP_K)
+    seconds = time.perf_counter() - start
+    dataclasses.replace(searcher.meta, tuned=tuned).write(vectors.folder)
+    chosen = {
+        "settings": f"recall {recall:g}",
+        "tune_s": seconds,
+        "effort": tuned.effort,
+        "list_length": tuned.list_length,
+        "contexts": tuned.contexts,
+        "measured": tuned.measured,
+        "error": tuned.error,
+    }
+    yield chosen | answered()
+
+
+def _answered(*, vectors: Vectors, contexts: Sequence[ContextEncoding], truth: Tensor, repeats: int) -> dict[str, Any]:
+    """What the index finds by its own settings, one context at a time, and how long a few of them take."""
+    searcher = FaissSearch.open(vectors.folder, vectors)
+
+    def find(context: ContextEncoding) -> Tensor:
+        return searcher.search(context, top_k=TOP_K).rows
+
+    found = recall_of(torch.cat([find(one) for one in contexts]), truth)
+    timed = contexts[:TIMED]
+    # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
+    peers: dict[str, Callable[[], object]] = {
+        "index": partial(each_of, find, timed),
+        "scan": partial(search, timed[0], vectors, k=TOP_K),
+    }
+    times = interleaved_ms(peers, repeats=repeats)
+    ms = times["index"] / len(timed)
+    return {
+        "held_out": len(contexts),
+        "recall10": found.mean().item(),
+        "recall10_error": found.std(correction=0).item() / len(found) ** 0.5,
+        "ms": ms,
+        "scan_ms": times["scan"],
+        "vs_scan": times["scan"] / ms,
+    }
