@@ -46,7 +46,7 @@ class Tuned:
         effort: `ef_search` or `nprobe`; None for a flat index.
         list_length: how many candidates each code, or group of codes, proposes.
         measured: the recall@top_k against the scan that they reached.
-        error: its standard error.
+        error: the standard error of a recall that is measured with so many contexts (see `index.tuning`).
         contexts: over so many.
         source: where these were from.
         rows: how many vectors there were.

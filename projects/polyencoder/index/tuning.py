@@ -5,8 +5,10 @@ those that will be asked, or at least on texts of the index itself. More effort 
 so of all pairs only a staircase is measured: the longest lists with as little effort as they need, then ever shorter
 ones with as much more. Of those that reach the recall the fastest stays, as the index's default (`FaissFile.tuned`).
 
-A sample says only so much: what is measured has to be above the recall by its standard error, so that other contexts,
-which had no part in the choice, mostly find as much.
+A sample says only so much: what is measured has to be above the recall by a standard error, so that other contexts,
+which had no part in the choice, mostly find as much. Most contexts find all of their best, and a few lose nearly all:
+a sample that has met none of these few has a deviation of about 0 and proves little. So the error is that of contexts
+that find all or nothing, were the recall just what was asked for, as in Wilson's score test of a proportion.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from polyencoder.scoring import ContextEncoding, search
 __all__ = ["SAMPLE", "check_recall", "sample", "tune"]
 
 SAMPLE = 200
-"""Contexts that are enough to measure recall with: an error of half a percent, where it is 0.99."""
+"""Contexts that are enough to measure recall with: an error of 0.007, where it is 0.99."""
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ def tune(
             effort=effort,
             list_length=length,
             measured=round(float(found.mean()), 4),
-            error=round(float(found.std(correction=0)) / len(found) ** 0.5, 4),
+            error=round((recall * (1 - recall) / len(found)) ** 0.5, 4),
             contexts=len(found),
             source=source,
             rows=len(searcher.vectors),
