@@ -46,6 +46,10 @@ class ParlaiUpdates:
     def learning_rate(self) -> float:
         return float(self._agent.optimizer.param_groups[0]["lr"])
 
+    @property
+    def is_under_way(self) -> bool:
+        return int(self._agent._number_grad_accum) > 0
+
     def autocast(self) -> torch.autocast:
         return self._agent.autocast()
 

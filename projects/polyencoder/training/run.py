@@ -149,7 +149,9 @@ def _check_folder(out: Path) -> None:
 
 def _checkpoints(settings: RunSettings) -> Checkpoints:
     path, every = Path(settings.out) / CHECKPOINT, settings.save_every_seconds
-    return Checkpoints(path, settings=_of_the_run(settings), every_seconds=every)
+    # what each process has of the data goes by their number
+    begun_with = _of_the_run(settings) | {"processes": dist.get_world_size() if dist.is_initialized() else 1}
+    return Checkpoints(path, settings=begun_with, every_seconds=every)
 
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:

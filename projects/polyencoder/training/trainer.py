@@ -138,8 +138,8 @@ class Trainer:
         broadcast_weights(self.model)
         try:
             self.start()
-            if (rank := self.reader.number) > 0:  # weights are the first process's, dropout is each one's own
-                seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
+            if self.progress.batches == 0:
+                self._seed_apart()
             if self._why is None and not self.goal.is_reached(self.progress):
                 self._run(self._loader)
                 self.check_has_learnt()
@@ -147,6 +147,11 @@ class Trainer:
             self.model.eval()
         self.end()
         return self.progress
+
+    def _seed_apart(self) -> None:
+        """Weights are the first process's; dropout is each one's own."""
+        if (number := self.reader.number) > 0:
+            seed_everything(self.config.seed + number * SEED_STRIDE + self.updates.count)
 
     def start(self) -> None:
         """Before the first step, which `fit` says itself. A checkpoint may put the run where another one stopped."""
@@ -203,14 +208,22 @@ class Trainer:
     # ---- going on
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on, in tensors, numbers, texts and containers of them."""
-        return {"model": self.model.state_dict(), "random": random_state(), **self.run_state()}
+        """All that a run needs to go on, in tensors, numbers, texts and containers of them.
+
+        With several processes each has to ask, and is given the random states of all.
+        """
+        return {"model": self.model.state_dict(), "random": gather_objects(random_state()), **self.run_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` gave."""
         self.model.load_state_dict(state["model"])
         self.load_run_state(state)
-        restore_random_state(state["random"])
+        states, number = state["random"], self.reader.number
+        states = states if isinstance(states, list) else [states]  # the first process's alone, in older ones
+        if number < len(states):
+            restore_random_state(states[number])
+        else:
+            self._seed_apart()
 
     def run_state(self) -> dict[str, Any]:
         """What `state_dict` has beside weights and chance, for a framework that keeps these itself."""

@@ -32,6 +32,11 @@ class Updates(Protocol):
         """Of the next update."""
         ...
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether gradients are collected for an update that needs further batches."""
+        ...
+
     def autocast(self) -> torch.autocast:
         """The precision that a batch is scored in."""
         ...
@@ -101,6 +106,10 @@ class OptimizerUpdates:
     @property
     def learning_rate(self) -> float:
         return self.schedule.learning_rate
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._collected > 0
 
     def autocast(self) -> torch.autocast:
         return self.precision.autocast()

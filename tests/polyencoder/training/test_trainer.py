@@ -168,6 +168,30 @@ def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, af
     assert best[0] == best[1]
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path, accumulate):
+    """Each has dropout of its own, and between two updates gradients of its own."""
+    config = replace(CONFIG, batch_size=2, accumulate=accumulate)
+
+    def fit(folder, *others):
+        ranker = make_ranker("bi")
+        for module in ranker.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.1
+        parts = [*others, Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0)]
+        Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit()
+        return weights(ranker.model)
+
+    def run(rank: int):
+        unbroken = fit(tmp_path / "a")
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "b", Kill(3))
+        again = fit(tmp_path / "b")
+        return all(torch.equal(one, other) for one, other in zip(unbroken, again, strict=True))
+
+    assert in_processes(run) == [True, True]
+
+
 def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 class Checkpoints(Callback):
     """Keeps the state of a run after each evaluation, and goes on from it when the run is started again.
 
+    Where several batches make an update, it waits for that.
+
     With several processes the first one writes; all of them read. A disk that is full does not end a run, unless it is
     full at the end.
 
@@ -71,7 +73,9 @@ class Checkpoints(Callback):
         self._due = True  # after the callbacks behind this one have seen the evaluation
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if self._due or (self._every is not None and self._is_late(self._every)):
+        if self._every is not None and self._is_late(self._every):
+            self._due = True
+        if self._due and not run.updates.is_under_way:  # between two updates each process has gradients of its own
             self.write(run)
 
     def _is_late(self, every: float) -> bool:
@@ -79,6 +83,8 @@ class Checkpoints(Callback):
         return gather_objects(time.monotonic() - self._written >= every)[0]
 
     def on_end(self, run: Run) -> None:
+        if self._due:
+            self.write(run)
         if self._failed is not None:
             raise TrainingError(f"{self.path} could not be written: {self._failed}")
 
