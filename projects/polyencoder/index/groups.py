@@ -24,7 +24,7 @@ def group_means(codes: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
     farther than the tolerance from the first of every group, the farthest of all begins a new one. Each code then
     belongs to the nearest. If no two are within the tolerance, the means are the codes themselves, in another order.
     """
-    distances = torch.cdist(codes, codes)
+    distances = torch.cdist(codes, codes).fill_diagonal_(0)  # which rounding makes of many codes more than 0
     farthest_allowed = tolerance * codes.norm(dim=1).mean()
     firsts = [int((codes - codes.mean(dim=0)).norm(dim=1).argmin())]
     nearest = distances[firsts[0]]
@@ -32,5 +32,6 @@ def group_means(codes: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
         firsts.append(int(nearest.argmax()))
         nearest = torch.minimum(nearest, distances[firsts[-1]])
     group = distances[firsts].argmin(dim=0)  # [m]
+    group[firsts] = torch.arange(len(firsts))  # each to its own, also where another is as near
     sums = codes.new_zeros(len(firsts), codes.size(1)).index_add_(0, group, codes)
     return sums / torch.bincount(group, minlength=len(firsts)).unsqueeze(1)
