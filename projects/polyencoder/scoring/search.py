@@ -42,10 +42,10 @@ def search(
 ) -> TopK:
     """The k best of the candidates for each context; of equal scores the lowest index comes first.
 
-    The scores returned are always computed in at least fp32 from the candidates as they are stored. If the scan runs
-    below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone can miss one: the search
-    is then nearly, not provably, exact. Of fewer than four times as many all are scored. A score that is nan counts as
-    -inf.
+    The scores returned are always computed in at least fp32 from the candidates as they are stored, also under
+    autocast. If the scan runs below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone
+    can miss one: the search is then nearly, not provably, exact. Of fewer than four times as many all are scored. A
+    score that is nan counts as -inf.
 
     Args:
         context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
@@ -119,7 +119,8 @@ def scan(
                 indices = indices[kept]
         chunk, indices = chunk.to(contexts.vectors), indices.to(device)
         for part, best in zip(parts, running, strict=True):
-            scores = score_chunk(part, chunk, scale=scale, candidate_scales=scales)  # [contexts, chunk]
+            with torch.autocast(device.type, enabled=False):  # which would round what is said to be exact
+                scores = score_chunk(part, chunk, scale=scale, candidate_scales=scales)  # [contexts, chunk]
             best.add(scores if kept is None else scores[:, kept.to(device)], indices)
     found = [best.best for best in running if best.best is not None]
     if not found:
@@ -146,7 +147,8 @@ def _scored_again(
         some = indices[i : i + at_once]
         vectors = rows.take(some.flatten()).to(indices.device).unflatten(0, some.shape)
         part = context.select(slice(i, i + at_once))
-        scores.append(score(part, vectors, attention=attention, max_elements=max_elements))
+        with torch.autocast(indices.device.type, enabled=False):
+            scores.append(score(part, vectors, attention=attention, max_elements=max_elements))
     return ranked(TopK(comparable(torch.cat(scores)), indices), k)
 
 

@@ -102,6 +102,17 @@ def test_bf16_scan_finds_the_same_candidates(stored):
     assert (rounded != exact.indices).any()
 
 
+@pytest.mark.parametrize("compute_dtype", [None, torch.bfloat16])
+def test_autocast_rounds_no_score(compute_dtype):
+    torch.manual_seed(0)
+    context, candidates = clustered(n=400, codes=4, contexts=3)
+    expected = search(context, candidates, k=10, compute_dtype=compute_dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = search(context, candidates, k=10, compute_dtype=compute_dtype)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.indices, expected.indices)
+
+
 def test_low_precision_on_both_sides_is_scored_again_too():
     torch.manual_seed(0)
     context, candidates = clustered(n=25, codes=4, contexts=3)
