@@ -98,7 +98,8 @@ class Ranker(Scorer):
 
         `dtype` is that of the encoder's weights and of what it computes: "bfloat16" takes half the memory, and less
         time where the machine has it; what is made of the encoder's outputs stays in float32, and scores differ in the
-        third digit. It goes with indexes and a calibration of the model in float32. For inference: it cannot be saved.
+        third digit. It goes with indexes and a calibration of the model in float32. For inference: it cannot be
+        trained, saved or exported.
 
         Nothing is fetched for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
         Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer

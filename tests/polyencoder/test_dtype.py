@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,9 +16,11 @@ from polyencoder import Ranker
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.backbone import build_backbone
 from polyencoder.text import TokenBatch
+from polyencoder.training.trainer import Trainer
 
 TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]
 
@@ -63,6 +67,20 @@ def test_rounded_weights_are_not_saved(folder, tmp_path):
     assert not (tmp_path / "again").exists() or not list((tmp_path / "again").iterdir())
 
 
+def test_rounded_weights_are_not_trained(folder):
+    """Updates would be lost in their rounding, and what was learnt could not be saved."""
+    with pytest.raises(ConfigError, match="rounded when they were loaded: load the ranker without dtype to train it"):
+        Trainer(Ranker.from_pretrained(folder, dtype="bfloat16"))
+
+
+def test_rounded_weights_are_not_exported(folder, tmp_path):
+    """Under the fingerprint of those that were loaded, which their graphs would not have."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'parlai-polyencoder[onnx]'")
+    with pytest.raises(InputError, match="rounded when they were loaded: load the ranker without dtype to export it"):
+        export_onnx(Ranker.from_pretrained(folder, dtype="bfloat16"), tmp_path / "graphs")
+    assert not (tmp_path / "graphs").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -98,6 +116,24 @@ def test_a_model_that_is_cast_as_a_whole_computes_in_that_type(folder):
     torch.testing.assert_close(
         ranker.score([["hi there"]], TEXTS), expected, rtol=0.05, atol=0.05 * float(expected.abs().max())
     )
+
+
+def test_packing_is_tried_by_one_thread_at_a_time(make_backbone_config):
+    """It is tried in float32: weights that another thread casts back meanwhile would decide that it cannot be."""
+    torch.manual_seed(0)
+    whole = build_backbone(make_backbone_config()).eval()
+    for _ in range(8):
+        backbone = copy.deepcopy(whole)
+        backbone.round(torch.bfloat16)
+        begin = threading.Barrier(4)
+
+        def ask(backbone=backbone, begin=begin):
+            begin.wait()
+            return backbone.packs
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(one.result() for one in [threads.submit(ask) for _ in range(4)])
+        assert {parameter.dtype for parameter in backbone.parameters()} == {torch.bfloat16}
 
 
 # ---- the twin

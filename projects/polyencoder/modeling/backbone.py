@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -34,6 +35,7 @@ from polyencoder.text.vocabulary import special_tokens
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
 _log = logging.getLogger(__name__)
+_trying = threading.Lock()  # while packing is tried, a model's weights and mode are others: other threads wait
 
 
 class Backbone(nn.Module):
@@ -57,7 +59,8 @@ class Backbone(nn.Module):
         self.first_position = first_position(model.config.to_dict())
         self._packs: bool | None = None  # not known yet
         self._bf16 = Bf16Twin()
-        self._rounded = False
+        self.rounded = False
+        """Whether `round` has changed its weights: such a model is neither trained nor exported."""
 
     @property
     def dim(self) -> int:
@@ -80,10 +83,12 @@ class Backbone(nn.Module):
     def packs(self) -> bool:
         """Whether it takes all sequences in one row: tried once, when first asked for; the log says why not."""
         if self._packs is None:
-            reason = self._why_not_packed()
-            if reason is not None:
-                _log.warning("a %s encoder runs padded: %s", self.model.config.model_type, reason)
-            self._packs = reason is None
+            with _trying:
+                if self._packs is None:
+                    reason = self._why_not_packed()
+                    if reason is not None:
+                        _log.warning("a %s encoder runs padded: %s", self.model.config.model_type, reason)
+                    self._packs = reason is None
         return self._packs and self._implementation == attention.NAME
 
     def _why_not_packed(self) -> str | None:
@@ -152,11 +157,11 @@ class Backbone(nn.Module):
     def round(self, dtype: torch.dtype) -> None:
         """Have the weights in another type, for inference and for good; outputs stay in float32."""
         round_weights(self, dtype)
-        self._rounded = True
+        self.rounded = True
 
     def _rounded_model(self) -> nn.Module | None:
         """The model with rounded weights: itself, or its twin where bfloat16 is asked for and nothing is learnt."""
-        if self._rounded:
+        if self.rounded:
             return self.model
         if self.training or torch.is_grad_enabled():
             self._bf16.forget()  # the weights may change now, and fused optimizers do not count that

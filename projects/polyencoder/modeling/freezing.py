@@ -12,12 +12,20 @@ FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
 
 
 def freeze(model: nn.Module, *, fine_tuned: str) -> None:
-    """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns."""
+    """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns.
+
+    Raises:
+        ConfigError: there is no such part, or the weights were rounded when they were loaded.
+    """
     if fine_tuned not in FINE_TUNED:
         raise ConfigError(
             f"fine_tuned is {fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
         )
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+        if backbone.rounded:
+            raise ConfigError(
+                "these weights were rounded when they were loaded: load the ranker without dtype to train it"
+            )
         backbone.requires_grad_(fine_tuned == "all")
         if fine_tuned == "all":
             continue

@@ -63,7 +63,7 @@ def export_onnx(
         CheckpointError: a graph deviates from torch by more than 1e-4 of the largest value, or the folder holds another
             model's weights. Nothing is left behind.
         ConfigError: a package is missing, or the model is too large for an ONNX file.
-        InputError: the ranker is itself one of graphs, or a check text is empty.
+        InputError: the ranker is itself one of graphs or has rounded weights, or a check text is empty.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():
@@ -99,6 +99,10 @@ def _plain(model: RankerModel) -> RankerModel:
     if isinstance(model, ConveRT) and model.sizes.multi_context:
         raise ConfigError("a multi-context convert model cannot be exported to ONNX yet; a single-context one can")
     for tower in [module for module in model.modules() if isinstance(module, Backbone)]:
+        if tower.rounded:
+            raise InputError(
+                "these weights were rounded when they were loaded: load the ranker without dtype to export it"
+            )
         if sum(parameter.numel() * 4 for parameter in tower.parameters()) > LARGEST:
             raise ConfigError(
                 "the model is too large for ONNX: a file holds at most 2 GiB, 536 million float32 weights"
