@@ -13,6 +13,7 @@ OTHER_NAMES = {
     "hard_negative_ranks": "ranks",
     "hard_negatives": "negatives",
     "on_cpu": "device",
+    **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
 """What commands call arguments, where they do not have the library's name for them."""
 

@@ -59,7 +59,7 @@ def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) ->
     for key, value, module in named_modules(options):
         if _package(module) not in allowed:
             given = key in (*_MODEL_KEYS, *_TASK_KEYS)
-            trusting = f"give {key} {value:.200} too" if given else "take it out of the file"
+            trusting = f"name {value:.200} yourself" if given else "take it out of the file"
             raise CheckpointError(
                 f"{os.fspath(path)}: its {key!r} is {value!r:.200}: code outside ParlAI and this project, which is not "
                 f"imported because a file says so; if you trust it, {trusting}",

@@ -127,7 +127,7 @@ def test_a_task_of_others_that_the_command_line_names(copy_of, edit_json, module
     shutil.move(tmp_path / "modules" / f"{EVIL}.py", own / "agents.py")
     task = "package.agents:DefaultTeacher"
     edit_json(Path(f"{path}.opt"), task=task)
-    with pytest.raises(CheckpointError, match=rf"give task {task} too"):
+    with pytest.raises(CheckpointError, match=f"name {task} yourself"):
         Interactive.main(model_file=str(path))
     assert not module_of_others.exists()
     options = {"datatype": "valid", "num_examples": 5, "datapath": str(tmp_path), "loglevel": "error"}

@@ -91,7 +91,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
     assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual
     with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
-    with pytest.raises(InputError, match="has no 'candidates'; name that column with --candidates"):
+    with pytest.raises(InputError, match="has no 'candidates'; name the column with candidates"):
         call("calibrate", "--model", tmp_path / "model", "--data", named, *names[:4])
 
 

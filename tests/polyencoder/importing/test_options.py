@@ -133,8 +133,8 @@ class TestCommand:
     def test_code_of_others(self, check, opt):
         path = opt({"model": "polyencoder", "task": "some.module:Teacher"})
         code, said = check(path)
-        assert (code, "give --task some.module:Teacher too" in said) == (1, True)
-        assert check(path, "--trust", "some.module")[0] == 0
+        assert (code, "name some.module:Teacher yourself (flag --trust)" in said) == (1, True)
+        assert check(path, "--trust", "some.module:Teacher")[0] == check(path, "--trust", "some.module")[0] == 0
 
     def test_weights(self, check, opt, malicious_pickle, tmp_path):
         content, witness = malicious_pickle(4)

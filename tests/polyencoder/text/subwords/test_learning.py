@@ -62,5 +62,5 @@ def test_a_size_is_met_as_nearly_as_a_minimum_count_can(sentences):
 def test_without_words_there_is_no_vocabulary():
     with pytest.raises(ConfigError, match="texts are empty"):
         learn_subwords_of_size({}, 10)
-    with pytest.raises(ConfigError, match="--max-length"):
+    with pytest.raises(ConfigError, match="max_length is 1; it must be at least 2"):
         SubwordSettings(max_length=1)
