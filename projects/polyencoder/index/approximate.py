@@ -120,7 +120,18 @@ class FaissSearch:
         few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
         if few or contexts.batch_size == 0:
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
+        return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
+    def search_lists(
+        self,
+        contexts: ContextEncoding,
+        options: SearchOptions,
+        *,
+        allowed: Tensor | None = None,
+        attention: str = "basic",
+    ) -> Results:
+        """`search` of one context at least, by FAISS also where few rows are allowed, at least one."""
+        available = len(self.vectors) if allowed is None else int(allowed.sum())
         k = options.k(available)
         lists = _Lists(self, contexts, options, k=k, allowed=allowed, attention=attention, available=available)
         tuned = self.meta.tuned

@@ -24,7 +24,7 @@ from torch import Tensor
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.approximate import LONGEST_LIST, FaissSearch
 from polyencoder.index.faiss_file import Tuned
-from polyencoder.index.options import TOP_K
+from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.scoring import ContextEncoding, search
 
 __all__ = ["SAMPLE", "check_recall", "sample", "tune"]
@@ -132,8 +132,10 @@ class _Measure:
         if available == 0:
             raise InputError("there is no candidate to measure recall with")
         k = min(top_k, available)
-        self._parts = contexts
-        self._search = partial(searcher.search, top_k=k, allowed=allowed, attention=attention)
+        self._parts = [part for part in contexts if part.batch_size]
+        # Not `search`, which scans few rows whatever the settings: more may come, and then these decide
+        self._search = partial(searcher.search_lists, allowed=allowed, attention=attention)
+        self._k = k
         start = time.perf_counter()
         found = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
         self.scan_seconds = time.perf_counter() - start
@@ -144,7 +146,8 @@ class _Measure:
     def __call__(self, effort: int | None, list_length: int) -> tuple[Tensor, float]:
         """The share [contexts] of each one's best that is found, and the seconds that all took."""
         start = time.perf_counter()
-        found = [self._search(one, effort=effort, list_length=list_length).scores for one in self._parts]
+        options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
+        found = [self._search(one, options).scores for one in self._parts]
         seconds = time.perf_counter() - start
         return (torch.cat(found) >= self._least).float().mean(dim=1), seconds
 

@@ -125,6 +125,21 @@ def test_what_is_removed_is_not_missed(searcher):
     assert tuned.reached
 
 
+def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(tmp_path):
+    """The same index reaches as little with one row removed as with all of them."""
+    torch.manual_seed(0)
+    write_vectors(tmp_path, 0, *quantize(torch.randn(6000, DIM), "float32"))
+    vectors = Vectors.open(tmp_path, dim=DIM, dtype="float32")
+    build_faiss(tmp_path, vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
+    searcher = FaissSearch.open(tmp_path, vectors)
+    contexts, living = drawn(20, seed=1), torch.arange(6000) > 0
+    assert (searcher.search(contexts[0], allowed=living).rows > 0).all()
+    for allowed in (None, living):
+        one = tuning._Measure(searcher, contexts, top_k=10, allowed=allowed, attention="basic")
+        found, _ = one(1, 64)
+        assert found.mean() < 0.9
+
+
 def test_what_cannot_be_reached(tmp_path):
     """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
     torch.manual_seed(0)
