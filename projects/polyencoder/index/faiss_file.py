@@ -123,21 +123,21 @@ class FaissFile:
         path = _description(folder, name)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            if values.get("tuned") is not None:
-                values["tuned"] = Tuned(**values["tuned"])
-            meta = cls(**values)
+            version = int(values.get("format_version", _FORMAT_VERSION))
+            if version <= _FORMAT_VERSION:
+                if values.get("tuned") is not None:
+                    values["tuned"] = Tuned(**values["tuned"])
+                return cls(**values)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path} does not exist: there is no FAISS index; build one with build_faiss"
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} cannot be read ({first_line(error)}): {_AGAIN}") from None
-        if meta.format_version > _FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path} has format version {meta.format_version}, this program reads up to {_FORMAT_VERSION}: "
-                "install a newer parlai-polyencoder"
-            )
-        return meta
+        raise CheckpointError(
+            f"{path} has format version {version}, this program reads up to {_FORMAT_VERSION}: "
+            "install a newer parlai-polyencoder"
+        )
 
     @property
     def has_exact_lists(self) -> bool:

@@ -67,10 +67,12 @@ class SearchOptions:
                 f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Found))}", argument="exactness"
             )
         for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1", argument=name)
-        if self.tolerance is not None and self.tolerance < 0:
-            raise InputError(f"tolerance is {self.tolerance}; it must be at least 0", argument="tolerance")
+            if value is not None:
+                checked_count(name, value)
+        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
+            raise InputError(
+                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
+            )
         if self.dtype not in get_args(ScanDtype):
             raise ConfigError(
                 f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"

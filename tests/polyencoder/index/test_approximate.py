@@ -259,7 +259,7 @@ def test_bad_searches_are_refused(make_search):
     searcher, contexts = make_search(torch.randn(50, 8)), ContextEncoding(torch.randn(1, 2, 8))
     with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of exact, certified, approximate"):
         searcher.search(contexts, top_k=1, exactness="sure")
-    with pytest.raises(InputError, match="list_length is 0; it must be at least 1"):
+    with pytest.raises(InputError, match=r"list_length is 0 \(int\); it must be at least 1"):
         searcher.search(contexts, top_k=1, list_length=0)
     with pytest.raises(InputError, match="tolerance is -1; it must be at least 0"):
         searcher.search(contexts, top_k=1, tolerance=-1)
@@ -306,7 +306,7 @@ def test_damaged_files_are_refused(make_search):
     folder, vectors = searcher.vectors.folder, searcher.vectors
     meta, file = folder / "faiss.json", folder / "faiss-flat.index"
     good = meta.read_text()
-    meta.write_text(json.dumps({**json.loads(good), "format_version": 99}))
+    meta.write_text(json.dumps({**json.loads(good), "format_version": 99, "what_is_new": 1}))
     with pytest.raises(CheckpointError, match="format version 99"):
         FaissSearch.open(folder, vectors)
     meta.write_text("{")

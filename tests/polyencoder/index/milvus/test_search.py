@@ -174,7 +174,7 @@ class TestSearching:
             index.search(ContextEncoding(torch.zeros(1, 2, 3)), top_k=1)
         with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of"):
             index.search(contexts, top_k=1, exactness="sure")
-        with pytest.raises(InputError, match="list_length is 0; it must be at least 1"):
+        with pytest.raises(InputError, match=r"list_length is 0 \(int\); it must be at least 1"):
             index.search(contexts, top_k=1, list_length=0)
         with pytest.raises(ConfigError, match="effort and tolerance are for FAISS; Milvus has list_length"):
             index.search(contexts, top_k=1, effort=64)
