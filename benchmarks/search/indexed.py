@@ -22,10 +22,10 @@ from torch import Tensor
 
 from benchmarks.common import interleaved_ms
 from benchmarks.search.vectors import size_mb, store
-from polyencoder.extras import require
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.faiss_file import FAISS, build_faiss
 from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.scoring.topk import RunningTopK
@@ -154,7 +154,7 @@ def each_of(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[Context
 @contextmanager
 def faiss_threads(count: int) -> Iterator[None]:
     """FAISS with so many threads, and then with as many as before."""
-    faiss = require("faiss", extra="faiss")
+    faiss = faiss_library()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import ConfigError
-from polyencoder.extras import require
 from polyencoder.index.certificate import Proposal, search_by_lists
 from polyencoder.index.faiss_file import FAISS, FaissFile, read_faiss
+from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.options import Found, SearchOptions, changed
 from polyencoder.index.vectors import Vectors
@@ -255,7 +255,7 @@ class _Lists:
 
         The rows that are not allowed are met all the same: where a `share` is allowed, look at more.
         """
-        faiss = require("faiss", extra="faiss")
+        faiss = faiss_library()
         meta = self._meta
         own: dict[str, Any] = {}
         if self._allowed is not None:

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
-from polyencoder.extras import require
 from polyencoder.files import fingerprint, replacing, write_text
 from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
+from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.vectors import Vectors
 
 __all__ = ["FAISS", "FaissFile", "Tuned", "build_faiss", "copy_faiss", "faiss_files", "has_faiss", "read_faiss"]
@@ -170,7 +170,7 @@ def build_faiss(
         InputError: there are no vectors.
         PolyencoderError: FAISS could not build or write it.
     """
-    faiss = require("faiss", extra="faiss")
+    faiss = faiss_library()
     rows = len(vectors)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
@@ -215,7 +215,7 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = 
         ConfigError: faiss is not installed.
         CheckpointError: a file is missing, damaged, from a newer version, or made of other vectors.
     """
-    faiss = require("faiss", extra="faiss")
+    faiss = faiss_library()
     meta = FaissFile.read(folder, name=name)
     file = Path(folder) / _file(name, meta.kind)
     try:

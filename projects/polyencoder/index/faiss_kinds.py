@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.extras import require
+from polyencoder.index.faiss_library import faiss_library
 
 __all__ = ["KINDS", "Parameters", "choose", "parse_faiss", "recipe"]
 
@@ -40,7 +40,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
         ConfigError: FAISS is not installed, or the text is not such, or a parameter is not one of that kind: what can
             be known before hours of encoding.
     """
-    require("faiss", extra="faiss")
+    faiss_library()
     kind, *settings = text.split(",")
     parameters: Parameters = {}
     for setting in settings:

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CpuLinear", "linear", "onednn_is_faster", "remember_few_shapes"]
+__all__ = ["CpuLinear", "is_intels", "linear", "onednn_is_faster", "remember_few_shapes"]
 
 SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
 
@@ -86,7 +86,7 @@ def onednn_is_faster() -> bool:
     """Whether MKL does what oneDNN could, on a processor for which it has only its second best."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or _is_intels():
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or is_intels():
         return False
     return _product_is_right()
 
@@ -104,7 +104,8 @@ def _product_is_right() -> bool:
         return False
 
 
-def _is_intels() -> bool:
+def is_intels() -> bool:
+    """Whether the processor is one of Intel's, or nobody says whose it is."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -1,0 +1,34 @@
+"""FAISS, imported so that its matrix products use what the processor has.
+
+FAISS's wheels for Linux have OpenBLAS 0.3.15, which takes Intel processors newer than itself for a Pentium 4 (OpenBLAS
+issue 3453, mended in its 0.3.19), and then multiplies at a fifth of their speed. It is told otherwise by an
+environment variable, which it reads once, when it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from polyencoder.extras import require
+from polyencoder.modeling.cpu.products import is_intels
+
+__all__ = ["faiss_library"]
+
+_CORE = "OPENBLAS_CORETYPE"
+_CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
+
+
+def faiss_library() -> Any:
+    """The module `faiss`. The environment is as it was afterwards; ConfigError where FAISS is not installed."""
+    core = _CORES.get(torch.backends.cpu.get_cpu_capability())
+    if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intels():
+        return require("faiss", extra="faiss")
+    os.environ[_CORE] = core
+    try:
+        return require("faiss", extra="faiss")
+    finally:
+        del os.environ[_CORE]

@@ -1,0 +1,60 @@
+"""FAISS's OpenBLAS has kernels of this century, and nobody else hears of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyencoder.index import faiss_library
+from polyencoder.modeling.cpu.products import is_intels
+
+pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+
+KERNELS = """
+import ctypes, os
+from polyencoder.index.faiss_library import faiss_library
+before = dict(os.environ)
+faiss_library()
+assert dict(os.environ) == before
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "faiss_cpu.libs/libopenblas" in line}
+for library in libraries:
+    name = ctypes.CDLL(library).openblas_get_corename
+    name.restype = ctypes.c_char_p
+    print(name().decode())
+"""
+
+
+def kernels(**environment: str) -> list[str]:
+    """The processor that FAISS's OpenBLAS takes this one for, in a process of its own; none without such a library."""
+    told = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"} | environment
+    done = subprocess.run([sys.executable, "-c", KERNELS], env=told, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at Linux's maps of a process")
+def test_the_processor_is_known():
+    found = kernels()
+    if not found or not is_intels():
+        pytest.skip("needs an Intel processor and a FAISS with an OpenBLAS of its own")
+    expected = {"AVX512": ["SkylakeX"], "AVX2": ["Haswell"]}
+    assert found == expected.get(torch.backends.cpu.get_cpu_capability(), found)
+    assert kernels(OPENBLAS_CORETYPE="Sandybridge") == ["Sandybridge"]  # who says something is heard
+
+
+def test_only_where_it_is_needed(monkeypatch):
+    """Elsewhere nothing is told: here by another maker's name."""
+    told = []
+    monkeypatch.delitem(sys.modules, "faiss")
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    monkeypatch.setattr(faiss_library, "require", lambda *_, **__: told.append(os.environ.get("OPENBLAS_CORETYPE")))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    for intels in (True, False):
+        monkeypatch.setattr(faiss_library, "is_intels", lambda intels=intels: intels)
+        faiss_library.faiss_library()
+    assert told == ["SkylakeX", None]
+    assert "OPENBLAS_CORETYPE" not in os.environ
