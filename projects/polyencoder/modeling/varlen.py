@@ -18,6 +18,7 @@ from torch import Tensor
 __all__ = ["Kernel", "has_kernel", "kernel_for"]
 
 _LARGEST_HEAD = 256  # dimensions
+_GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # to torch's kernel, by place
 
 
 class Kernel(Protocol):
@@ -94,10 +95,10 @@ def _flash_attention() -> Kernel | None:
 
 @cache
 def _torchs() -> Kernel | None:
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+    known = _options_of_torchs()
+    if known[: len(_GIVEN)] != _GIVEN:  # none, or no longer the one that is known here
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
-    known = _options_of_torchs()
 
     def attend(
         query: Tensor,
@@ -124,8 +125,9 @@ def _torchs() -> Kernel | None:
 
 
 @cache
-def _options_of_torchs() -> frozenset[str]:
-    """The parameters of torch's kernel, which came one by one."""
+def _options_of_torchs() -> tuple[str, ...]:
+    """The parameters of torch's kernel, of which those behind the first came one by one; none where there is none."""
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:
-        return frozenset()
-    return frozenset(inspect.signature(import_module("torch.nn.attention.varlen").varlen_attn).parameters)
+        return ()
+    kernel = getattr(import_module("torch.nn.attention.varlen"), "varlen_attn", None)
+    return () if kernel is None else tuple(inspect.signature(kernel).parameters)
