@@ -248,8 +248,8 @@ class SelectionTeacher(FixedDialogTeacher):
         seen = round(done * self.num_examples() / reader.count) if done else 0  # to count a stream takes reading it
         if seen:
             logging.info(f"{self.opt['task']}: going on after {seen} examples that this process has had before")
-            if self.sampler:
-                self.sampler.skip(seen)
+        if self.sampler:
+            self.sampler.skip(seen, reader=reader)
         # batches that take examples as their lengths, or the workers that prepare them, have it
         irregular = self.opt.get("dynamic_batching") or self.opt.get("num_workers")
         return Epochs(

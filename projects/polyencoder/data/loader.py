@@ -56,8 +56,8 @@ class TrainingLoader:
 
     def batches(self, *, seen: int = 0) -> Iterator[list[TrainingExample]]:
         """The batches of this process after the `seen` examples that it has had in an earlier part of the run."""
-        if seen and self._sampler is not None:
-            self._sampler.skip(seen)
+        if self._sampler is not None:
+            self._sampler.skip(seen, reader=self.reader)
         epochs = Epochs(
             self.source,
             reader=self.reader,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import count as count_up
 
+from polyencoder.data.epochs import Reader
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
@@ -56,9 +57,12 @@ class NegativeSampler:
         """What is drawn from."""
         return list(dict.fromkeys(self._labels))
 
-    def skip(self, draws: int) -> None:
-        """Go on after so many draws without a key, those of a run that was stopped."""
-        self._draws = count_up(draws)
+    def skip(self, draws: int, *, reader: Reader) -> None:
+        """Go on after so many draws without a key, those of a run that was stopped.
+
+        Of several readers each has the draws of its own examples, so together they draw what one alone does.
+        """
+        self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def candidates(
         self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
@@ -40,6 +41,16 @@ def test_candidates_are_the_examples_own_or_drawn():
 @pytest.mark.parametrize("batches", [1, 2, 5, 7])
 def test_a_run_that_goes_on_draws_what_it_would_have_drawn(reader, batches):
     assert mixed_batches(reader, seen=4 * batches, count=2) == mixed_batches(reader)[batches:][:2]
+
+
+def test_several_readers_draw_what_one_does():
+    def drawn(reader: Reader, *, size: int) -> list[TrainingExample]:
+        sampler = NegativeSampler((one.label for one in MIXED), count=3)
+        loader = TrainingLoader(MIXED, batch_size=size, sampler=sampler, reader=reader)
+        return sorted(next(loader.batches()), key=lambda example: example.label)
+
+    shares = [drawn(Reader(number, 2), size=5) for number in range(2)]
+    assert sorted(chain(*shares), key=lambda example: example.label) == drawn(Reader(), size=10)
 
 
 @pytest.mark.parametrize(
