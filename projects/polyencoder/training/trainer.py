@@ -12,7 +12,7 @@ from polyencoder.data.collator import Batch, Collator, TrainingExample
 from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import ConveRT, freeze
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback
@@ -140,7 +140,7 @@ class Trainer:
             self.start()
             if self.progress.batches == 0:
                 self._seed_apart()
-            if self._why is None and not self.goal.is_reached(self.progress):
+            if self._why is None and not self.is_over:
                 self._run(self._loader)
                 self.check_has_learnt()
         finally:
@@ -174,6 +174,10 @@ class Trainer:
             self.step(batch)
             if self._why is not None or self.is_over:
                 return
+        raise InputError(
+            f"there are too few training examples: process {self.reader.number} of {self.reader.count} has none",
+            argument="train",
+        )
 
     def _batches(self, loader: TrainingLoader) -> Iterator[Batch]:
         for examples in loader.batches(seen=self.progress.batches * loader.batch_size):
@@ -238,6 +242,7 @@ class Trainer:
         """Put back what `run_state` gave."""
         self.updates.load_state_dict(state["updates"])
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
+        self.is_over = self.goal.is_reached(self.progress)
         for callback in self.callbacks:
             if callback.name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.name])

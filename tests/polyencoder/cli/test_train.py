@@ -308,6 +308,7 @@ def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
     """Though its last evaluation is one too many that is no better."""
     flags = ["--architecture", "bi", "--learning-rate", 1e-9, "--patience", 1, "--evaluations", 2]
     assert "ended early" not in run(*arguments, *flags, "--epochs", 1)
+    assert "ended early" not in run(*arguments, *flags, "--epochs", 1)  # nor when it is started again
 
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator, TrainingExample
-from polyencoder.errors import CheckpointError, ConfigError, TrainingError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
@@ -319,6 +319,20 @@ def test_mined_negatives_join_the_batch(make_ranker):
 def test_settings_that_cannot_be(fields, message):
     with pytest.raises(ConfigError, match=message):
         replace(CONFIG, **fields)
+
+
+def test_an_empty_list_is_an_error(make_ranker):
+    with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
+        Trainer(make_ranker("bi"), replace(PLAIN, epochs=1.0), train=[]).fit()
+
+
+def test_a_process_without_an_example_says_so(make_ranker, in_processes):
+    def run(rank: int):
+        with pytest.raises((InputError, RuntimeError)) as error:  # the first waits for the second
+            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES[:1]).fit()
+        return str(error.value) if rank else ""
+
+    assert "too few training examples: process 1 of 2 has none" in in_processes(run)[1]
 
 
 def test_nothing_to_learn_is_an_error(make_ranker):
