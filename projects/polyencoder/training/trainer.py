@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from polyencoder.training.schedule import Schedule
 from polyencoder.training.updates import OptimizerUpdates, Updates
 
 __all__ = ["Trainer"]
+
+_log = logging.getLogger(__name__)
 
 SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
@@ -142,7 +145,7 @@ class Trainer:
                 self._seed_apart()
             if self._why is None and not self.is_over:
                 self._run(self._loader)
-                self.check_has_learnt()
+            self.check_has_learnt()
         finally:
             self.model.eval()
         self.end()
@@ -235,6 +238,7 @@ class Trainer:
             "updates": self.updates.state_dict(),
             "progress": self.progress.to_dict(),
             "stopped": self._why,
+            "skipped": self.skipped,
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
         }
 
@@ -243,6 +247,8 @@ class Trainer:
         self.updates.load_state_dict(state["updates"])
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
+        if isinstance(self.objective, Ranking):
+            self.objective.skipped, self.objective.has_learnt = state.get("skipped", 0), self.progress.updates > 0
         for callback in self.callbacks:
             if callback.name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.name])
@@ -262,6 +268,9 @@ class Trainer:
 
     def _own_updates(self) -> OptimizerUpdates:
         config = self.config
+        precision = Precision(config.precision, self.device)
+        if precision.warning and self.reader.number == 0:
+            _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
         freeze(self.model, fine_tuned=config.fine_tuned)
         optimizer = build_optimizer(self.model, config.optimizer)
         batch = config.batch_size * self.reader.count
@@ -270,7 +279,7 @@ class Trainer:
             self.model,
             optimizer,
             Schedule(optimizer, config.schedule, total_updates=total),
-            precision=Precision(config.precision, self.device),
+            precision=precision,
             accumulate=config.accumulate,
             clip=config.clip,
             max_nonfinite=config.max_nonfinite,

@@ -61,6 +61,17 @@ class Kill(Callback):
             raise KeyboardInterrupt
 
 
+class Stop(Callback):
+    """Ends a run after so many batches."""
+
+    def __init__(self, *, after: int) -> None:
+        self._after = after
+
+    def after_step(self, run, outcome) -> None:
+        if run.progress.batches == self._after:
+            run.stop("enough")
+
+
 def weights(model) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -333,6 +344,35 @@ def test_a_process_without_an_example_says_so(make_ranker, in_processes):
         return str(error.value) if rank else ""
 
     assert "too few training examples: process 1 of 2 has none" in in_processes(run)[1]
+
+
+def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
+    same = [TrainingExample(one.turns, "i like them .") for one in EXAMPLES]
+    config = replace(CONFIG, epochs=3.0, max_updates=None)
+    for _ in range(2):
+        ranker = make_ranker("bi")
+        parts = [Evaluation(ranker, VALID, every=1000), Checkpoints(tmp_path / "checkpoint.pt", settings={})]
+        with pytest.raises(InputError, match="nothing was learnt: in all of 6 batches"):
+            Trainer(ranker, config, train=same, callbacks=parts).fit()
+
+
+def test_a_run_that_goes_on_remembers_that_it_has_learnt(make_ranker, tmp_path):
+    """What is left of it may be batches with one label."""
+    ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()
+    same = [TrainingExample(one.turns, "i like them .") for one in EXAMPLES]
+    again = make_ranker("bi")
+    stops = Stop(after=6)
+    progress = Trainer(again, config, train=same, callbacks=[stops, *callbacks(again, tmp_path)]).fit()
+    assert (progress.updates, progress.batches) == (4, 6)
+
+
+@pytest.mark.parametrize(("precision", "says"), [("bfloat16", True), ("float32", False)])
+def test_a_precision_that_gains_nothing_says_so(make_ranker, monkeypatch, caplog, precision, says):
+    monkeypatch.setattr("polyencoder.training.precision.why_bf16_gains_nothing", lambda _: "no such instructions")
+    Trainer(make_ranker("bi"), replace(CONFIG, precision=precision), train=EXAMPLES)
+    assert ("bfloat16 gains nothing here: no such instructions" in caplog.text) == says
 
 
 def test_nothing_to_learn_is_an_error(make_ranker):
