@@ -25,7 +25,7 @@ from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
 from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
-from polyencoder.data.readers import BadExamples, DataFile, OnBad
+from polyencoder.data.readers import BadExamples, CountedOnce, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
@@ -99,8 +99,8 @@ class SelectionTeacher(FixedDialogTeacher):
             self.source, self.epochs = shared["source"], shared["epochs"]
             self.sampler, self.bad, self.left_out = shared["sampler"], shared["bad"], shared["left_out"]
         else:
-            self.bad = _CountedOnce(skip=bool(opt.get("skip_bad_examples")))
-            self.left_out = _CountedOnce(skip=True)  # what is in order, but no example for this task
+            self.bad = CountedOnce(skip=bool(opt.get("skip_bad_examples")))
+            self.left_out = CountedOnce(skip=True)  # what is in order, but no example for this task
             self.source = self.open_source(DatatypeHelper.fold(self.datatype))
             self.sampler = self._open_sampler(DatatypeHelper.fold(self.datatype))
             self.epochs = self._open_epochs()
@@ -262,20 +262,6 @@ class SelectionTeacher(FixedDialogTeacher):
             draw=self._composed,
             mix=self._buffer if self.mutators else None,
         )
-
-
-class _CountedOnce(BadExamples):
-    """Counts a bad example once, however often its file is read: in every epoch, and for its labels."""
-
-    def __init__(self, *, skip: bool) -> None:
-        super().__init__(skip=skip)
-        self._known: set[int] = set()
-
-    def __call__(self, error: InputError) -> None:
-        place = hash(str(error))
-        if not self.skip or place not in self._known:
-            self._known.add(place)
-            super().__call__(error)
 
 
 def _reader(opt: Opt) -> Reader:

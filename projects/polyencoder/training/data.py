@@ -24,7 +24,7 @@ from polyencoder.data.pairs import (
     read_all_pairs,
     read_pairs,
 )
-from polyencoder.data.readers import BadExamples
+from polyencoder.data.readers import BadExamples, CountedOnce
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import InputError
 from polyencoder.training.settings import RunSettings
@@ -42,7 +42,8 @@ class RunData:
 
     train: the examples of an epoch, and size: how many there are, of a stream about how many. valid: to rank, each with
     its candidates. responses: those of the training data, of a stream the first ones. sampler: draws candidates for
-    examples that have none of their own; None where an example needs none.
+    examples that have none of their own; None where an example needs none. bad: the records that were left out, of a
+    stream those that were read so far.
     """
 
     train: Sequence[TrainingExample] | Source
@@ -50,6 +51,7 @@ class RunData:
     valid: list[Example]
     responses: Callable[[], Iterator[str]]
     sampler: NegativeSampler | None
+    bad: BadExamples
 
 
 def open_data(settings: RunSettings) -> RunData:
@@ -60,13 +62,13 @@ def open_data(settings: RunSettings) -> RunData:
     Raises:
         InputError: it cannot be read, or there is too little of it.
     """
-    bad = BadExamples(skip=settings.skip_bad_examples)
+    bad = CountedOnce(skip=settings.skip_bad_examples)
     valid = list(read_all_pairs(settings.valid, columns=_columns(settings), bad=bad)) if settings.valid else []
     if settings.valid and not valid:
         raise InputError(f"{settings.valid}: has no pair to evaluate on")
     train: Sequence[TrainingExample] | Source
     if settings.streaming:
-        train, size, responses = _streamed(settings)
+        train, size, responses = _streamed(settings, bad)
     else:
         pairs = list(read_all_pairs(settings.train, columns=_columns(settings), bad=bad))
         if not settings.valid and len(pairs) > 1:
@@ -79,15 +81,14 @@ def open_data(settings: RunSettings) -> RunData:
         raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
     ranked = examples_to_rank(valid, sampler)
-    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None)
+    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None, bad)
 
 
-def _streamed(settings: RunSettings) -> tuple[Source, int, Callable[[], Iterator[str]]]:
+def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source, int, Callable[[], Iterator[str]]]:
     """The training data as a source that is read anew in each epoch, its size, and its first responses."""
     files = data_files(settings.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: is no file that can be read again in each epoch, as streaming does")
-    bad = BadExamples(skip=settings.skip_bad_examples)  # counted in each epoch anew, so not summed up
 
     def episodes(file: str) -> Iterator[Episode]:
         for pair in read_pairs(file, columns=_columns(settings), bad=bad):

@@ -126,6 +126,8 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     if is_first:
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
+    if settings.streaming and data.bad.count:
+        _log.warning(data.bad.summary())
     assert best.report is not None  # there is an evaluation at the end of every run
     if is_first:
         _write_card(ranker, settings, best, evaluated=len(data.valid))

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from polyencoder.errors import InputError
 
-__all__ = ["BadExamples", "OnBad", "raise_it"]
+__all__ = ["BadExamples", "CountedOnce", "OnBad", "raise_it"]
 
 OnBad: TypeAlias = Callable[[InputError], None]
 """Called with the error of each record that cannot be used; when it returns, the reader goes on with the next one."""
@@ -45,3 +45,17 @@ class BadExamples:
             return None
         what = "1 bad record was" if self.count == 1 else f"{self.count:,} bad records were"
         return f"{what} left out; the first: {self.first}"
+
+
+class CountedOnce(BadExamples):
+    """Counts a bad example once, however often its file is read: in every epoch, and for its labels."""
+
+    def __init__(self, *, skip: bool) -> None:
+        super().__init__(skip=skip)
+        self._known: set[int] = set()
+
+    def __call__(self, error: InputError) -> None:
+        place = hash(str(error))
+        if not self.skip or place not in self._known:
+            self._known.add(place)
+            super().__call__(error)
