@@ -66,7 +66,7 @@ class RunReport:
     before: dict[str, float]
     """Of the encoder as it came: a bi-encoder of it, or the ranker that was trained on."""
     tfidf: dict[str, float]
-    """None where the training responses have no words."""
+    """Empty where the training responses have no words."""
     trained: dict[str, float]
     out: Path
     updates: int

@@ -31,7 +31,7 @@ class Run(Protocol):
         ...
 
     def stop(self, why: str) -> None:
-        """End the run after this step."""
+        """End the run after this step. Of several processes each has to say so in the same one: the others wait."""
         ...
 
     def evaluated(self, report: Mapping[str, float]) -> None:
