@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -93,11 +95,15 @@ def _in_its_own_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
         own = Path(folder) / "part.json"
         command = [sys.executable, "-m", "benchmarks.gpu", "--here", "--only", name, "--out", str(own)]
         command += ["--device", flags.device, *(["--quick"] if flags.quick else [])]
-        try:
-            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False)
-            why = done.stderr.strip().splitlines()[-1:]
-        except subprocess.TimeoutExpired:
-            why = [f"not over after {LIMIT} seconds"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+            try:
+                _, said = process.communicate(timeout=LIMIT)
+                why = said.strip().splitlines()[-1:]
+            except BaseException as error:
+                os.killpg(process.pid, signal.SIGKILL)  # with what it started, which else keeps the GPU
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                why = [f"not over after {LIMIT} seconds"]
         if own.exists():
             part: dict[str, Any] = json.loads(own.read_text(encoding="utf-8"))["parts"][name]
             return part

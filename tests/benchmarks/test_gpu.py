@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -104,3 +105,25 @@ import benchmarks.gpu.__main__
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path, monkeypatch):
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/started\nwait\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(command.sys, "executable", str(script))
+    monkeypatch.setattr(command, "LIMIT", 3)
+    assert command.main(["--out", str(tmp_path / "gpu.json"), "--only", "search", "--device", "cpu"]) == 1
+    result = json.loads((tmp_path / "gpu.json").read_text())["parts"]["search"]
+    assert (result["status"], result["why"]) == ("failed", "not over after 3 seconds")
+    started = int((tmp_path / "started").read_text())
+    until = time.monotonic() + 10
+    while (state := _state(started)) not in ("", "Z") and time.monotonic() < until:
+        time.sleep(0.05)
+    assert state in ("", "Z")
+
+
+def _state(process: int) -> str:
+    """Z of one that has ended and nobody has asked after, nothing of one that is gone."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()[:1]
