@@ -67,7 +67,7 @@ HELP: dict[str, dict[str, str]] = {
     "Training": {
         "candidates": "batch: the other responses of the batch; inline: each example's own, or drawn ones; "
         "batch-all-cands: those of the whole batch.",
-        "epochs": "Passes over the training data.",
+        "epochs": "Passes over the training data; 3, unless --max-updates is given.",
         "max_updates": "The most updates; for convert with --init 60000.",
         "max_seconds": "The most seconds.",
         "batch_size": "Examples of a batch, for each process; 32, of cross 8, of convert 512 (--init: 256).",

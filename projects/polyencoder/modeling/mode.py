@@ -13,7 +13,7 @@ __all__ = ["in_evaluation"]
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
     """Have all of a model in evaluation mode; afterwards each part is in the mode that it was in."""
-    training = [module for module in model.modules() if module.training] if model.training else []
+    training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
     try:

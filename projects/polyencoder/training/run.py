@@ -100,6 +100,8 @@ def train_ranker(settings: RunSettings) -> RunReport:
 
 
 def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
+    for line in settings.unread():
+        _log.warning(line)
     data = open_data(settings)
     seed_everything(settings.seed)
     ranker = starting_ranker(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,11 @@ CONVERT_SIZES = (
 
 # What only a ranker around a backbone knows
 NOT_OF_CONVERT = ("n_codes", "reduction", "normalize", "output_scaling", "share_encoders", "fine_tuned", "compile")
+
+
+EPOCHS = 3.0
+_OF_A_TEACHER = tuple(f"distillation_{name}" for name in ("weight", "loss", "temperature", "candidates"))
+_OF_MINING = ("hard_negatives_every", "hard_negative_ranks", "hard_negative_margin")
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class RunSettings:
     """Where a training example's candidates come from: "batch", or for a cross-encoder "inline"."""
     num_negatives: int = 19
     """Candidates that are drawn from the training responses for an example that has none, where it needs some."""
-    epochs: float | None = 3.0
+    epochs: float | None = None
+    """3, unless `max_updates` is given."""
     max_updates: int | None = None
     max_seconds: float | None = None
     batch_size: int | None = None
@@ -133,6 +140,8 @@ class RunSettings:
                 argument="out" if self.train else "train",
             )
         self._check_start()
+        if self.epochs is None and self.max_updates is None:
+            object.__setattr__(self, "epochs", EPOCHS)
         for name, value in preset(self.architecture, fine_tuning=bool(self.init)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -203,6 +212,20 @@ class RunSettings:
                 raise ConfigError(
                     f"{name} is that of {self.init}, the ranker that is trained on: leave it out", argument=name
                 )
+
+    def unread(self) -> list[str]:
+        """The settings that were given, in vain: nothing of this run reads them. Why, a line for each."""
+        bare = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name for name, value in vars(self).items() if value != bare[name]}
+        reasons = {
+            "n_codes": self.architecture != "poly" and f"of a poly-encoder; this model is {self.architecture}",
+            "share_encoders": self.architecture == "cross" and "of two towers; a cross-encoder has one",
+            "grad_cache": self.architecture == "cross" and "of bi- and poly-encoders; a cross-encoder has pair_tokens",
+            "pair_tokens": self.architecture != "cross" and "of a cross-encoder; other models have grad_cache",
+            **dict.fromkeys(_OF_A_TEACHER, not self.teacher and "of distillation, and there is no teacher"),
+            **dict.fromkeys(_OF_MINING, not self.hard_negatives and "of hard negatives, and there are none"),
+        }
+        return [f"{name} has no use here: it is {why}" for name, why in reasons.items() if name in given and why]
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, origin: str) -> RunSettings:

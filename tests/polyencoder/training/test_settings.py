@@ -1,0 +1,31 @@
+"""The settings of a run: defaults that depend on others, and what is given in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.training.settings import RunSettings
+
+
+def test_three_epochs_unless_updates_are_counted():
+    assert RunSettings(train="a", out="b", backbone="c").epochs == 3
+    assert RunSettings(train="a", out="b", backbone="c", max_updates=9).epochs is None
+    assert RunSettings(train="a", out="b", backbone="c", max_updates=9, epochs=2).epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "unread"),
+    [
+        ({}, []),
+        ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
+        ({"architecture": "cross", "n_codes": 16, "grad_cache": 4}, ["n_codes", "grad_cache"]),
+        ({"architecture": "cross", "pair_tokens": 99, "share_encoders": True}, ["share_encoders"]),
+        ({"pair_tokens": 99, "distillation_weight": 0.1}, ["pair_tokens", "distillation_weight"]),
+        ({"teacher": "t", "distillation_weight": 0.1, "n_codes": 16, "grad_cache": 4}, []),
+        ({"hard_negative_ranks": "5-10"}, ["hard_negative_ranks"]),
+        ({"hard_negatives": 1, "hard_negative_ranks": "5-10"}, []),
+    ],
+)
+def test_settings_that_nothing_reads_are_told(given, unread):
+    settings = RunSettings(train="a", out="b", backbone="c", **given)
+    assert [line.partition(" ")[0] for line in settings.unread()] == unread
