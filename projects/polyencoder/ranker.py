@@ -30,7 +30,7 @@ from polyencoder.checkpoint import (
 from polyencoder.checks import checked_count, checked_device, checked_texts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding import candidate_fingerprint
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.export.hub import push
 from polyencoder.importing import import_parlai, is_parlai_model
@@ -113,11 +113,14 @@ class Ranker(Scorer):
             )
         if device is not None and backend == "torch":  # onnxruntime has devices of its own
             checked_device(device)
+        parts: tuple[RankerModel, TextEncoder]
         path = Path(name)
         if not there(name):
             path = downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION]) if backend == "torch" else path
         if backend != "torch":
-            path, parts = _read_graphs(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
+            from polyencoder.export.onnx.runtime import find_onnx  # an extra, which few need
+
+            path, parts = find_onnx(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
         elif path.is_file():
             parts = (import_parlai if is_parlai_model(path) else load_model_file)(path)
         else:
@@ -392,17 +395,3 @@ class Ranker(Scorer):
             **changes,
         )
         return searcher(contexts)
-
-
-def _read_graphs(
-    name: str | os.PathLike[str], *, precision: Literal["float32", "int8"], device: torch.device | str | None
-) -> tuple[Path, tuple[RankerModel, TextEncoder]]:
-    """The folder of exported graphs, and a ranker's parts that run them."""
-    from polyencoder.export.onnx.files import HOW_TO_EXPORT, download_patterns  # an extra, which few need
-    from polyencoder.export.onnx.runtime import load_onnx
-
-    path = Path(name)
-    if there(name) and path.is_file():
-        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-    folder = path if there(name) and path.is_dir() else downloaded(name, download_patterns(precision))
-    return folder, load_onnx(folder, precision=precision, device=device)

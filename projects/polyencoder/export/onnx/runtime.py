@@ -24,12 +24,14 @@ from polyencoder.export.onnx.files import (
     SCORER,
     Precision,
     check_weights,
+    download_patterns,
     graph_names,
     int8_name,
     read_description,
 )
 from polyencoder.extras import require
 from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.online import downloaded, there
 from polyencoder.scoring import ContextEncoding, Keys
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
@@ -153,6 +155,21 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
 
 
 OnnxRanker = OnnxSeparable | OnnxCrossEncoder
+
+
+def find_onnx(
+    name: str | os.PathLike[str], *, precision: Precision = "float32", device: torch.device | str | None = None
+) -> tuple[Path, tuple[OnnxRanker, TextEncoder]]:
+    """The folder of a ranker's graphs, by path or hub id, and what `load_onnx` reads of it.
+
+    Raises:
+        CheckpointError: there are none, or they are damaged.
+    """
+    path = Path(name)
+    if there(name) and path.is_file():
+        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+    folder = path if there(name) and path.is_dir() else downloaded(name, download_patterns(precision))
+    return folder, load_onnx(folder, precision=precision, device=device)
 
 
 def load_onnx(
