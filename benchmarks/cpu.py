@@ -4,7 +4,8 @@
 
 Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
 forward block, in float32; attention is that of learning: in bfloat16, and with dropout. The summary says how many
-times torch's speed ours have, and whether this processor is one on which they take torch's place.
+times torch's speed ours have, and whether this processor is one on which they take torch's place; the rows of linear
+layers, what share of torch's product rate (`torch.mm` alone) they reach.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from benchmarks.rate import Shape, product_rate
 from polyencoder.modeling.cpu import attention as cpu_attention
 from polyencoder.modeling.cpu.dropout import dropout
 from polyencoder.modeling.cpu.products import linear, onednn_is_faster
@@ -42,7 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 work = {"ours": _work(ours, inputs, learns=learns), "torch": _work(torchs, inputs, learns=learns)}
                 times = interleaved_ms(work, repeats=repeats)
                 what = f"{case}, {name}, {'forward and backward' if learns else 'forward'}"
-                rows.append({"what": what, "ours_ms": times["ours"], "torch_ms": times["torch"]})
+                row: dict[str, Any] = {"what": what, "ours_ms": times["ours"], "torch_ms": times["torch"]}
+                if case == "linear":
+                    product = Shape(tokens, dim, 4 * dim)
+                    flops = (3 if learns else 1) * product.flops
+                    row["share_of_product_rate"] = (
+                        flops / product_rate([product], dtype=torch.float32) / (times["ours"] / 1e3)
+                    )
+                rows.append(row)
                 ratios[what] = times["torch"] / times["ours"]
     report = {
         "benchmark": "cpu",

@@ -1,7 +1,7 @@
 """Exact poly-encoder scoring against ParlAI's own module, on the same tensors.
 
 For each number of candidates and of codes, batch 1, the median time of
-- floor: the bare fp32 matrix product, candidates times codes;
+- floor, bf16_floor: the bare matrix product, candidates times codes;
 - fp32_search, bf16_search: the ten best candidates (scan and top-k; bf16-stored candidates, last order in fp32);
 - fp32_score: all scores;
 - parlai: ParlAI's attention and dot product, without its sort.
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "fp32_vs_parlai": headline["parlai_ms"] / headline["fp32_search_ms"],
             "fp32_vs_floor": headline["fp32_search_ms"] / headline["floor_ms"],
             "bf16_vs_parlai": headline["parlai_ms"] / headline["bf16_search_ms"],
+            "bf16_vs_floor": headline["bf16_search_ms"] / headline["bf16_floor_ms"],
             "bf16_top1_agreement": headline["bf16_top1_agreement"],
             "extra_memory_mb": headline["extra_memory_mb"],
         },
@@ -118,6 +119,7 @@ def measure(
     times = interleaved_ms(
         {
             "floor": lambda: candidates @ codes.t(),
+            "bf16_floor": lambda: stored_bf16 @ codes.bfloat16().t(),
             "fp32_search": fp32_search,
             "fp32_score": lambda: score(one, candidates),
             "bf16_search": bf16_search,

@@ -2,6 +2,7 @@
 
 For each context the ten best, one context at a time; recall is counted against the fp32 scan:
 - scan: all rows scored, fp32; scan_bf16: a bf16 pass and the best of it again in fp32; scan_int8: int8 vectors;
+  `share_of_product_rate` says what the products of codes and rows alone would take of that time;
 - hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
 - certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
 - maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import interleaved_ms
+from benchmarks.rate import Shape, product_rate
 from benchmarks.search.vectors import size_mb, store
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.faiss_file import FAISS, build_faiss
@@ -44,6 +46,7 @@ TRIED = {
     "ivf-pq": [(256, 32), (512, 64), (1024, 128), (4096, 256)],
 }
 KINDS = tuple(TRIED)
+COMPUTED_IN = {"scan": torch.float32, "scan_bf16": torch.bfloat16}  # whose products are nearly all of their work
 
 
 def measure(
@@ -100,7 +103,12 @@ def _exact_rows(
         found = truth if name == "scan" else way(contexts)
         row = {"kind": name, "contexts": contexts.batch_size, **_agreement(found, truth)}
         if name in times:
-            row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
+            ms = times[name] / len(ones)
+            row |= {"ms": ms, "vs_scan": times["scan"] / times[name]}
+        if name in COMPUTED_IN:
+            product = Shape(len(vectors), contexts.vectors.shape[2], contexts.n_codes)
+            rate = product_rate([product._replace(m=min(CHUNK, product.m))], dtype=COMPUTED_IN[name])
+            row["share_of_product_rate"] = product.flops / rate / (ms / 1e3)
         yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
 
 

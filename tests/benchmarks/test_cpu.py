@@ -16,3 +16,6 @@ def test_report(monkeypatch, capsys):
     assert report["machine"]["threads"] == torch.get_num_threads()
     assert len(report["rows"]) == len(report["summary"]) - 1 == 8
     assert all(row["ours_ms"] > 0 and row["torch_ms"] > 0 for row in report["rows"])
+    shares = {row["what"]: row["share_of_product_rate"] for row in report["rows"] if "share_of_product_rate" in row}
+    assert list(shares) == ["linear, tiny, forward", "linear, tiny, forward and backward"]
+    assert all(share > 0 for share in shares.values())

@@ -99,6 +99,7 @@ def test_indexed(tmp_path, monkeypatch):
     }
     for name in ("scan", "scan_bf16"):
         assert of[name, None]["recall10"] == 1
+        assert of[name, None]["share_of_product_rate"] > 0
     for kind in ("hnsw", "ivf-flat"):
         assert of[kind, 300]["recall10"] == 1
         assert of[kind, 300]["contexts"] == 4
@@ -187,6 +188,7 @@ def test_encoding(datapath, ranker):
     rows = encoding.measure(ranker, read_candidates(datapath), repeats=1)
     assert [row["candidates"] for row in rows] == [27] * 3
     assert rows[0]["ours_vs_this"] == 1
+    assert [row.get("share_of_product_rate", 0) > 0 for row in rows] == [True, False, False]
     assert summary(rows)["encode_vs_sentence_transformers"] == min(row["ours_vs_this"] for row in rows[1:])
 
 
