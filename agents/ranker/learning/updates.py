@@ -102,13 +102,16 @@ class ParlaiUpdates:
                 agent.scheduler.step(agent._number_training_updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """The gradients of the batches since the last update (`--update-freq`): ParlAI keeps the rest."""
+        """The gradients of the batches since the last update (`--update-freq`), and what was left out: ParlAI keeps the
+        rest."""
         agent = self._agent
         gradients = [p.grad for p in agent.ranker.parameters()] if agent._number_grad_accum else []
-        return {"batches": agent._number_grad_accum, "gradients": gradients}
+        left_out = self._finite.in_a_row
+        return {"batches": agent._number_grad_accum, "gradients": gradients, "left_out_in_a_row": left_out}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._agent._number_grad_accum = state["batches"]
+        self._finite.in_a_row = state.get("left_out_in_a_row", 0)
         for parameter, gradient in zip(self._agent.ranker.parameters(), state["gradients"], strict=False):
             parameter.grad = None if gradient is None else gradient.to(parameter)
 

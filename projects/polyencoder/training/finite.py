@@ -29,7 +29,8 @@ class FiniteUpdates:
         if limit < 1:
             raise ConfigError(f"max_nonfinite is {limit}; it must be at least 1", argument="max_nonfinite")
         self._limit = limit
-        self._in_a_row = 0
+        self.in_a_row = 0
+        """Updates that were left out since the last one that was not; a run that goes on counts on."""
         self._bad_loss: float | None = None  # of a batch since the last update
 
     def check_losses(self, losses: Tensor) -> bool:
@@ -58,17 +59,17 @@ class FiniteUpdates:
         elif gradients and not scaled and not torch.stack([g.norm() for g in gradients]).isfinite().all():
             reason = "the gradients are not finite"
         if reason is None:
-            self._in_a_row = 0
+            self.in_a_row = 0
             return False
-        self._in_a_row += 1
-        if self._in_a_row >= self._limit:
+        self.in_a_row += 1
+        if self.in_a_row >= self._limit:
             raise TrainingError(
                 f"update {number}: {reason}, as in the {self._limit} updates up to it, as many as max_nonfinite "
                 f"allows. What was saved before stays. {DIVERGED.capitalize()}",
                 argument="max_nonfinite",
             )
         _log.warning(
-            f"update {number}: {reason}, so it is left out. {self._limit - self._in_a_row} more in a row end training "
+            f"update {number}: {reason}, so it is left out. {self._limit - self.in_a_row} more in a row end training "
             f"(max_nonfinite is {self._limit})"
         )
         return True

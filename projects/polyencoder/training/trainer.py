@@ -133,7 +133,7 @@ class Trainer:
 
         Raises:
             TrainingError: the losses are not finite again and again.
-            InputError: an example cannot be used.
+            InputError: an example cannot be used, or nothing was learnt.
         """
         if self._loader is None:
             raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
@@ -146,6 +146,7 @@ class Trainer:
             if self._why is None and not self.is_over:
                 self._run(self._loader)
             self.check_has_learnt()
+            self._check_has_updated()
         finally:
             self.model.eval()
         self.end()
@@ -166,6 +167,14 @@ class Trainer:
         """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
         if isinstance(self.objective, Ranking):
             self.objective.check_has_learnt()
+
+    def _check_has_updated(self) -> None:
+        if self.updates.count == 0 and self._why is None:
+            raise InputError(
+                f"nothing was learnt: the run ended after {self.progress.batches} batches, before its first update, "
+                f"which takes the gradients of {self.config.accumulate}",
+                argument="accumulate",
+            )
 
     def end(self) -> None:
         """After the last step, which `fit` says itself."""

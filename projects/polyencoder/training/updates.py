@@ -150,6 +150,7 @@ class OptimizerUpdates:
         return {
             "count": self.count,
             "left_out": self.left_out,
+            "left_out_in_a_row": self._finite.in_a_row,
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "precision": self.precision.state_dict(),
@@ -158,6 +159,7 @@ class OptimizerUpdates:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.left_out = state["count"], state["left_out"]
+        self._finite.in_a_row = state.get("left_out_in_a_row", 0)  # older ones do not have it
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.precision.load_state_dict(state["precision"])

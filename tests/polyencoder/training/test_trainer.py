@@ -278,6 +278,19 @@ def test_what_is_not_finite_is_not_learnt(make_ranker):
         assert torch.equal(one, other)
 
 
+def test_a_run_that_goes_on_counts_on_what_is_not_finite(make_ranker):
+    trainer = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
+    again = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
+    infinite = torch.tensor(float("inf"))
+    for _ in range(2):
+        trainer.updates.check_losses(infinite)
+        trainer.updates.step()
+    again.load_run_state(trainer.run_state())
+    again.updates.check_losses(infinite)
+    with pytest.raises(TrainingError, match="update 3: the loss is inf, as in the 3 updates up to it"):
+        again.updates.step()
+
+
 def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
@@ -351,9 +364,16 @@ def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ran
     config = replace(CONFIG, epochs=3.0, max_updates=None)
     for _ in range(2):
         ranker = make_ranker("bi")
-        parts = [Evaluation(ranker, VALID, every=1000), Checkpoints(tmp_path / "checkpoint.pt", settings={})]
         with pytest.raises(InputError, match="nothing was learnt: in all of 6 batches"):
-            Trainer(ranker, config, train=same, callbacks=parts).fit()
+            Trainer(ranker, config, train=same, callbacks=callbacks(ranker, tmp_path)).fit()
+        assert not (tmp_path / "best").exists()
+
+
+def test_a_run_that_ends_before_its_first_update_is_an_error(make_ranker, tmp_path):
+    ranker, config = make_ranker("bi"), replace(PLAIN, epochs=1.0, max_updates=None, accumulate=3)
+    with pytest.raises(InputError, match="ended after 2 batches, before its first update, which takes .* of 3"):
+        Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    assert not (tmp_path / "best").exists()
 
 
 def test_a_run_that_goes_on_remembers_that_it_has_learnt(make_ranker, tmp_path):

@@ -48,7 +48,7 @@ class Evaluation(Callback):
             raise ConfigError(f"evaluation every {every} examples: give 1 or more")
         self._ranker, self._every, self._examples = ranker, every, examples
         self._done = 0  # evaluations by number of examples
-        self._at = -1  # updates at the last one
+        self._at = 0  # updates at the last one; a model that has had none is not evaluated, nor kept as the best
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         due = run.progress.examples // self._every > self._done

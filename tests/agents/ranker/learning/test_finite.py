@@ -129,7 +129,7 @@ def test_processes_leave_it_out_together(make_learner, in_processes):
         agent, learn = make_learner()
         before = state_of(agent)
         learn(NAN if rank == 1 else 1.0)
-        return same(state_of(agent), before), agent.trainer.updates._finite._in_a_row
+        return same(state_of(agent), before), agent.trainer.updates._finite.in_a_row
 
     assert in_processes(run) == [(True, 1), (True, 1)]
 
