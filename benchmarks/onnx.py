@@ -35,7 +35,7 @@ from polyencoder.evaluation import recall_at_1
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.extras import require
 from polyencoder.modeling import build_model
-from polyencoder.modeling.backbone import scratch_config
+from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.text import TextEncoder
 
 CANDIDATE_WORDS = (4, 20)  # the fewest and the most

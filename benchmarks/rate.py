@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from benchmarks.common import synchronize
-from polyencoder.modeling.backbone import Backbone, backbone_config
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.encoder_config import backbone_config
 
 __all__ = ["Encoded", "Shape", "encoded", "encoder_flops", "product_rate", "products"]
 

@@ -11,7 +11,7 @@ from parlai.core.opt import Opt
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import parlai_text
-from polyencoder.modeling.backbone import scratch_config
+from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.text import turn_separator
 

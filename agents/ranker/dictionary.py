@@ -26,7 +26,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
 from polyencoder.importing import is_parlai_model, parlai_text
 from polyencoder.importing.parlai_dictionary import names_of_word
-from polyencoder.modeling.backbone import load_tokenizer
+from polyencoder.modeling.loading import load_tokenizer
 from polyencoder.text import TextEncoder, read_tokenizer, separate_turns, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 from polyencoder.training.lock import TrainingLock

@@ -25,7 +25,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import END_OF_WORD
-from polyencoder.modeling.backbone import max_length
+from polyencoder.modeling.encoder_config import max_length
 from polyencoder.text import turn_separator
 
 # What of its TextConfig a model keeps; lengths may change at any time

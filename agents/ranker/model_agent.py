@@ -47,11 +47,13 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.importing.options import read_options
 from polyencoder.modeling import RankerModel, build_model, freeze
-from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, with_dropout
+from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import remember_few_shapes
+from polyencoder.modeling.encoder_config import backbone_config, with_dropout
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.loading import load_pretrained
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
 from polyencoder.training.teacher import Teacher

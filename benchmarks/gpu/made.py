@@ -12,7 +12,7 @@ from benchmarks.search.texts import made_candidates, made_contexts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.data.collator import TrainingExample
 from polyencoder.modeling import build_model
-from polyencoder.modeling.backbone import scratch_config
+from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 

@@ -43,8 +43,10 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, SeparableRanker, build_model
-from polyencoder.modeling.backbone import Backbone, backbone_config, load_pretrained, load_tokenizer
+from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
+from polyencoder.modeling.encoder_config import backbone_config
+from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context

@@ -1,10 +1,9 @@
-"""A ranker with its encoder's weights in bfloat16, and autocast's evaluation with a twin that has them."""
+"""A ranker with its encoder's weights in bfloat16."""
 
 from __future__ import annotations
 
 import copy
 import json
-import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,8 +17,7 @@ from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
-from polyencoder.modeling.backbone import build_backbone
-from polyencoder.text import TokenBatch
+from polyencoder.modeling.loading import build_backbone
 from polyencoder.training.trainer import Trainer
 
 TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]
@@ -134,73 +132,3 @@ def test_packing_is_tried_by_one_thread_at_a_time(make_backbone_config):
         with ThreadPoolExecutor(4) as threads:
             assert all(one.result() for one in [threads.submit(ask) for _ in range(4)])
         assert {parameter.dtype for parameter in backbone.parameters()} == {torch.bfloat16}
-
-
-# ---- the twin
-
-
-@pytest.fixture
-def backbone(make_backbone_config):
-    torch.manual_seed(0)
-    return build_backbone(make_backbone_config() | {"initializer_range": 0.1}).eval()
-
-
-@pytest.fixture
-def tokens():
-    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(9) < torch.tensor([9, 4, 1, 7]).unsqueeze(1)
-    return TokenBatch(ids * mask, mask)
-
-
-def evaluated(backbone, tokens, *, bf16=True):
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        return backbone(tokens)[tokens.mask]
-
-
-def test_evaluation_under_autocast_casts_the_weights_once(backbone, tokens):
-    exact, outputs = evaluated(backbone, tokens, bf16=False), evaluated(backbone, tokens)
-    assert outputs.dtype == torch.float32
-    torch.testing.assert_close(outputs, exact, rtol=0.05, atol=0.05)
-    twin = backbone._bf16.of(backbone.model)
-    assert twin is backbone._bf16.of(backbone.model)
-    assert {parameter.dtype for parameter in twin.parameters()} == {torch.bfloat16}
-    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
-    assert torch.equal(evaluated(backbone, tokens), outputs)
-
-
-@pytest.mark.parametrize("change", ["step", "load", "move", "data"])
-def test_weights_that_have_changed_are_cast_again(backbone, tokens, change):
-    before = evaluated(backbone, tokens)
-    if change == "step":
-        backbone(tokens).square().sum().backward()
-        torch.optim.AdamW(backbone.parameters(), lr=0.1, fused=True).step()
-    elif change == "load":
-        backbone.load_state_dict({name: value + 0.5 for name, value in backbone.state_dict().items()})
-    elif change == "move":
-        backbone.train()
-        backbone.model.embeddings.word_embeddings.weight.data += 1
-        backbone.eval()
-    else:
-        for parameter in backbone.parameters():
-            parameter.data = parameter.data * 1.5
-    after = evaluated(backbone, tokens)
-    assert not torch.equal(after, before)
-    fresh = copy.deepcopy(backbone)
-    assert torch.equal(evaluated(fresh, tokens), after)
-
-
-def test_learning_has_no_twin(backbone, tokens):
-    evaluated(backbone, tokens)
-    backbone.train()
-    with torch.autocast("cpu", torch.bfloat16):
-        backbone(tokens).float().sum().backward()
-    assert all(parameter.grad is not None for parameter in backbone.parameters())
-    assert backbone._bf16._twin is None
-
-
-def test_the_twin_is_no_part_of_what_is_saved(backbone, tokens):
-    keys = list(backbone.state_dict())
-    size = len(pickle.dumps(backbone))
-    evaluated(backbone, tokens)
-    assert list(backbone.state_dict()) == keys
-    assert len(pickle.dumps(backbone)) == size

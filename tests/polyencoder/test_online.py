@@ -89,7 +89,7 @@ def test_a_server_that_says_nothing(monkeypatch):
 LOADS = {
     "a ranker": "from polyencoder import Ranker; Ranker.from_pretrained('no/such-model')",
     "a backbone": "from polyencoder import Ranker; Ranker.from_backbone('no/such-model')",
-    "a tokenizer": "from polyencoder.modeling.backbone import load_tokenizer; load_tokenizer('no/such-model')",
+    "a tokenizer": "from polyencoder.modeling.loading import load_tokenizer; load_tokenizer('no/such-model')",
 }
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.importing.folder import weights_and_biases
-from polyencoder.modeling.backbone import first_position, scratch_config
+from polyencoder.modeling.encoder_config import first_position, scratch_config
 
 __all__ = ["ENCODER_OPTIONS", "VARIANTS", "WORD_EMBEDDINGS", "encoder_config", "encoder_names", "encoder_weights"]
 

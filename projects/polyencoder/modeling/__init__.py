@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import Backbone, build_backbone, max_length
+from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
+from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.freezing import FINE_TUNED, freeze
+from polyencoder.modeling.loading import build_backbone
 from polyencoder.modeling.separable import BiEncoder, PolyEncoder, SeparableRanker, TwoTowers
 
 __all__ = [

@@ -1,21 +1,15 @@
-"""Weights in bfloat16 for inference, and whether a machine computes faster in it than in float32.
-
-Autocast casts all weights anew in each call that learns nothing, which for one short text takes longer than its
-products.
-"""
+"""Whether a machine computes faster in bfloat16 than in float32."""
 
 from __future__ import annotations
 
 import time
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-__all__ = ["Bf16Twin", "round_weights", "why_bf16_gains_nothing"]
+__all__ = ["why_bf16_gains_nothing"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _WORTH_IT = 1.1  # times float32's rate, below which a warning says so
@@ -61,43 +55,3 @@ def _least_seconds(matrix: Tensor) -> float:
         matrix @ matrix
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Have a model's parameters in another type, for good. Buffers stay: what is computed of them is exact."""
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-        parameter.data = parameter.data.to(dtype)
-
-
-class Bf16Twin:
-    """A model with the same weights in bfloat16, made when it is first asked for and again when they have changed.
-
-    A copy or a pickle of it is empty, and it is no part of a model's `state_dict`.
-    """
-
-    def __init__(self) -> None:
-        self._versions: list[tuple[int, int]] = []
-        self._twin: nn.Module | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Bf16Twin, ()
-
-    def of(self, model: nn.Module) -> nn.Module:
-        """The twin of `model`, for whatever learns nothing."""
-        versions = [(parameter.data_ptr(), _version(parameter)) for parameter in model.parameters()]
-        if self._twin is None or versions != self._versions:
-            kept: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-            for parameter in model.parameters():
-                kept[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
-            self._twin, self._versions = deepcopy(model, kept), versions
-        return self._twin.eval()
-
-    def forget(self) -> None:
-        """Give its memory back."""
-        self._twin, self._versions = None, []
-
-
-def _version(tensor: Tensor) -> int:
-    """How often it was written to; nothing counts it for tensors that were made in inference mode."""
-    return 0 if tensor.is_inference() else tensor._version

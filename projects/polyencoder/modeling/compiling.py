@@ -40,5 +40,4 @@ def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") ->
                 argument="compile",
             )
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
-        backbone.compiled = True
-        backbone.model.compile(dynamic=True)
+        backbone.compile(dynamic=True)

@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoTokenizer, RobertaConfig, RobertaModel
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq import import_fairseq
-from polyencoder.modeling.backbone import load_pretrained, load_tokenizer, max_length
+from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.text import TextEncoder
 
 DIM, N_HEADS, N_LAYERS, N_POSITIONS = 16, 2, 2, 34

@@ -16,7 +16,8 @@ from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.xlm import import_xlm
 from polyencoder.modeling import build_model
-from polyencoder.modeling.backbone import load_pretrained, load_tokenizer, max_length
+from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.text import TextEncoder, TokenBatch
 
 DIM, N_HEADS, N_LAYERS, N_POSITIONS = 16, 2, 2, 40

@@ -8,7 +8,7 @@ import torch
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import BiEncoder, CrossEncoder, PolyEncoder, build_model
-from polyencoder.modeling.backbone import build_backbone
+from polyencoder.modeling.loading import build_backbone
 
 
 @pytest.mark.parametrize(("architecture", "kind"), [("bi", BiEncoder), ("poly", PolyEncoder), ("cross", CrossEncoder)])

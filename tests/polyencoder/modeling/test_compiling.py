@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import build_backbone, load_pretrained, scratch_config
 from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.loading import build_backbone, load_pretrained
 from polyencoder.text import pad
 
 COMPILER = os.environ.get("CXX") or "g++"

@@ -9,7 +9,7 @@ import torch
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import FINE_TUNED, build_model, freeze
-from polyencoder.modeling.backbone import load_pretrained
+from polyencoder.modeling.loading import load_pretrained
 
 N_LAYERS = 6
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.modeling.backbone import build_backbone
 from polyencoder.modeling.cpu.attention import attention, plain_attention
+from polyencoder.modeling.loading import build_backbone
 from polyencoder.text import TokenBatch
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4

@@ -1,0 +1,105 @@
+"""Where encoders come from: pre-trained, by hub id or folder, with their tokenizers; or new, of a configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from polyencoder.errors import ConfigError, first_line, one_line
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.encoder_config import dropout_keys
+from polyencoder.modeling.finite import check_finite
+from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
+from polyencoder.text.vocabulary import special_tokens
+
+__all__ = ["build_backbone", "load_pretrained", "load_tokenizer"]
+
+_MOST_LAYERS = 1_000
+
+
+def build_backbone(config: dict[str, Any]) -> Backbone:
+    """An encoder of this configuration with fresh random weights.
+
+    Beside the keys of Hugging Face there may be `embedding_norm`: false leaves out the normalization of the embeddings.
+    """
+    values = dict(config)
+    model_type, embedding_norm = values.pop("model_type"), values.pop("embedding_norm", True)
+    if model_type not in CONFIG_MAPPING:
+        raise ConfigError(f"this version of transformers knows no model type {model_type!r:.60}")
+    try:
+        hf_config = AutoConfig.for_model(model_type, **values)
+        if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
+        model = AutoModel.from_config(hf_config, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:  # transformers and torch each have their own words for a value that cannot be
+        raise ConfigError(f"no {model_type} can be made of the backbone's configuration: {one_line(error)}") from error
+    if not embedding_norm:
+        model.embeddings.LayerNorm = nn.Identity()
+    return Backbone(model)
+
+
+def load_pretrained(
+    name: str | os.PathLike[str], *, dropout: float | None = None, attention_dropout: float | None = None
+) -> Backbone:
+    """A pre-trained encoder by hub id or folder, in float32, with its own dropout unless another is given.
+
+    Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
+    encoder, CheckpointError when its weights are not finite.
+    """
+    with _explaining(name) as where:
+        # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
+        for key, rate in dropout_keys(dropout, attention_dropout).items():
+            if hasattr(config, key):
+                setattr(config, key, rate)
+        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False, **where)
+    if not _is_encoder(model):
+        raise ConfigError(
+            f"backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT",
+            argument="backbone",
+        )
+    check_finite(model.named_parameters(), origin=f"backbone {name}")
+    return Backbone(model)
+
+
+def _is_encoder(model: PreTrainedModel) -> bool:
+    """Whether every token sees every other: no decoder, and none beside it. Not all decoders' configurations say so."""
+    if getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False):
+        return False
+    return not any(getattr(module, "is_causal", False) for module in model.modules())
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+    """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
+    with _explaining(name) as where:
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
+    return tokenizer.backend_tokenizer, special_tokens(tokenizer)
+
+
+@contextmanager
+def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
+    """Give where transformers may look for a model, and turn what it raises into one line."""
+    offline = None
+    if not there(name):
+        if reason := hub_id_problem(name):
+            raise ConfigError(
+                f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
+            )
+        offline = why_no_hub()
+    problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
+    if offline and not was_downloaded(name):
+        raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
+    try:
+        yield {"local_files_only": offline is not None}
+    except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
+        raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error

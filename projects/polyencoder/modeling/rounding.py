@@ -1,0 +1,78 @@
+"""Weights in 16 bits, rounded once: a model's own for good, a copy's for evaluation, those of a step that learns.
+
+Autocast rounds weights anew in each call that learns nothing, which for one short text takes longer than its products.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.modeling.tracing import is_traced
+
+__all__ = ["RoundedWeights"]
+
+
+class RoundedWeights:
+    """Of a model that learns nothing at the moment: which weights it runs with.
+
+    A copy or a pickle of it is without the copied model, which is no part of a model's `state_dict` either.
+    """
+
+    def __init__(self, *, for_good: bool = False) -> None:
+        self.for_good = for_good
+        """Whether the model's own weights were rounded: such a model is neither trained nor exported."""
+        self._copy: nn.Module | None = None
+        self._versions: list[tuple[int, int]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.for_good,)
+
+    def round(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Have the model's parameters in another type, for good. Buffers stay: what is computed of them is exact."""
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+            parameter.data = parameter.data.to(dtype)
+        self.for_good = True
+
+    def model_of(self, model: nn.Module, *, learns: bool) -> nn.Module | None:
+        """The model to run in place of `model`, whose weights are rounded; None where it runs as it is.
+
+        That is itself, after `round`; or a copy, where nothing is learnt and autocast asks for bfloat16. The copy is
+        made when it is first needed, and again when the weights have changed.
+        """
+        if self.for_good:
+            return model
+        if learns:
+            self.forget()  # the weights may change now, and fused optimizers do not count that
+            return None
+        weight = next(model.parameters())
+        device = weight.device.type
+        if weight.dtype != torch.float32 or is_traced() or not torch.is_autocast_enabled(device):
+            return None
+        return self._copy_of(model) if torch.get_autocast_dtype(device) == torch.bfloat16 else None
+
+    def _copy_of(self, model: nn.Module) -> nn.Module:
+        versions = [(parameter.data_ptr(), _version(parameter)) for parameter in model.parameters()]
+        if self._copy is None or versions != self._versions:
+            kept: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+            for parameter in model.parameters():
+                kept[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
+            self._copy, self._versions = deepcopy(model, kept), versions
+        return self._copy.eval()
+
+    def forget(self) -> None:
+        """Give the copy's memory back."""
+        self._copy, self._versions = None, []
+
+
+def _made(for_good: bool) -> RoundedWeights:
+    return RoundedWeights(for_good=for_good)
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was written to; nothing counts it for tensors that were made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
