@@ -15,6 +15,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.arguments import flag_of
 from parlai.core.params import ParlaiParser
 from tqdm import tqdm
+from transformers.utils import logging as transformers_log
 
 from polyencoder.errors import PolyencoderError
 
@@ -57,7 +58,9 @@ def hide_options() -> None:
 
 
 def show_library_log() -> None:
-    """What the library has to say goes into ParlAI's log."""
+    """What the library has to say goes into ParlAI's log; the bars of loading weights to a terminal alone."""
+    if _is_command() and not sys.stderr.isatty():
+        transformers_log.disable_progress_bar()
     log = standard_logging.getLogger("polyencoder")
     if not any(isinstance(handler, _IntoParlai) for handler in log.handlers):
         log.addHandler(_IntoParlai())

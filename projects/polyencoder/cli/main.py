@@ -6,6 +6,7 @@ import sys
 from typing import NoReturn
 
 import typer
+from transformers.utils import logging as transformers_log
 
 from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.check import check
@@ -50,6 +51,8 @@ app.command("zoo")(zoo)
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit code 1."""
     remember_few_shapes()
+    if not sys.stderr.isatty():
+        transformers_log.disable_progress_bar()  # of loading weights, which a log file has no use for
     try:
         app()
     except PolyencoderError as error:

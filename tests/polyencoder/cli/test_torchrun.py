@@ -51,6 +51,7 @@ def test_two_processes_learn_what_one_does(folder):
     assert alone.exit_code == 0, alone.output
     done = two_processes(*arguments(folder, "two", "--batch-size", 5))
     assert done.returncode == 0, done.stderr
+    assert "Loading weights" not in done.stderr  # transformers' bar, which is for terminals
     said, expected = ([row for row in one.stdout.splitlines() if " R6@1 " in row] for one in (done, alone))
     assert said == expected  # by the first of them alone
     assert len(said) == 3
