@@ -28,7 +28,7 @@ from polyencoder.modeling import ConveRT
 from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines
-from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
@@ -44,7 +44,7 @@ from polyencoder.training.lock import TrainingLock
 from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.score_cache import ScoreCache
-from polyencoder.training.settings import RunSettings
+from polyencoder.training.settings import CONVERT_SIZES, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
@@ -57,6 +57,12 @@ FOLDER = "training"  # in that of the model: what the run needs to go on, and wh
 CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
 METRIC = "hits@1"
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
+
+# Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
+OF_THE_RANKER = ("n_codes", "reduction", "normalize", "share_encoders")
+OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size")
+OF_A_CONVERT = (*CONVERT_SIZES, "dropout")
+SHAPES = {*OF_THE_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     seed_everything(settings.seed)
     ranker = starting_ranker(settings)
     best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
-    checkpoints = _checkpoints(settings)
+    checkpoints = _checkpoints(settings, ranker)
     baselines = Baselines(data.valid, untrained=partial(untrained_ranker, settings), responses=data.responses)
     trainer = Trainer(
         ranker,
@@ -151,16 +157,34 @@ def _check_folder(out: Path) -> None:
         raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
 
 
-def _checkpoints(settings: RunSettings) -> Checkpoints:
+def _checkpoints(settings: RunSettings, ranker: Ranker) -> Checkpoints:
     path, every = Path(settings.out) / CHECKPOINT, settings.save_every_seconds
     # what each process has of the data goes by their number
-    begun_with = _of_the_run(settings) | {"processes": dist.get_world_size() if dist.is_initialized() else 1}
-    return Checkpoints(path, settings=begun_with, every_seconds=every)
+    processes = {"processes": dist.get_world_size() if dist.is_initialized() else 1}
+    begun_with = _of_the_run(settings) | _of_the_model(ranker) | processes
+    return Checkpoints(path, settings=begun_with, earlier=_before_the_model_was_asked(settings), every_seconds=every)
 
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:
-    """The settings that a run which goes on must have again; where one stands for a default, that."""
-    values = {name: value for name, value in dataclasses.asdict(settings).items() if name not in NOT_OF_THE_RUN}
+    """The settings that a run which goes on must have again; those that shape the model are that model's."""
+    values = dataclasses.asdict(settings).items()
+    return {name: value for name, value in values if name not in NOT_OF_THE_RUN | SHAPES}
+
+
+def _of_the_model(ranker: Ranker) -> dict[str, Any]:
+    """What the settings in `SHAPES` made of the model, given or those of the model to begin with."""
+    config = ranker.model.config
+    shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
+    shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
+    if isinstance(ranker.model, ConveRT):
+        shape |= {name: config.backbone[name] for name in OF_A_CONVERT}
+        shape["extra_contexts"] = shape.pop("history_size") - 1
+    return {MODEL: shape}
+
+
+def _before_the_model_was_asked(settings: RunSettings) -> dict[str, Any]:
+    """The settings in `SHAPES` as checkpoints have them that were written before these had the model's."""
+    values = {name: getattr(settings, name) for name in SHAPES}
     model = {name: getattr(RankerConfig, name) for name in ("n_codes", "share_encoders")}
     text = {name: getattr(TextConfig, name) for name in ("text_truncate", "label_truncate", "history_size")}
     return values | {name: default for name, default in (model | text).items() if values[name] is None}

@@ -9,11 +9,13 @@ import shutil
 from contextlib import suppress
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from polyencoder import Ranker
 from polyencoder.cli.main import app
 from polyencoder.cli.train import HELP
+from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.training.settings import RunSettings
 from polyencoder.training.trainer import Trainer
@@ -270,6 +272,34 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
     assert (config.n_codes, config.reduction, config.text.text_truncate) == (4, "mean", 20)
     with pytest.raises(ConfigError, match="n_codes is that of .*: leave it out"):
         run("train", "--init", pairs / "out", *start, "--n-codes", 8)
+
+
+def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
+    """Of a run that trains a ranker on, whose lengths are other ones than a new ranker's."""
+    flags = ["--architecture", "bi", "--epochs", 1]
+    run(*arguments, *flags, "--history-size", 3)
+    start = [part for part in arguments[3:] if part not in ("--n-codes", 4, "--reduction", "mean")]
+    start[start.index("--out") + 1] = pairs / "again"
+    again = ["train", "--init", pairs / "out", *start, *flags]
+    run(*again)
+    run(*again, "--history-size", 3)  # the same, said
+    with pytest.raises(CheckpointError, match="was begun with history_size 3, not 20;"):
+        run(*again, "--history-size", TextConfig.history_size)
+
+
+def test_a_run_of_an_earlier_version_goes_on(run, arguments, pairs):
+    """Its checkpoint has what was given of the model's settings, and the defaults of a new ranker for the others."""
+    flags = ["--architecture", "bi", "--epochs", 1]
+    run(*arguments, *flags)
+    path = pairs / "out" / "training" / "checkpoint.pt"
+    states = torch.load(path, weights_only=True)
+    del states["settings"]["model"]
+    earlier = {"n_codes": 4, "reduction": "mean", "share_encoders": False, "text_truncate": 24, "history_size": 20}
+    states["settings"] |= {**earlier, "label_truncate": 16}
+    torch.save(states, path)
+    run(*arguments, *flags)
+    with pytest.raises(CheckpointError, match="was begun with text_truncate 24, not 20"):
+        run(*arguments, *flags, "--text-truncate", 20)
 
 
 def test_a_model_that_is_there_stays(run, arguments, pairs):

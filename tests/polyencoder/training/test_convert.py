@@ -114,13 +114,14 @@ def test_three_objectives_are_summed(make_convert_ranker):
     assert found.sums["immediate_loss"][1] == 10
 
 
-def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, tmp_path):
+def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, make_convert_ranker, tmp_path):
     """The thing is in an earlier turn, so a model of the last turn alone cannot know it."""
     records = [{"context": [f"do you like {thing} ?", "yes .", "what ?"], "response": f"{thing} ."} for thing in THINGS]
     for name, part in (("train", records), ("valid", records)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
-    numbers = {"epochs": 100, "optimizer": "adamw", "learning_rate": 3e-3, "evaluations": 0.02, "num_negatives": 9}
-    train_ranker(make_settings(extra_contexts=10, **numbers))
+    numbers = {"epochs": 100, "optimizer": "adamw", "learning_rate": 1e-2, "evaluations": 0.02, "num_negatives": 9}
+    make_convert_ranker(extra_contexts=10).save_pretrained(tmp_path / "small")  # in all sizes, of which flags have few
+    train_ranker(make_settings(init=str(tmp_path / "small"), dropout=0.0, max_updates=100, **numbers))
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert ranker.text.config.history_size == 11
     command = [

@@ -19,9 +19,10 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["Checkpoints"]
+__all__ = ["MODEL", "Checkpoints"]
 
 FORMAT_VERSION = 1
+MODEL = "model"  # where settings have those that the model itself has
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +37,25 @@ class Checkpoints(Callback):
 
     Args:
         path: of the checkpoint.
-        settings: of the run, in plain values: one that was begun with others is not gone on with.
+        settings: of the run, in plain values: one that was begun with others is not gone on with. Those of its model
+            are in a mapping of their own, `MODEL`.
+        earlier: settings as they stand in checkpoints that were written before there was such a mapping.
         every_seconds: write one so often between evaluations, too; None: after evaluations alone.
     """
 
     name = "checkpoints"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, settings: Mapping[str, Any], every_seconds: float | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, Any],
+        earlier: Mapping[str, Any] | None = None,
+        every_seconds: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.resumed = False
-        self._settings, self._every = dict(settings), every_seconds
+        self._settings, self._earlier, self._every = dict(settings), dict(earlier or {}), every_seconds
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
 
@@ -57,17 +65,21 @@ class Checkpoints(Callback):
         if not gather_objects(self.path.is_file())[0]:
             return
         states = self._read()
-        begun = states["settings"]  # a setting that came later is not among them
-        if differing := sorted(name for name, value in begun.items() if self._settings.get(name) != value):
-            name = differing[0]
-            before, now = begun[name], self._settings.get(name)
-            raise CheckpointError(
-                f"{self.path}: was begun with {name} {before!r}, not {now!r}; go on with the same settings, or give "
-                "another folder"
-            )
+        self._check_settings(states["settings"])
         run.load_state_dict(states["run"])
         self.resumed = True
         _log.info("going on from %s, after %d updates", self.path, run.updates.count)
+
+    def _check_settings(self, begun: Mapping[str, Any]) -> None:
+        """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
+        now = self._settings if MODEL in begun else {**self._settings, **self._earlier}
+        begun, now = _flat(begun), _flat(now)
+        for name in sorted(begun):
+            if now.get(name) != begun[name]:
+                raise CheckpointError(
+                    f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; go on with the same "
+                    "settings, or give another folder"
+                )
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         self._due = True  # after the callbacks behind this one have seen the evaluation
@@ -114,6 +126,11 @@ class Checkpoints(Callback):
         if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
             raise CheckpointError(f"{self.path}: this version cannot go on from it; give another folder")
         return states
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of the model among them."""
+    return {name: value for name, value in settings.items() if name != MODEL} | dict(settings.get(MODEL, {}))
 
 
 def _is_first() -> bool:
