@@ -78,13 +78,13 @@ def checked_context(name: str, value: Any) -> list[str]:
     return turns
 
 
-def checked_contexts(values: Any) -> list[list[str]]:
+def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. Raises InputError that names the one that cannot be used."""
     if isinstance(values, (str, bytes)):
-        raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
+        raise InputError(f"{name}s is one text; give a list of {name}s, each a text or a list of turns")
     if isinstance(values, (Mapping, set, frozenset)) or not hasattr(values, "__len__"):
-        raise InputError(f"contexts is {_shown(values)}; it must be a list of contexts")
-    return [checked_context(f"context {place}", value) for place, value in enumerate(values)]
+        raise InputError(f"{name}s is {_shown(values)}; it must be a list of {name}s")
+    return [checked_context(f"{name} {place}", value) for place, value in enumerate(values)]
 
 
 def checked_device(name: torch.device | str) -> torch.device:

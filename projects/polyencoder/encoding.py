@@ -1,9 +1,10 @@
-"""Encoding many candidates: batches sorted by length, vectors in the order of the texts."""
+"""Encoding many texts: batches sorted by length, vectors in the order of the texts."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from polyencoder.files import fingerprint
 from polyencoder.modeling import SeparableRanker
 from polyencoder.modeling.cpu.heap import return_free_memory
-from polyencoder.text import TextEncoder, token_batches
+from polyencoder.text import TextEncoder, TokenBatch, token_batches
+
+VectorKind = Literal["pooled", "context", "candidate"]
+"""Of a text: what transfers to other tasks, its vector as a context, its vector as a candidate."""
 
 PART = 1 << 12  # texts that are tokenized at a time: what a tokenizer makes of one is a hundred times its ids
 BATCH_TOKENS = 1 << 14  # the most tokens of a batch, padding included; one long text does not widen a thousand short
@@ -37,20 +41,51 @@ def encode_candidates(
     """
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+    found = _encoded(model.encode_candidates, ids, text, model, batch_size=batch_size, progress=progress)
+    return torch.empty(0, model.dim, device=next(model.parameters()).device) if found is None else found
+
+
+@torch.no_grad()
+def encode_contexts(
+    encode: Callable[[TokenBatch], Tensor],
+    model: SeparableRanker,
+    text: TextEncoder,
+    contexts: Sequence[Sequence[str] | str],
+    *,
+    batch_size: int = 256,
+    progress: Callable[[int], object] | None = None,
+) -> Tensor:
+    """What `encode` makes of each context's tokens, [contexts, ...], as `encode_candidates` does it; at least one."""
+    ids = [array("i", text.context_ids(turns)) for turns in contexts]
+    found = _encoded(encode, ids, text, model, batch_size=batch_size, progress=progress)
+    assert found is not None
+    return found
+
+
+def _encoded(
+    encode: Callable[[TokenBatch], Tensor],
+    ids: Sequence[Sequence[int]],
+    text: TextEncoder,
+    model: nn.Module,
+    *,
+    batch_size: int,
+    progress: Callable[[int], object] | None,
+) -> Tensor | None:
+    """What `encode` makes of sequences, in their order; None where there is none of them."""
     device = next(model.parameters()).device
     out: Tensor | None = None
     max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
     batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
     for number, batch in enumerate(batches, start=1):
-        vectors = model.encode_candidates(text.pad([ids[i] for i in batch]).to(device))
+        vectors = encode(text.pad([ids[i] for i in batch]).to(device))
         if out is None:
-            out = vectors.new_empty(len(ids), vectors.size(-1))
+            out = vectors.new_empty(len(ids), *vectors.shape[1:])
         out[torch.tensor(batch, device=device)] = vectors
         if progress is not None:
             progress(len(batch))
         if device.type == "cpu" and number % RETURN_EVERY == 0:
             return_free_memory()
-    return torch.empty(0, model.dim, device=device) if out is None else out
+    return out
 
 
 def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args, overload
 
+import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
-from polyencoder.encoding import encode_candidates
-from polyencoder.errors import InputError
+from polyencoder.encoding import VectorKind, encode_candidates, encode_contexts
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.text import TextEncoder
+from polyencoder.text import TextEncoder, TokenBatch
 
 __all__ = ["Scorer", "score_texts"]
 
@@ -52,6 +55,88 @@ class Scorer:
         model = self._separable()
         with in_evaluation(model):
             return encode_candidates(model, self.text, texts, batch_size=size)
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[Context],
+        *,
+        kind: VectorKind = ...,
+        normalize: bool = ...,
+        batch_size: int = ...,
+        progress: bool = ...,
+        as_tensor: Literal[False] = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[Context],
+        *,
+        kind: VectorKind = ...,
+        normalize: bool = ...,
+        batch_size: int = ...,
+        progress: bool = ...,
+        as_tensor: Literal[True],
+    ) -> Tensor: ...
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        texts: Sequence[Context],
+        *,
+        kind: VectorKind = "pooled",
+        normalize: bool = False,
+        batch_size: int = 256,
+        progress: bool = False,
+        as_tensor: bool = False,
+    ) -> np.ndarray | Tensor:
+        """One vector for each text, in float32 and in the order of the texts. Not for cross-encoders.
+
+        Args:
+            texts: one at least; read as contexts, so that each may be a list of turns, or as candidates.
+            kind: "pooled", what transfers to other tasks: the encoder's pooled output, of a ConveRT r_x, the reduced
+                sequence of the last utterance before feed-forward 2. "context" and "candidate": the vectors whose
+                products are scores.
+            normalize: give them the length 1.
+            batch_size: the most texts that go through the model together. Those of like length do, with a limit on
+                their tokens, and which ones do changes nothing.
+            progress: show a bar on standard error.
+            as_tensor: a tensor on the model's device, instead of an array of numpy.
+
+        Returns:
+            [texts, dim].
+
+        Raises:
+            InputError: there is no text, or one cannot be used; the model has no vector of this kind: a cross-encoder
+                none at all, a poly-encoder several of a context (`encode_contexts`), ONNX graphs no pooled output.
+        """
+        if kind not in get_args(VectorKind):
+            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(VectorKind))}")
+        size, model = checked_count("batch_size", batch_size), self._separable()
+        if kind == "context" and model.config.architecture == "poly":
+            raise InputError(
+                "a poly-encoder has several vectors of a context, which `encode_contexts` gives; ask for another kind",
+                argument="kind",
+            )
+        candidates = checked_texts("texts", texts) if kind == "candidate" else []
+        contexts = checked_contexts(texts, name="text") if kind != "candidate" else []
+        if not candidates and not contexts:
+            raise InputError("no text to encode: the list of texts is empty")
+
+        def one_of_context(tokens: TokenBatch) -> Tensor:
+            return model.encode_context(tokens).vectors.squeeze(1)
+
+        bar = tqdm(desc="encoding", total=len(texts), unit=" texts", disable=not progress, dynamic_ncols=True)
+        with in_evaluation(model), bar:
+            if candidates:
+                vectors = encode_candidates(model, self.text, candidates, batch_size=size, progress=bar.update)
+            else:
+                encode = model.pooled if kind == "pooled" else one_of_context
+                vectors = encode_contexts(encode, model, self.text, contexts, batch_size=size, progress=bar.update)
+        vectors = vectors.float()
+        vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+        return vectors if as_tensor else vectors.cpu().numpy()
 
     def _separable(self) -> SeparableRanker:
         if isinstance(self.model, CrossEncoder):

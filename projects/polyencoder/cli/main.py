@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_log
 
 from polyencoder.cli.calibrate import calibrate
 from polyencoder.cli.check import check
+from polyencoder.cli.encode import encode
 from polyencoder.cli.evaluate import evaluate
 from polyencoder.cli.export import export
 from polyencoder.cli.flags import flag_of
@@ -45,6 +46,7 @@ app.command("index")(index)
 app.command("update")(update)
 app.command("search")(search)
 app.command("mine")(mine)
+app.command("encode")(encode)
 app.command("zoo")(zoo)
 
 

@@ -14,6 +14,7 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Backend, Ranker
 
 __all__ = [
+    "BackboneName",
     "BackendName",
     "CandidatesColumn",
     "ContextColumn",
@@ -23,13 +24,21 @@ __all__ = [
     "MinProbability",
     "Model",
     "ModelDtype",
+    "ModelOrNone",
     "ResponseColumn",
     "left_out",
     "load",
+    "load_encoder",
 ]
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
+]
+ModelOrNone = Annotated[
+    str | None, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
+]
+BackboneName = Annotated[
+    str | None, typer.Option(help="Instead of a model: a pre-trained encoder as it is, folder or hub id.")
 ]
 Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; by default CUDA where there is any.")]
 BackendName = Annotated[
@@ -77,6 +86,20 @@ def load(model: str, *, device: str | None, backend: str = "torch", dtype: str =
     return Ranker.from_pretrained(
         model, device=device, backend=cast("Backend", backend), dtype=cast("WeightDtype", dtype)
     )
+
+
+def load_encoder(
+    model: str | None, backbone: str | None, *, device: str | None, backend: str = "torch", dtype: str = "float32"
+) -> Ranker:
+    """The model that the options name, or a bi-encoder of one tower around a pre-trained encoder."""
+    if (model is None) == (backbone is None):
+        raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
+    if model is not None:
+        return load(model, device=device, backend=backend, dtype=dtype)
+    assert backbone is not None
+    if backend != "torch" or dtype != "float32":
+        raise ConfigError("--backend and --model-dtype are for a --model, not for a --backbone")
+    return Ranker.from_backbone(backbone, share_encoders=True, device=device)
 
 
 def left_out(searcher: Searcher) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
+from polyencoder.errors import InputError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.multihead import CandidateAttention
@@ -40,6 +41,19 @@ class SeparableRanker(nn.Module, ABC):
     @abstractmethod
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
+
+    def pooled(self, tokens: TokenBatch) -> Tensor:
+        """What transfers to other tasks: one vector [batch, size] of each context's tokens.
+
+        It is what the last networks, scales and codes of a ranker begin with.
+
+        Raises:
+            InputError: it cannot be had of this ranker.
+        """
+        raise InputError(
+            "graphs give the vectors of contexts and candidates alone: ask for these, or load the model with torch",
+            argument="kind",
+        )
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of contexts that training scores: those of `encode_context`, unless it has several objectives."""
@@ -83,6 +97,10 @@ class TwoTowers(SeparableRanker):
     @property
     def dim(self) -> int:
         return self.context_tower.dim
+
+    def pooled(self, tokens: TokenBatch) -> Tensor:
+        """The reduced outputs of the context's tower, neither scaled nor of length 1: [batch, dim]."""
+        return self._reduce(self.context_tower(tokens), tokens.mask)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)

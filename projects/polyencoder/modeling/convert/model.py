@@ -103,6 +103,16 @@ class ConveRT(SeparableRanker):
     def dim(self) -> int:
         return self.sizes.output_size
 
+    def pooled(self, tokens: TokenBatch) -> Tensor:
+        """r_x of Figure 1, the reduced sequence before feed-forward 2, of the last utterance: [batch, heads * dim].
+
+        The paper's intent classifiers learn from it: "We also experimented with later h_x encodings on the input side,
+        but stronger results were observed with r_x" (Section 3).
+        """
+        if self.history is not None:
+            tokens, _, _ = immediate_and_extra(tokens, separator=self.sizes.separator_id)
+        return self.encoder(tokens)
+
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         if self.history is None:
             vectors = self.context_head(self.encoder(tokens), self.skip)

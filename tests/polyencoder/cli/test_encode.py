@@ -1,0 +1,71 @@
+"""`polyencoder encode`: the file that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from transformers import BertConfig, BertModel
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.ranker import Ranker
+
+
+@pytest.fixture
+def ranker(make_ranker, tmp_path, sentences):
+    made = make_ranker("convert")
+    made.save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    return made
+
+
+def run(folder, *arguments):
+    given = ["encode", folder / "texts.txt", "--no-progress", "--out", folder / "out.npy", *arguments]
+    return CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+
+
+@pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
+def test_a_row_for_each_text(ranker, tmp_path, sentences, kind):
+    result = run(tmp_path, "--model", tmp_path / "model", "--kind", kind, "--normalize", "--batch-size", 3)
+    vectors = np.load(tmp_path / "out.npy")
+    np.testing.assert_allclose(vectors, ranker.encode(sentences, kind=kind, normalize=True), rtol=1e-4, atol=1e-5)
+    assert f"{len(sentences)} vectors of {vectors.shape[1]} numbers" in result.output
+
+
+def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tokenizer):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=64, **sizes)).save_pretrained(tmp_path / "bert")
+    make_hf_tokenizer("bert").save_pretrained(tmp_path / "bert")
+    run(tmp_path, "--backbone", tmp_path / "bert")
+    expected = Ranker.from_backbone(tmp_path / "bert").encode(sentences)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ([], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--model", "MODEL", "--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--backbone", "b", "--backend", "onnx"], ConfigError, "are for a --model, not for a --backbone"),
+        (["--model", "MODEL", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
+        (["--model", "MODEL", "--out", "vectors.txt"], ConfigError, "give the file this ending"),
+        (["--model", "MODEL", "EMPTY"], InputError, None),
+    ],
+)
+def test_what_it_refuses(ranker, tmp_path, monkeypatch, arguments, error, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("" if "EMPTY" in arguments else "hi")
+    given = [str(tmp_path / "model") if one == "MODEL" else one for one in arguments if one != "EMPTY"]
+    with pytest.raises(error, match=message or "no text in it"):
+        run(tmp_path, *given)
+    assert not list(tmp_path.glob("*.npy"))
+
+
+def test_a_file_that_is_there_is_kept(ranker, tmp_path):
+    (tmp_path / "out.npy").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        run(tmp_path, "--model", tmp_path / "model")
+    assert (tmp_path / "out.npy").read_text() == "mine"
+    run(tmp_path, "--model", tmp_path / "model", "--overwrite")
+    assert len(np.load(tmp_path / "out.npy")) > 1
