@@ -14,40 +14,54 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.modeling.rounding import StepWeights
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["recomputed"]
+__all__ = ["Pieces"]
 
 T = TypeVar("T")
 
 
-def recomputed(function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
-    """`function(tokens)`, without its activations, which are computed again when its gradients are asked for.
+class Pieces:
+    """The pieces of one step of a model, each of which is computed again when its gradients are asked for.
 
-    The second time is like the first: the state of the random numbers, on the CPU and on the tokens' device, and
-    autocast's are set back. Costs one more forward pass; does nothing where gradients are off.
+    Under autocast all of them compute with weights that are cast when this is made.
+
+    Args:
+        model: which the functions of the pieces call.
     """
-    if not torch.is_grad_enabled():
-        return function(tokens)
 
-    # Plain tensors, of which checkpoint sees the device whose random state it has to keep
-    def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
-        if ids.device.type == "cpu":
-            return_free_memory()  # of the piece before: its vectors or gradients lie in the midst of it
-        with _weights_cast_anew(ids.device.type):
-            return function(TokenBatch(ids, mask, segments))
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = StepWeights(model) if torch.is_grad_enabled() else None
 
-    result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
-    return result
+    def __call__(self, function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
+        """`function(tokens)`, without its activations.
+
+        The second time is like the first: the state of the random numbers, on the CPU and on the tokens' device, and
+        autocast's are set back. Costs one more forward pass; does nothing where gradients are off.
+        """
+        weights = self._weights
+        if weights is None or not torch.is_grad_enabled():
+            return function(tokens)
+
+        # Plain tensors, of which checkpoint sees the device whose random state it has to keep
+        def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
+            if ids.device.type == "cpu":
+                return_free_memory()  # of the piece before: its vectors or gradients lie in the midst of it
+            with _weights_cast_anew(ids.device.type):
+                return weights.run(function, TokenBatch(ids, mask, segments))
+
+        result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
+        return result
 
 
 @contextmanager
 def _weights_cast_anew(device: str) -> Iterator[None]:
-    """Autocast as it is, but without its memory of weights already cast.
+    """Autocast as it is, but without its memory of weights already cast, which are those of no linear layer.
 
     Pieces that share a cast weight would add up its gradient in bfloat16, of which many pieces lose the small parts.
     """

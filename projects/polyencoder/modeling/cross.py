@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.modeling.activation_checkpointing import recomputed
+from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
@@ -53,9 +53,10 @@ class CrossEncoder(nn.Module):
         batches = token_batches(lengths, max_tokens=max_tokens or unlimited)
         device = contexts.ids.device
         scores = torch.full(index.shape, -torch.inf, device=device)
+        pieces = Pieces(self) if len(batches) > 1 else None
         for batch in batches:
             tokens = self._tokens([pairs[i] for i in batch]).to(device)
-            values = recomputed(self._score_pairs, tokens) if len(batches) > 1 else self._score_pairs(tokens)
+            values = self._score_pairs(tokens) if pieces is None else pieces(self._score_pairs, tokens)
             place = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
         return scores

@@ -1,19 +1,24 @@
-"""Weights in 16 bits, rounded once: a model's own for good, a copy's for evaluation, those of a step that learns.
+"""Weights in 16 bits, rounded once: a model's own for good, a copy's for evaluation, a step's for all of its pieces.
 
-Autocast rounds weights anew in each call that learns nothing, which for one short text takes longer than its products.
+Autocast rounds weights anew in each call that learns nothing, which for one short text takes longer than its products,
+and in each piece of a step whose activations are computed again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["RoundedWeights"]
+__all__ = ["RoundedWeights", "StepWeights"]
+
+T = TypeVar("T")
 
 
 class RoundedWeights:
@@ -76,3 +81,56 @@ def _made(for_good: bool) -> RoundedWeights:
 def _version(tensor: Tensor) -> int:
     """How often it was written to; nothing counts it for tensors that were made in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+class StepWeights:
+    """The weights of a model's linear layers as autocast would cast them, once for all the pieces of a step.
+
+    Made where a step begins, in its autocast; without autocast weights stay as they are. Pieces that shared what
+    autocast itself has cast would add up its gradient in 16 bits, of which many pieces lose the small parts: here each
+    piece's gradient goes back to the weights by itself, which add it up in their own type.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._cast: dict[str, tuple[nn.Parameter, Tensor]] = {}
+        device = next(model.parameters()).device.type
+        if not torch.is_autocast_enabled(device):
+            return
+        dtype = torch.get_autocast_dtype(device)
+        for prefix, layer in model.named_modules():
+            if isinstance(layer, nn.Linear):
+                for name, weight in layer.named_parameters(prefix, recurse=False):
+                    self._cast[name] = weight, weight.detach().to(dtype)
+
+    def run(self, function: Callable[..., T], *inputs: Any) -> T:
+        """`function(*inputs)`, which calls the model, with these weights."""
+        if not self._cast:
+            return function(*inputs)
+        weights = {f"model.{name}": _AlreadyCast.apply(*pair) for name, pair in self._cast.items()}
+        result: T = functional_call(_Calling(self._model, function), weights, inputs)
+        return result
+
+
+class _Calling(nn.Module):
+    """A function that calls a model, as a module with the model's parameters."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self._function = model, function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._function(*inputs)
+
+
+class _AlreadyCast(torch.autograd.Function):
+    """A weight's cast that is there already; the gradient is cast back."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, cast: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return cast.view_as(cast)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None

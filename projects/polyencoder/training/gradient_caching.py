@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from polyencoder.modeling import SeparableRanker
-from polyencoder.modeling.activation_checkpointing import recomputed
+from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
 from polyencoder.text.tokens import TokenBatch, token_batches
@@ -33,31 +33,38 @@ def encode(
             the rounding of bfloat16.
     """
     fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
-    budget = None if fits else max_tokens
-    vectors = _encode_candidates(model, candidates, budget)
-    return _encode_contexts(model, contexts, budget), vectors
+    split = None if fits or max_tokens is None else _Split(Pieces(model), max_tokens)
+    vectors = _encode_candidates(model, candidates, split)
+    return _encode_contexts(model, contexts, split), vectors
 
 
-def _encode_candidates(model: SeparableRanker, tokens: TokenBatch, budget: int | None) -> Tensor:
+class _Split(NamedTuple):
+    """How a step is split: into pieces of at most so many tokens."""
+
+    pieces: Pieces
+    budget: int
+
+
+def _encode_candidates(model: SeparableRanker, tokens: TokenBatch, split: _Split | None) -> Tensor:
     if not len(tokens):
         return torch.zeros(0, model.dim, device=tokens.ids.device)
-    if budget is None:
+    if split is None:
         return model.encode_candidates(tokens)
-    parts, order = _in_pieces(model.encode_candidates, tokens, budget)
+    parts, order = _in_pieces(model.encode_candidates, tokens, split)
     return torch.cat(parts)[order]
 
 
-def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, budget: int | None) -> ContextEncoding:
+def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, split: _Split | None) -> ContextEncoding:
     if not len(tokens):
         return ContextEncoding(torch.zeros(0, 1, model.dim, device=tokens.ids.device))
-    if budget is None:
+    if split is None:
         return model.encode_objectives(tokens)
-    parts, order = _in_pieces(model.encode_objectives, tokens, budget)
+    parts, order = _in_pieces(model.encode_objectives, tokens, split)
     return stacked(parts).select(order)
 
 
-def _in_pieces(encode: Callable[[TokenBatch], T], tokens: TokenBatch, budget: int) -> tuple[list[T], Tensor]:
-    """What `encode` gives for pieces of at most `budget` tokens, and the place of each row in their concatenation."""
-    places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=budget)
+def _in_pieces(encode: Callable[[TokenBatch], T], tokens: TokenBatch, split: _Split) -> tuple[list[T], Tensor]:
+    """What `encode` gives for each piece, and the place of each row in their concatenation."""
+    places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=split.budget)
     rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
-    return [recomputed(encode, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))
+    return [split.pieces(encode, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from polyencoder.modeling.activation_checkpointing import recomputed
+from polyencoder.modeling.activation_checkpointing import Pieces
 
 
 def test_before_every_piece_on_the_way_there_and_back(monkeypatch, make_model, make_tokens, padded):
@@ -19,6 +19,7 @@ def test_before_every_piece_on_the_way_there_and_back(monkeypatch, make_model, m
         calls.append("piece")
         return encode(tokens)
 
-    vectors = [recomputed(piece, padded(make_tokens([5, 7], seed=seed))) for seed in range(3)]
+    pieces = Pieces(model)
+    vectors = [pieces(piece, padded(make_tokens([5, 7], seed=seed))) for seed in range(3)]
     torch.cat(vectors).sum().backward()
     assert calls == ["trim", "piece"] * 6

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyencoder.modeling import freeze
 from polyencoder.text import token_batches
@@ -155,6 +156,47 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
     with autocast:
         other = gradients(model, *batch, max_tokens=40)
     assert abs(float(other[0] - ours[0])) > 1e-3  # dropout does something
+
+
+class Casts(TorchDispatchMode):
+    """Counts how often each of these tensors is cast to another type."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.counts = {tensor.data_ptr(): 0 for tensor in tensors}
+
+    def __torch_dispatch__(self, function, types, inputs=(), options=None):
+        if function is torch.ops.aten._to_copy.default and inputs[0].data_ptr() in self.counts:
+            self.counts[inputs[0].data_ptr()] += 1
+        return function(*inputs, **(options or {}))
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_each_weight_is_cast_once_a_step(architecture, make_model, batch):
+    model = make_model(architecture, **({"share_encoders": True} if architecture == "bi" else {})).train()
+    weights = [layer.weight for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    assert model(*batch) is not None  # whether sequences are packed is tried before
+    for max_tokens in (None, 60):
+        with Casts(weights) as casts, torch.autocast("cpu", torch.bfloat16):
+            if architecture == "cross":
+                model.score(*batch, max_tokens=max_tokens).float().sum().backward()
+            else:
+                gradients(model, *batch, max_tokens=max_tokens)
+        assert set(casts.counts.values()) == {1}
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_packing_is_tried_in_the_first_piece(make_model, batch):
+    """With weights that are not the model's own."""
+    results = []
+    for tried_before in (True, False):
+        model = make_model("bi", share_encoders=True).train()
+        if tried_before:
+            assert model.context_tower.packs
+        with torch.autocast("cpu", torch.bfloat16):
+            results.append(gradients(model, *batch, max_tokens=40))
+        assert model.context_tower.packs
+    assert_same(*results, tolerance=1e-7)
 
 
 @pytest.mark.parametrize("side", [0, 1])
