@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -14,11 +15,14 @@ from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import check_writable, explaining, write_text
+from polyencoder.importing.folder import save_tokenizer
+from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 
 __all__ = ["vocab"]
 
 _DEFAULTS = SubwordSettings()
+TYPES = ("convert", "bpe", "wordpiece")
 
 
 def vocab(
@@ -30,15 +34,36 @@ def vocab(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder that gets the vocabulary, tokenizer.json.")],
-    type: Annotated[str, typer.Option("--type", "-t", help="convert: ConveRT's subwords.")] = "convert",
+    type: Annotated[
+        str, typer.Option("--type", "-t", help="convert: ConveRT's subwords; bpe or wordpiece: for pre-training.")
+    ] = "convert",
     size: Annotated[
-        int | None, typer.Option(help="Search the minimum count whose vocabulary is nearest to so many, such as 31476.")
+        int | None,
+        typer.Option(
+            help=f"The most tokens of bpe and wordpiece, {SIZE:,} by default; for convert search the minimum count "
+            "whose vocabulary is nearest to so many, such as 31476."
+        ),
     ] = None,
-    min_count: Annotated[int, typer.Option(help="How often a subword must be there.")] = _DEFAULTS.min_count,
-    iterations: Annotated[int, typer.Option(help="Passes over the words.")] = _DEFAULTS.iterations,
-    max_length: Annotated[int, typer.Option(help="The most characters of a subword.")] = _DEFAULTS.max_length,
-    max_digits: Annotated[int, typer.Option(help="The most digits in a row in one.")] = _DEFAULTS.max_digits,
-    buckets: Annotated[int, typer.Option(help="Ids that unknown characters share.")] = _DEFAULTS.buckets,
+    merges: Annotated[
+        int | None,
+        typer.Option(help="bpe, wordpiece: how many of them are merged from others, 30,000 if there is room."),
+    ] = None,
+    lower_case: Annotated[
+        bool | None, typer.Option("--lower-case/--keep-case", help="bpe, wordpiece: lower-cased by default.")
+    ] = None,
+    min_count: Annotated[
+        int | None, typer.Option(help=f"convert: how often a subword must be there; {_DEFAULTS.min_count}.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(help=f"convert: passes; {_DEFAULTS.iterations}.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help=f"convert: the most characters of a subword; {_DEFAULTS.max_length}.")
+    ] = None,
+    max_digits: Annotated[
+        int | None, typer.Option(help=f"convert: the most digits in a row in one; {_DEFAULTS.max_digits}.")
+    ] = None,
+    buckets: Annotated[
+        int | None, typer.Option(help=f"convert: ids that unknown characters share; {_DEFAULTS.buckets:,}.")
+    ] = None,
     sample: Annotated[int, typer.Option(help="The most sentences that it is learnt from.", min=1)] = 10_000_000,
     column: Annotated[
         list[str] | None, typer.Option(help="A column with texts; several times for several columns.")
@@ -47,35 +72,95 @@ def vocab(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer.json in --out.")] = False,
     progress: Annotated[bool, typer.Option(help="Show bars on standard error.")] = True,
 ) -> None:
-    """Learn a vocabulary of subwords from texts, for `polyencoder train --architecture convert`."""
-    if type != "convert":
-        raise ConfigError(f"--type is {type!r}; it must be convert")
-    settings = SubwordSettings(iterations, min_count, max_length, max_digits, buckets)
-    path = out / TOKENIZER
-    check_writable(path, argument="out", overwrite=overwrite)
+    """Learn a vocabulary from texts, for `polyencoder train --architecture convert` or for pre-training."""
+    if type not in TYPES:
+        raise ConfigError(f"--type is {type!r}; it must be one of {', '.join(TYPES)}")
+    of_convert = {
+        "iterations": iterations,
+        "min_count": min_count,
+        "max_length": max_length,
+        "max_digits": max_digits,
+        "buckets": buckets,
+    }
+    of_pieces = {"merges": merges, "lower_case": lower_case}
+    vain = _given(of_pieces if type == "convert" else of_convert)
+    if vain:
+        name = next(iter(vain))
+        raise ConfigError(f"{name} is nothing that a vocabulary of the type {type} knows: leave it out", argument=name)
+    check_writable(out / TOKENIZER, argument="out", overwrite=overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
-    files, columns = expand(corpus), tuple(column or ())
-
-    def bar(what: str) -> tqdm[str]:
-        texts = read_texts(files, columns=columns)
-        return tqdm(texts, desc=what, unit=" texts", unit_scale=True, disable=not progress, dynamic_ncols=True)
-
-    there = sum(1 for _ in bar("counting"))
-    if not there:
-        raise InputError(f"{', '.join(corpus)}: no text in it")
-    words = count_words(sampled(bar("words"), count=sample, of=there, seed=seed))
-    if problem := next(filter(None, map(unencodable, words)), None):
-        raise InputError(f"{', '.join(corpus)}: {problem}")
-    if size is None:
-        tokenizer, found = learn_subwords(words, settings), min_count
+    texts = _Texts(corpus, tuple(column or ()), sample=sample, seed=seed, progress=progress)
+    if type == "convert":
+        said = _learn_convert(texts, out, size, SubwordSettings(**_given(of_convert)))
     else:
-        tokenizer, found = learn_subwords_of_size(words, size, settings, said=_say if progress else None)
+        options = _given({"type": type, "size": size, **of_pieces})
+        said = _learn_pieces(texts, out, PieceSettings(**options))
+    typer.echo(said)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class _Texts:
+    """The texts of a corpus: `all` of them, and then, when their number is known, a `sample`."""
+
+    def __init__(self, corpus: list[str], columns: tuple[str, ...], *, sample: int, seed: int, progress: bool) -> None:
+        self.corpus, self.progress = ", ".join(corpus), progress
+        self._files, self._columns = expand(corpus), columns
+        self._most, self._seed = sample, seed
+
+    def all(self) -> Iterator[str]:
+        yield from self._bar("counting")
+
+    def sample(self, *, of: int) -> Iterator[str]:
+        """Those that are learnt from, of so many.
+
+        Raises:
+            InputError: there is none at all.
+        """
+        if not of:
+            raise InputError(f"{self.corpus}: no text in it")
+        yield from sampled(self._bar("words"), count=self._most, of=of, seed=self._seed)
+
+    def said(self, of: int) -> str:
+        return f"{min(self._most, of):,} of {of:,} sentences"
+
+    def _bar(self, what: str) -> Iterator[str]:
+        texts = read_texts(self._files, columns=self._columns)
+        shown = tqdm(texts, desc=what, unit=" texts", unit_scale=True, disable=not self.progress, dynamic_ncols=True)
+        for text in shown:
+            if problem := unencodable(text):
+                raise InputError(f"{self.corpus}: {problem}")
+            yield text
+
+
+def _learn_convert(texts: _Texts, out: Path, size: int | None, settings: SubwordSettings) -> str:
+    there = sum(1 for _ in texts.all())
+    words = count_words(texts.sample(of=there))
+    if size is None:
+        tokenizer, found = learn_subwords(words, settings), settings.min_count
+    else:
+        tokenizer, found = learn_subwords_of_size(words, size, settings, said=_say if texts.progress else None)
+    path = out / TOKENIZER
     with explaining(path):
         write_text(path, tokenizer.to_str(pretty=True))
-    typer.echo(
+    return (
         f"{path}: {len(tokenizer.subwords):,} subwords that are there at least {found:,} times in "
-        f"{min(sample, there):,} of {there:,} sentences, and {buckets:,} ids for unknown characters"
+        f"{texts.said(there)}, and {settings.buckets:,} ids for unknown characters"
+    )
+
+
+def _learn_pieces(texts: _Texts, out: Path, settings: PieceSettings) -> str:
+    characters = count_characters(texts.all(), settings)
+    tokenizer = learn_pieces(texts.sample(of=characters.texts), characters, settings)
+    save_tokenizer(out, tokenizer, special_tokens=ROLES)
+    known = sum(form in tokenizer.get_vocab() for form in characters.counts)
+    return (
+        f"{out / TOKENIZER}: {tokenizer.get_vocab_size():,} tokens learnt from {texts.said(characters.texts)}; "
+        f"{known:,} of their {len(characters.counts):,} characters at a place have one, "
+        f"{characters.unknown(tokenizer):.3%} of the text is unknown"
     )
 
 

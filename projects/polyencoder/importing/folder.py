@@ -15,10 +15,12 @@ from transformers import AutoModel, PretrainedConfig
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.files import replacing
+from polyencoder.files import explaining, replacing
 from polyencoder.modeling.finite import check_finite
 
-__all__ = ["rename", "save_backbone", "weights_and_biases"]
+__all__ = ["TOKENIZER_CONFIG", "rename", "save_backbone", "save_tokenizer", "weights_and_biases"]
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def rename(
@@ -75,16 +77,9 @@ def save_backbone(
         raise CheckpointError(f"{target}: is a file; give a folder to write the encoder in")
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # the file as it is, not as a family of models would make it
-        "model_input_names": inputs if config.type_vocab_size > 1 else [inputs[0], inputs[2]],
-        "clean_up_tokenization_spaces": False,
-        **special_tokens,
-    }
     with (
         replacing(target / CONFIG) as config_file,
-        replacing(target / "tokenizer_config.json") as tokenizer_config_file,
+        replacing(target / TOKENIZER_CONFIG) as tokenizer_config_file,
         replacing(target / TOKENIZER) as tokenizer_file,
         replacing(target / WEIGHTS) as weights_file,
     ):
@@ -93,8 +88,35 @@ def save_backbone(
         }
         safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
         tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        tokenizer_config_file.write_text(json.dumps(tokenizer_config, indent=2) + "\n", encoding="utf-8")
+        tokenizer_config_file.write_text(
+            _tokenizer_config(special_tokens, segments=config.type_vocab_size > 1), encoding="utf-8"
+        )
         config_file.write_text(config.to_json_string(), encoding="utf-8")
+
+
+def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, special_tokens: Mapping[str, str]) -> None:
+    """Write tokenizer.json and tokenizer_config.json, which `AutoTokenizer` reads; both or none.
+
+    `special_tokens`: its roles for them, such as `cls_token`.
+    """
+    target = Path(folder)
+    with (
+        explaining(target),
+        replacing(target / TOKENIZER_CONFIG) as config_file,
+        replacing(target / TOKENIZER) as tokenizer_file,
+    ):
+        tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        config_file.write_text(_tokenizer_config(special_tokens, segments=True), encoding="utf-8")
+
+
+def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> str:
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # the file as it is, not as a family of models would make it
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **special_tokens,
+    }
+    return json.dumps(values, indent=2) + "\n"
 
 
 def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origin: str) -> str:

@@ -7,7 +7,9 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling.backbone import load_tokenizer
 from polyencoder.text import read_tokenizer
+from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, SubwordTokenizer, count_words, learn_subwords
 
 
@@ -68,3 +70,28 @@ def test_a_corpus_without_text_and_standard_input_are_errors(tmp_path):
         run(tmp_path / "empty.txt", "--out", tmp_path / "vocab")
     with pytest.raises(ConfigError, match="read twice"):
         run("-", "--out", tmp_path / "vocab")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_pieces_for_pre_training(corpus, sentences, tmp_path, kind):
+    result = run(corpus, "--type", kind, "--size", 80, "--merges", 40, "--out", tmp_path / "vocab")
+    assert result.exit_code == 0
+    assert "80 tokens learnt from 16 of 16 sentences" in result.output
+    settings = PieceSettings(kind, 80, 40)
+    expected = learn_pieces(sentences * 2, count_characters(sentences * 2, settings), settings)
+    assert read_tokenizer(tmp_path / "vocab" / "tokenizer.json").get_vocab() == expected.get_vocab()
+    assert load_tokenizer(tmp_path / "vocab")[1]["start_token"] == "[S]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "message"),
+    [
+        ("bpe", ["--min-count", 4], "min_count is nothing that a vocabulary of the type bpe knows"),
+        ("convert", ["--merges", 4], "merges is nothing that a vocabulary of the type convert knows"),
+        ("wordpiece", ["--size", 4], "size is 4"),
+    ],
+)
+def test_flags_of_another_type_are_errors(corpus, tmp_path, kind, flags, message):
+    with pytest.raises(ConfigError, match=message):
+        run(corpus, "--type", kind, *flags, "--out", tmp_path / "vocab")
+    assert not (tmp_path / "vocab").exists()

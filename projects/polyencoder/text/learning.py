@@ -1,0 +1,213 @@
+"""Vocabularies of merged characters, BPE and word pieces, learnt from a stream of texts by the `tokenizers` library.
+
+The paper's is "computed using BPE trained on lower-cased" text "with 30k merges. The resulting dictionary has 54,940
+terms" (Humeau et al., 2019, the first version): special tokens, what the merges make, and for all the rest single
+characters, those within a word and those at its end apart, as merges see them. A character that is rarer than these is
+unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import regex
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from polyencoder.errors import ConfigError
+from polyencoder.text.vocabulary import NEWLINES, PAD, UNKNOWN
+
+__all__ = [
+    "MERGES",
+    "ROLES",
+    "SIZE",
+    "Characters",
+    "PieceSettings",
+    "PieceType",
+    "count_characters",
+    "learn_pieces",
+]
+
+PieceType = Literal["bpe", "wordpiece"]
+
+SIZE, MERGES = 54_940, 30_000  # the paper's
+
+SURROUND, MASK = "[S]", "[MASK]"
+ROLES = {"pad_token": PAD, "unk_token": UNKNOWN, "cls_token": SURROUND, "sep_token": SURROUND, "mask_token": MASK}
+"""What the special tokens are to transformers. Inputs are "surrounded with the special token [S]" (Section 4.1)."""
+
+_SPECIAL = (*dict.fromkeys(ROLES.values()), NEWLINES[0])
+# As ParlAI's BPE dictionaries split texts, the paper's among them: words and signs. Marks stay in their word.
+_LETTER, _SIGN = r"[\p{L}\p{M}\p{N}_]", r"[^\p{L}\p{M}\p{N}_\s]"
+_AT_LEAST = 2  # occurrences of what is merged
+_ALPHABET = 2_000  # characters at a place, the most that a size takes without `merges`: BERT's 1,000, in two places
+
+
+class _Marks(NamedTuple):
+    """How a piece says where in its word it is: by what stands before or behind it."""
+
+    before: str
+    behind: str
+    edge: regex.Pattern[str]
+    """Matches the characters at the edge of words: those with the mark, or those without."""
+    of_the_edge: bool
+
+    def mark(self, character: str) -> str:
+        return f"{self.before}{character}{self.behind}"
+
+    def plain(self, form: str) -> str:
+        return form.removeprefix(self.before).removesuffix(self.behind)
+
+    def join(self, left: str, right: str) -> str:
+        return left + right.removeprefix(self.before)
+
+    def names(self) -> dict[str, Any]:
+        """As the arguments of the library, which takes no None for the one that there is not."""
+        given = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
+        return {name: mark for name, mark in given.items() if mark}
+
+
+_MARKS = {
+    "bpe": _Marks("", "</w>", regex.compile(rf"{_LETTER}(?!{_LETTER})|{_SIGN}"), True),  # the end of a word
+    "wordpiece": _Marks("##", "", regex.compile(rf"(?<!{_LETTER}){_LETTER}|{_SIGN}"), False),  # not its beginning
+}
+
+
+@dataclass(frozen=True)
+class PieceSettings:
+    """What is learnt: at most `size` tokens, of which `merges` are merged from others; None for 30,000, or for what
+    special tokens and the 2,000 most frequent characters at a place leave of the size."""
+
+    type: PieceType = "bpe"
+    size: int = SIZE
+    merges: int | None = None
+    lower_case: bool = True
+
+    def __post_init__(self) -> None:
+        if self.type not in get_args(PieceType):
+            raise ConfigError(f"type is {self.type!r}; it must be one of {', '.join(get_args(PieceType))}")
+        least = len(_SPECIAL) + (self.merges or 0) + 1
+        if self.size < least:
+            raise ConfigError(
+                f"size is {self.size}; with {self.merges or 0:,} merges and {len(_SPECIAL)} special tokens it must be "
+                f"at least {least:,}",
+                argument="size",
+            )
+        if self.merges is not None and self.merges < 0:
+            raise ConfigError(f"merges is {self.merges}; it must be 0 or more", argument="merges")
+
+
+@dataclass(frozen=True)
+class Characters:
+    """The characters of texts. `counts`: how often each is there, with the mark of its place; `texts`: how many."""
+
+    counts: Counter[str]
+    texts: int
+
+    def most_frequent(self) -> list[str]:
+        """The most frequent first; of equally frequent ones the first in the order of Unicode."""
+        return [form for form, _ in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))]
+
+    def unknown(self, tokenizer: Tokenizer) -> float:
+        """The share of them, as often as they are there, that a vocabulary has no token for."""
+        known = tokenizer.get_vocab()
+        return sum(count for form, count in self.counts.items() if form not in known) / max(1, self.counts.total())
+
+
+def count_characters(texts: Iterable[str], settings: PieceSettings) -> Characters:
+    """The characters of these texts, each by its place in its word."""
+    normalize = _normalizer(settings).normalize_str
+    number, everywhere, edges = 0, Counter[str](), Counter[str]()
+    marks = _MARKS[settings.type]
+    for text in texts:
+        text = normalize(text)
+        number += 1
+        everywhere.update(text)
+        edges.update(marks.edge.findall(text))
+    for space in [character for character in everywhere if regex.match(r"\s", character)]:
+        del everywhere[space]
+    others = everywhere - edges
+    marked, plain = (edges, others) if marks.of_the_edge else (others, edges)
+    return Characters(plain + Counter({marks.mark(one): count for one, count in marked.items()}), number)
+
+
+def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
+    """The vocabulary of texts; equal ones give equal vocabularies.
+
+    Its tokens are in this order: special ones, characters, the most frequent first, and merges, the first learnt first.
+
+    Args:
+        texts: a stream, read once; in memory are its different words.
+        characters: of these texts, or of those that they are a sample of.
+        settings: how large it is.
+
+    Raises:
+        ConfigError: there is no character at all.
+    """
+    if not characters.counts:
+        raise ConfigError("there is no character to learn a vocabulary from: the texts are empty")
+    forms, room, join = characters.most_frequent(), settings.size - len(_SPECIAL), _MARKS[settings.type].join
+    wanted = settings.merges
+    if wanted is None:
+        wanted = min(MERGES, room - min(len(forms), _ALPHABET, room))
+    merges = _learn_merges(texts, forms[: room - wanted], settings, count=wanted)
+    made = list(dict.fromkeys(join(*merge) for merge in merges))
+    # of what merges take each has a token, though rarer characters may be among it
+    taken = {piece for merge in merges for piece in merge} - set(made)
+    kept = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
+    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in kept), *sorted(taken), *made])
+    return _tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
+
+
+def _learn_merges(
+    texts: Iterable[str], forms: list[str], settings: PieceSettings, *, count: int
+) -> list[tuple[str, str]]:
+    """The first merges, of words whose other characters are left out."""
+    marks = _MARKS[settings.type]
+    alphabet = sorted({marks.plain(form) for form in forms})
+    # The library numbers marked characters as its table of words comes, and breaks ties by these numbers: here they
+    # have numbers before, as if they were special tokens, so that the same texts always give the same merges.
+    numbered = [marks.mark(character) for character in alphabet]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer, tokenizer.pre_tokenizer = _normalizer(settings), _pre_tokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(numbered) + len(alphabet) + count,
+        min_frequency=_AT_LEAST,
+        special_tokens=numbered,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+        **marks.names(),
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    # several merges may make the same token, so there can be more of them than the library was asked for
+    return [(left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"][:count]]
+
+
+def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: PieceSettings) -> Tokenizer:
+    marks = _MARKS[settings.type]
+    if settings.type == "bpe":
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=marks.behind))
+        tokenizer.decoder = decoders.BPEDecoder(suffix=marks.behind)
+    else:
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=marks.before))
+        tokenizer.decoder = decoders.WordPiece(prefix=marks.before)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = _normalizer(settings), _pre_tokenizer()
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{SURROUND}:0 $A:0 {SURROUND}:0",
+        pair=f"{SURROUND}:0 $A:0 {SURROUND}:0 $B:1 {SURROUND}:1",
+        special_tokens=[(SURROUND, vocabulary[SURROUND])],
+    )
+    return tokenizer
+
+
+def _normalizer(settings: PieceSettings) -> normalizers.Normalizer:
+    return normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if settings.lower_case else [])])
+
+
+def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(rf"{_LETTER}+|{_SIGN}"), behavior="removed", invert=True)
