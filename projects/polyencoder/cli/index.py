@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from polyencoder.cli.contexts import read_questions
-from polyencoder.cli.options import BackendName, Device, IndexPath, Model, ModelDtype, load
+from polyencoder.cli.options import BackendName, Device, IndexPath, Model, ModelDtype, Progress, load, shows_bars
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
@@ -43,7 +43,6 @@ _CONTEXTS = (
 _MILVUS = (
     "How Milvus finds neighbours: auto, as it thinks best, or flat, by looking at all, so that results are certified."
 )
-_PROGRESS = "Show bars with rate and time left on standard error."
 
 
 def _info(folder: str | None) -> None:
@@ -70,7 +69,7 @@ def index(
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
-    progress: Annotated[bool, typer.Option(help=_PROGRESS)] = True,
+    progress: Progress = None,
     info: Annotated[
         str | None,
         typer.Option("--info", help="Say what this index folder is, and do nothing.", is_eager=True, callback=_info),
@@ -99,7 +98,7 @@ def index(
         share=share,
         shard_size=shard_size,
         model_name=model,
-        progress=progress,
+        progress=shows_bars(progress),
     )
     if share.rank == 0:
         _report(out, made, bad=bad)

@@ -10,7 +10,17 @@ import typer
 from tqdm import tqdm
 
 from polyencoder.cli.contexts import in_batches
-from polyencoder.cli.options import BackendName, ContextColumn, Device, Model, ModelDtype, ResponseColumn, load
+from polyencoder.cli.options import (
+    BackendName,
+    ContextColumn,
+    Device,
+    Model,
+    ModelDtype,
+    Progress,
+    ResponseColumn,
+    load,
+    shows_bars,
+)
 from polyencoder.data.pairs import Columns, Pair, read_pairs
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
@@ -53,7 +63,7 @@ def mine(
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
-    progress: Annotated[bool, typer.Option(help="Show bars with rate and time left on standard error.")] = True,
+    progress: Progress = None,
 ) -> None:
     """Write the pairs with hard negatives: wrong responses that the model takes for good ones.
 
@@ -63,17 +73,18 @@ def mine(
     check_writable(out, argument="out", overwrite=overwrite)
     files, columns = expand(pairs), Columns(context, response, candidates)
     right = _responses(files, columns)
+    bars = shows_bars(progress)
     ranker = load(model, device=device, backend=backend, dtype=model_dtype)
     responses = dict.fromkeys(text for texts in right.values() for text in texts)
     miner = Miner(
-        ranker, open_index(index, ranker) if index else ranker.index(list(responses), progress=progress), settings
+        ranker, open_index(index, ranker) if index else ranker.index(list(responses), progress=bars), settings
     )
     counts = {"pairs": 0, "negatives": 0}
     with (
         explaining(out),
         replacing(out) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
-        tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar,
+        tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not bars, dynamic_ncols=True) as bar,
     ):
         for batch in in_batches(_pairs(files, columns), batch_size):
             mined = miner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, cast, get_args
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "Model",
     "ModelDtype",
     "ModelOrNone",
+    "Progress",
     "ResponseColumn",
     "left_out",
     "load",
@@ -75,6 +77,15 @@ MinProbability = Annotated[
         "the model was calibrated for. See polyencoder calibrate."
     ),
 ]
+Progress = Annotated[
+    bool | None,
+    typer.Option(help="Show bars with rate and time left on standard error; by default where that is a terminal."),
+]
+
+
+def shows_bars(progress: bool | None) -> bool:
+    """Whether bars are shown, which would fill a log file with every state that they had."""
+    return sys.stderr.isatty() if progress is None else progress
 
 
 def load(model: str, *, device: str | None, backend: str = "torch", dtype: str = "float32") -> Ranker:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from polyencoder.checkpoint import TOKENIZER
 from polyencoder.checks import unencodable
+from polyencoder.cli.options import Progress, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
@@ -70,7 +71,7 @@ def vocab(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the sample: equal seeds give equal vocabularies.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer.json in --out.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show bars on standard error.")] = True,
+    progress: Progress = None,
 ) -> None:
     """Learn a vocabulary from texts, for `polyencoder train --architecture convert` or for pre-training."""
     if type not in TYPES:
@@ -90,7 +91,7 @@ def vocab(
     check_writable(out / TOKENIZER, argument="out", overwrite=overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
-    texts = _Texts(corpus, tuple(column or ()), sample=sample, seed=seed, progress=progress)
+    texts = _Texts(corpus, tuple(column or ()), sample=sample, seed=seed, progress=shows_bars(progress))
     if type == "convert":
         said = _learn_convert(texts, out, size, SubwordSettings(**_given(of_convert)))
     else:

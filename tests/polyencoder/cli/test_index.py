@@ -67,7 +67,7 @@ def test_the_command(model, ranker, texts, tmp_path, sentences):
     more = tmp_path / "candidates.jsonl.gz"
     more.write_bytes(gzip.compress(json.dumps({"text": "a new one", "id": 7, "lang": "en"}).encode()))
     command = [sys.executable, "-m", "polyencoder.cli.main", "index", "--model", model]
-    command += ["--candidates", f"{tmp_path}/candidates.*", "--out", tmp_path / "index"]
+    command += ["--candidates", f"{tmp_path}/candidates.*", "--out", tmp_path / "index", "--progress"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'index'}: 9 candidates\n"

@@ -34,6 +34,12 @@ def test_it_writes_what_the_library_learns(corpus, sentences, tmp_path):
     assert f"{len(expected.subwords)} subwords that are there at least 4 times in 16 of 16 sentences" in result.output
 
 
+def test_bars_are_not_written_into_files(corpus, tmp_path):
+    arguments = ["vocab", str(corpus), "--min-count", "4", "--out"]
+    assert "words:" not in CliRunner().invoke(app, [*arguments, str(tmp_path / "a")]).stderr
+    assert "words:" in CliRunner().invoke(app, [*arguments, str(tmp_path / "b"), "--progress"]).stderr
+
+
 def test_a_size_and_a_sample(corpus, tmp_path):
     result = run(corpus, "--out", tmp_path / "vocab", "--size", 40, "--sample", 10, "--buckets", 9)
     assert "in 10 of 16 sentences, and 9 ids for unknown characters" in result.output
