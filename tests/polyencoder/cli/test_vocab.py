@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling.backbone import load_tokenizer
+from polyencoder.modeling.loading import load_tokenizer
 from polyencoder.text import read_tokenizer
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, SubwordTokenizer, count_words, learn_subwords

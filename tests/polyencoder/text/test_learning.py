@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
 from polyencoder.importing.folder import save_tokenizer
-from polyencoder.modeling.backbone import load_tokenizer
+from polyencoder.modeling.loading import load_tokenizer
 from polyencoder.text.learning import ROLES, PieceSettings, count_characters, learn_pieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[S]", "[MASK]", "[NEWLINE]"]
