@@ -32,7 +32,11 @@ CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 
 WeightDtype = Literal["float32", "float16", "bfloat16"]
-"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32."""
+"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32.
+
+A quantized ConveRT has its embeddings in 8 bits and other weights in float16, also where float32, the default, is asked
+for.
+"""
 
 
 def save_folder(
@@ -58,13 +62,19 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     """The model's tensors on the CPU, those of floating point in this dtype."""
     if dtype not in get_args(WeightDtype):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
-    kind = getattr(torch, dtype)
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were rounded when they were loaded: load the ranker without dtype to save it")
+    whole: set[str] = set()  # tensors that stay as they are
+    if isinstance(model, ConveRT) and model.sizes.quantized:
+        if dtype == "bfloat16":
+            raise ConfigError("a quantized convert model is kept in 8 bits and float16: leave dtype out")
+        model, dtype = model.as_kept(), "float16"
+        whole = {name for name, _ in model.named_buffers()}
+    kind = getattr(torch, dtype)
     weights = {}
     for name, tensor in model.state_dict().items():
         kept = tensor.detach().contiguous().cpu()
-        weights[name] = kept.to(kind) if kept.is_floating_point() else kept
+        weights[name] = kept.to(kind) if kept.is_floating_point() and name not in whole else kept
         if kept.isfinite().all() and not weights[name].isfinite().all():
             raise CheckpointError(
                 f"{name} has values up to {kept.abs().max():.1e}, too large for {dtype}; use bfloat16"
@@ -92,6 +102,8 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
     """
     config = identity(model.config)
     del config["format_version"]
+    if isinstance(model, ConveRT) and model.sizes.quantized:
+        model, dtype = model.as_kept(), "float32"  # which is rounded already
     weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
@@ -162,6 +174,11 @@ def _check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor],
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]
+    problems += [
+        f"{name} has numbers of the type {str(weights[name].dtype)[6:]}, the model wants {str(tensor.dtype)[6:]}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].is_floating_point() != tensor.is_floating_point()
+    ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
@@ -175,8 +192,12 @@ def _assemble(
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
         model = build_model(config)
+    if isinstance(model, ConveRT) and any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
+        model.for_inference()
     _check_shapes(model.state_dict(), weights, origin=origin)
     # all that a ConveRT holds is in the file, and drawing its weights would take longer than reading them
     model = model.to_empty(device="cpu") if isinstance(model, ConveRT) else build_model(config)
     load_weights(model, weights, origin=origin)
+    if isinstance(model, ConveRT):
+        model.for_inference()  # a model file has the weights that it learnt
     return model.eval(), text

@@ -15,6 +15,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
 from polyencoder.export.folder import README, export_folder
+from polyencoder.modeling import ConveRT
 from polyencoder.ranker import Ranker
 
 __all__ = ["export"]
@@ -23,6 +24,7 @@ _CHECK = (
     "With --int8: FILE of examples (JSON lines, or .csv, .tsv, .parquet) with `context`, `response` and `candidates`; "
     "says what int8 costs in R@1."
 )
+_QUANTIZE = "A convert model with embeddings in 8 bits and other weights in 16, though it was not trained for them."
 
 
 def export(
@@ -31,6 +33,7 @@ def export(
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or bfloat16.")] = "float32",
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX graphs, checked against torch.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX graphs in int8, for CPUs.")] = False,
+    quantize: Annotated[bool, typer.Option("--quantize", help=_QUANTIZE)] = False,
     check: Annotated[Path | None, typer.Option(help=_CHECK)] = None,
     context: ContextColumn = "context",
     response: ResponseColumn = "response",
@@ -44,6 +47,10 @@ def export(
         raise ConfigError("--check compares int8 graphs with torch: give --int8 too")
     examples = read_examples(check, columns=Columns(context, response, candidates)) if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
+    if quantize:
+        if not isinstance(ranker.model, ConveRT):
+            raise ConfigError(f"--quantize is for convert models; {model} is {ranker.model.config.architecture}")
+        ranker.model.quantize()
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     change = export_folder(
         ranker,

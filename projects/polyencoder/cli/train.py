@@ -63,6 +63,8 @@ HELP: dict[str, dict[str, str]] = {
         "reduction_heads": "Heads of the reduction; 2.",
         "skips": "Skip connections in the last networks; on.",
         "scale_batches": "Batches over which the scale of cosines rises; 10000.",
+        "quantization_aware": "Learn for embeddings in 8 bits and other weights in 16, as the model is then kept.",
+        "quantization_update": "Batches after which the range of these 8 bits follows the embeddings; 100.",
     },
     "Training": {
         "candidates": "batch: the other responses of the batch; inline: each example's own, or drawn ones; "
@@ -78,7 +80,7 @@ HELP: dict[str, dict[str, str]] = {
         "schedule": "linear, cosine, plateau, invsqrt or constant; linear, for convert cosine.",
         "label_smoothing": "The probability that the wrong candidates share; 0, for convert 0.2.",
         "warmup_updates": "Over which the rate rises; 100, or a tenth of a shorter run; for convert 0.",
-        "precision": "float32, bfloat16 or, on a GPU, float16.",
+        "precision": "float32, bfloat16 or, on a GPU, float16; float32, of a quantized convert on a GPU float16.",
         "bf16": "The same as --precision bfloat16.",
         "compile": "Train encoders that torch.compile has made; the first steps wait for it.",
         "accumulate": "Batches whose gradients an update collects.",

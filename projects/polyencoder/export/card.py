@@ -93,7 +93,7 @@ def model_card(
         "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
         "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
         **_vectors(ranker),
-        "parameters": f"{sum(p.numel() for p in ranker.model.parameters()):,}, kept in {dtype}",
+        "parameters": _parameters(ranker, dtype=dtype),
         "context": _context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens",
         "trained for": _length(run),
@@ -114,6 +114,17 @@ def model_card(
         ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _parameters(ranker: TextRanker, *, dtype: str) -> str:
+    """How many numbers a model has, and in how many bits they are kept."""
+    model = ranker.model
+    numbers = sum(p.numel() for p in model.parameters())
+    if not isinstance(model, ConveRT) or not model.sizes.quantized:
+        return f"{numbers:,}, kept in {dtype}"
+    words = model.encoder.embeddings.words.weight.numel()
+    others = numbers - (0 if model.is_for_inference else words)
+    return f"{words + others:,}, {words:,} of them embeddings, kept in 8 bits, the others in float16"
 
 
 def _vectors(ranker: TextRanker) -> dict[str, str]:

@@ -6,6 +6,7 @@ from torch import nn
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.convert import ConveRT
 
 # ParlAI's names (its `type_optimization`) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
 FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
@@ -21,6 +22,8 @@ def freeze(model: nn.Module, *, fine_tuned: str) -> None:
         raise ConfigError(
             f"fine_tuned is {fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
         )
+    if isinstance(model, ConveRT) and model.is_for_inference:
+        raise ConfigError("these weights are rounded for inference: call `for_training` of the model to train it")
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if backbone.rounded:
             raise ConfigError(

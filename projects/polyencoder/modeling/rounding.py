@@ -6,7 +6,7 @@ and in each piece of a step whose activations are computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["RoundedWeights", "StepWeights"]
+__all__ = ["RoundedWeights", "StepWeights", "run_with"]
 
 T = TypeVar("T")
 
@@ -107,9 +107,15 @@ class StepWeights:
         """`function(*inputs)`, which calls the model, with these weights."""
         if not self._cast:
             return function(*inputs)
-        weights = {f"model.{name}": _AlreadyCast.apply(*pair) for name, pair in self._cast.items()}
-        result: T = functional_call(_Calling(self._model, function), weights, inputs)
-        return result
+        weights = {name: _AlreadyCast.apply(*pair) for name, pair in self._cast.items()}
+        return run_with(self._model, weights, function, *inputs)
+
+
+def run_with(model: nn.Module, weights: Mapping[str, Tensor], function: Callable[..., T], *inputs: Any) -> T:
+    """`function(*inputs)`, which calls the model, with these tensors in the place of the model's parameters."""
+    tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
+    result: T = functional_call(_Calling(model, function), tensors, inputs)
+    return result
 
 
 class _Calling(nn.Module):

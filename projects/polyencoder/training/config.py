@@ -31,6 +31,8 @@ class TrainingConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: PrecisionName = "float32"
+    loss_scale: float | None = None
+    """What the loss is multiplied by, and gradients are divided by again; see `Precision`."""
     fine_tuned: str = "all_encoder_layers"
     """Layer freezing: what of the encoder learns; a row of Table 3 (`polyencoder.modeling.freeze`)."""
     accumulate: int = 1

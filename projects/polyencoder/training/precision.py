@@ -22,20 +22,24 @@ class Precision:
     Args:
         name: "float32", "bfloat16" or, on a GPU alone, "float16".
         device: where the model is.
+        loss_scale: what the loss is multiplied by, and gradients are divided by again, so that float16 holds the small
+            ones; None: with float16 as much as does not overflow, found by trying, else 1.
 
     Raises:
-        ConfigError: there is no such precision, or not on this device.
+        ConfigError: there is no such precision, or not on this device; the scale is not above 0.
     """
 
-    def __init__(self, name: PrecisionName, device: torch.device) -> None:
+    def __init__(self, name: PrecisionName, device: torch.device, *, loss_scale: float | None = None) -> None:
         if name not in get_args(PrecisionName):
             raise ConfigError(
                 f"precision is {name!r}; it must be one of {', '.join(get_args(PrecisionName))}", argument="precision"
             )
         if name == "float16" and device.type != "cuda":
             raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32", argument="precision")
-        self.name, self._device = name, device
-        self._scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
+        if loss_scale is not None and not loss_scale > 0:
+            raise ConfigError(f"loss_scale is {loss_scale}; it must be above 0", argument="loss_scale")
+        self.name, self._device, self._fixed = name, device, loss_scale
+        self._scaler = torch.amp.GradScaler(device.type, enabled=name == "float16" and loss_scale is None)
 
     @property
     def warning(self) -> str | None:
@@ -44,7 +48,7 @@ class Precision:
 
     @property
     def scales(self) -> bool:
-        """Whether gradients are those of a scaled loss until `unscale`: they may overflow, and are then left out."""
+        """Whether the scale is found by trying: gradients may overflow until `unscale`, and are then left out."""
         return self._scaler.is_enabled()
 
     def autocast(self) -> torch.autocast:
@@ -52,12 +56,15 @@ class Precision:
         return torch.autocast(self._device.type, dtype, enabled=self.name != "float32")
 
     def backward(self, loss: Tensor) -> None:
-        self._scaler.scale(loss).backward()
+        self._scaler.scale(loss if self._fixed is None else loss * self._fixed).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Make the gradients those of the loss itself, before they are clipped."""
         if self.scales:
             self._scaler.unscale_(optimizer)
+        elif self._fixed is not None:
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            torch._foreach_div_(gradients, self._fixed)
 
     def step(self, optimizer: Optimizer) -> None:
         """The optimizer's step; left out where scaled gradients have overflowed, and the scale is then lowered."""

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,13 @@ from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.config import SHARED_CANDIDATES
+from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.data import open_data
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
+from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
@@ -116,7 +117,7 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     baselines = Baselines(data.valid, untrained=partial(untrained_ranker, settings), responses=data.responses)
     trainer = Trainer(
         ranker,
-        settings.training(),
+        training_config(settings, ranker),
         train=data.train,
         sampler=data.sampler,
         callbacks=[
@@ -151,6 +152,15 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     )
 
 
+def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
+    """The numbers of the run: a quantized ConveRT computes in 16 bits on a GPU, and scales its loss."""
+    config = settings.training()
+    if not isinstance(ranker.model, ConveRT) or not ranker.model.sizes.quantized:
+        return config
+    halves = ranker.device.type == "cuda" and settings.precision is None and not settings.bf16
+    return replace(config, loss_scale=QUANTIZED_LOSS_SCALE, precision="float16" if halves else config.precision)
+
+
 def _check_folder(out: Path) -> None:
     """Raise CheckpointError where a model would be replaced that is not of this run."""
     if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
@@ -167,8 +177,8 @@ def _checkpoints(settings: RunSettings, ranker: Ranker) -> Checkpoints:
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:
     """The settings that a run which goes on must have again; those that shape the model are that model's."""
-    values = dataclasses.asdict(settings).items()
-    return {name: value for name, value in values if name not in NOT_OF_THE_RUN | SHAPES}
+    values = dataclasses.asdict(settings) | {"precision": settings.precision or TrainingConfig.precision}
+    return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN | SHAPES}
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class RunSettings:
     scale_batches: int | None = None
     dropout: float | None = None
     """Of a ConveRT; a backbone has its own."""
+    quantization_aware: bool | None = None
+    """Whether a ConveRT learns for 8 and 16 bits; one of `init` that did so goes on with it."""
+    quantization_update: int | None = None
+    """After how many batches the range of its embeddings follows them."""
     candidates: Literal["batch", "inline", "batch-all-cands"] | None = None
     """Where a training example's candidates come from: "batch", or for a cross-encoder "inline"."""
     num_negatives: int = 19
@@ -103,7 +107,8 @@ class RunSettings:
     schedule: ScheduleName = _PRESET
     label_smoothing: float | None = None
     warmup_updates: int | None = None
-    precision: PrecisionName = "float32"
+    precision: PrecisionName | None = None
+    """"float32"; of a quantized ConveRT on a GPU "float16"."""
     bf16: bool = False
     """The same as the precision "bfloat16"."""
     compile: bool = False
@@ -175,7 +180,7 @@ class RunSettings:
                 raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; it must have 64 bits at most", argument="seed")
-        for name in ("shuffle_buffer", "evaluations", "patience", "batch_size"):
+        for name in ("shuffle_buffer", "evaluations", "patience", "batch_size", "quantization_update"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
 
@@ -203,7 +208,7 @@ class RunSettings:
                 raise ConfigError(
                     f"{name} is {given!r}, which a convert model does not know: leave it out", argument=name
                 )
-        for name in (*CONVERT_SIZES, "extra_contexts", "dropout"):
+        for name in (*CONVERT_SIZES, "extra_contexts", "dropout", "quantization_aware", "quantization_update"):
             if getattr(self, name) is None:
                 continue
             if self.architecture != "convert":
@@ -222,6 +227,7 @@ class RunSettings:
             "share_encoders": self.architecture == "cross" and "of two towers; a cross-encoder has one",
             "grad_cache": self.architecture == "cross" and "of bi- and poly-encoders; a cross-encoder has pair_tokens",
             "pair_tokens": self.architecture != "cross" and "of a cross-encoder; other models have grad_cache",
+            "quantization_update": not (self.quantization_aware or self.init) and "of what is quantization_aware",
             **dict.fromkeys(_OF_A_TEACHER, not self.teacher and "of distillation, and there is no teacher"),
             **dict.fromkeys(_OF_MINING, not self.hard_negatives and "of hard negatives, and there are none"),
         }
@@ -273,7 +279,7 @@ class RunSettings:
             schedule=ScheduleConfig(
                 self.schedule, self.warmup_updates, final=(self.final_learning_rate or 0) / self.learning_rate
             ),
-            precision="bfloat16" if self.bf16 else self.precision,
+            precision="bfloat16" if self.bf16 else self.precision or "float32",
             fine_tuned=self.fine_tuned,
             accumulate=self.accumulate,
             clip=self.clip or None,

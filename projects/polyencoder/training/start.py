@@ -64,11 +64,26 @@ def _initial(settings: RunSettings) -> Ranker:
     if settings.architecture != "convert":  # which has no positions to run out of
         check_lengths(config)
     ranker.model.config = config
-    if settings.dropout is not None:
-        assert isinstance(ranker.model, ConveRT)
-        ranker.model.set_dropout(settings.dropout)
+    if isinstance(ranker.model, ConveRT):
+        _set_up(ranker.model, settings)
     # without the calibration, which is of other weights than those that will be learnt
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.device)
+
+
+def _set_up(model: ConveRT, settings: RunSettings) -> None:
+    """Change what of a ConveRT that goes on training may be changed."""
+    if model.sizes.quantized and settings.quantization_aware is False:
+        raise ConfigError(
+            f"{settings.init} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
+        )
+    if settings.quantization_aware or model.sizes.quantized:
+        model.quantize(update=settings.quantization_update or model.sizes.quantization_update)
+    elif settings.quantization_update is not None:
+        raise ConfigError(
+            f"{settings.init} is not quantized: give quantization_aware, too", argument="quantization_update"
+        )
+    if settings.dropout is not None:
+        model.set_dropout(settings.dropout)
 
 
 def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:
@@ -89,6 +104,10 @@ def _over_vocabulary(settings: RunSettings) -> Ranker:
     }
     if settings.attention_limits is not None:
         sizes["attention_limits"] = _numbers(settings.attention_limits)
+    if settings.quantization_aware:
+        sizes["quantized"] = True
+        if settings.quantization_update is not None:
+            sizes["quantization_update"] = settings.quantization_update
     return Ranker.from_vocabulary(
         settings.vocabulary,
         device=settings.device,

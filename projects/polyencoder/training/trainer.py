@@ -110,7 +110,7 @@ class Trainer:
             self.updates.check_losses(outcome.losses)
             self.updates.step()
             if isinstance(self.model, ConveRT):
-                self.model.scale.advance()
+                self.model.advance()
         self._count(examples)
         for callback in self.callbacks:
             callback.after_step(self, outcome)
@@ -277,7 +277,7 @@ class Trainer:
 
     def _own_updates(self) -> OptimizerUpdates:
         config = self.config
-        precision = Precision(config.precision, self.device)
+        precision = Precision(config.precision, self.device, loss_scale=config.loss_scale)
         if precision.warning and self.reader.number == 0:
             _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
         freeze(self.model, fine_tuned=config.fine_tuned)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding
 from polyencoder.modeling.convert.rows import Rows
 
 __all__ = ["Block", "Embeddings", "SelfAttention", "activation", "layer_norm"]
@@ -36,12 +37,15 @@ class Embeddings(nn.Module):
     def __init__(self, config: ConvertConfig) -> None:
         super().__init__()
         dim = config.hidden_size
-        self.words = nn.Embedding(config.vocab_size, dim)
+        kind = QuantizationAwareEmbedding if config.quantized else nn.Embedding
+        self.words: nn.Embedding | QuantizedEmbedding = kind(config.vocab_size, dim)
         self.positions = nn.ParameterList(nn.Parameter(torch.empty(rows, dim)) for rows in config.positions)
         self.norm = layer_norm(dim)
         self.dropout = nn.Dropout(config.dropout)
         for table in (self.words.weight, *self.positions):
             nn.init.normal_(table, std=dim**-0.5)
+        if isinstance(self.words, QuantizationAwareEmbedding):
+            self.words.follow()
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         vectors = self.words(ids) * math.sqrt(self.words.embedding_dim)

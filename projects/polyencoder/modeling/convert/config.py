@@ -28,7 +28,9 @@ class ConvertConfig:
     tables, added modulo. reduction_heads (1) of reduction_size each. head_sizes: hidden layers of feed-forward 2.
     output_size: of the final vectors. skips (False): in feed-forward 2, around its layers and over all of them.
     multi_context: whether earlier turns are read. dropout: after embeddings and attention. scale_batches: over which
-    the scale of cosines rises from 1 to the square root of `output_size`.
+    the scale of cosines rises from 1 to the square root of `output_size`. quantized: whether embeddings are kept in 8
+    bits, other weights in 16. quantization_update: after how many batches the range of these 8 bits follows the
+    embeddings, while a quantized model learns.
     """
 
     vocab_size: int
@@ -48,6 +50,8 @@ class ConvertConfig:
     multi_context: bool = False
     dropout: float = 0.0
     scale_batches: int = 10_000
+    quantized: bool = False
+    quantization_update: int = 100
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -63,6 +67,8 @@ class ConvertConfig:
     def to_backbone(self) -> dict[str, Any]:
         """The plain dictionary that stands in a `RankerConfig`."""
         values = {"model_type": MODEL_TYPE, "num_hidden_layers": len(self.attention_limits), **dataclasses.asdict(self)}
+        if not self.quantized:  # as before there were quantized models: fingerprints are of this
+            del values["quantized"], values["quantization_update"]
         plain: dict[str, Any] = json.loads(json.dumps(values))  # lists for tuples, as it is read again
         return plain
 

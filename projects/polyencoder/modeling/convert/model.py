@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,12 @@ from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.contexts import immediate_and_extra
 from polyencoder.modeling.convert.feed_forward import FeedForward
+from polyencoder.modeling.convert.quantization import (
+    QuantizationAwareEmbedding,
+    QuantizedEmbedding,
+    round_parameters,
+    with_rounded_parameters,
+)
 from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
 from polyencoder.modeling.convert.scale import AnnealedScale
@@ -23,6 +30,8 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "SharedEncoder"]
+
+T = TypeVar("T")
 
 ContextVector = Literal["combined", "immediate", "extra"]
 """Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
@@ -71,6 +80,10 @@ class ConveRT(SeparableRanker):
     A multi-context model (Section 2.2) reads what was said before the last utterance, too.
 
     Vectors of candidates have length 1; the scale is in those of contexts, so that an index does not depend on it.
+
+    A quantized model has two forms, which give the same vectors. To learn, its weights are in float32, and rounded as
+    they are used (`quantization`). For inference, and on disk, they are what they are rounded to: embeddings in 8 bits,
+    the others in float32 again, in which they are computed with. `for_training` and `for_inference` change the form.
     """
 
     def __init__(self, config: RankerConfig) -> None:
@@ -93,11 +106,68 @@ class ConveRT(SeparableRanker):
 
     def set_dropout(self, rate: float) -> None:
         """Learn with another dropout, after embeddings and attention."""
-        self.sizes = replace(self.sizes, dropout=rate)
-        self.config = replace(self.config, backbone=self.sizes.to_backbone())
+        self._resize(replace(self.sizes, dropout=rate))
         for part in self.modules():
             if isinstance(part, nn.Dropout):
                 part.p = rate
+
+    @property
+    def is_for_inference(self) -> bool:
+        """Whether the weights are rounded for good: such a model does not learn."""
+        return isinstance(self.encoder.embeddings.words, QuantizedEmbedding)
+
+    def quantize(self, *, update: int = ConvertConfig.quantization_update) -> None:
+        """Have embeddings in 8 bits and other weights in 16 from now on, as those of a model that may learn.
+
+        update: after how many batches the range of the embeddings follows them.
+        """
+        self.for_training()
+        self._resize(replace(self.sizes, quantized=True, quantization_update=update))
+        words = self.encoder.embeddings.words
+        if isinstance(words, nn.Embedding) and not isinstance(words, QuantizationAwareEmbedding):
+            table = QuantizationAwareEmbedding(*words.weight.shape, device="meta")
+            table = table.to_empty(device=words.weight.device).train(words.training)
+            table.weight = words.weight
+            table.follow()
+            self.encoder.embeddings.words = table
+
+    def for_training(self) -> None:
+        """Give a quantized model weights in float32, which begin as what they were rounded to."""
+        if isinstance(words := self.encoder.embeddings.words, QuantizedEmbedding):
+            self.encoder.embeddings.words = words.shadow()
+            self.requires_grad_(True)
+
+    def for_inference(self) -> None:
+        """Round the weights of a quantized model for good."""
+        if isinstance(words := self.encoder.embeddings.words, QuantizationAwareEmbedding):
+            round_parameters(self)
+            self.encoder.embeddings.words = words.quantized()
+            self.requires_grad_(False)
+
+    def as_kept(self) -> ConveRT:
+        """The model as it is kept on disk: itself, or of a quantized one that learns a copy for inference."""
+        if not self.sizes.quantized or self.is_for_inference:
+            return self
+        kept = copy.deepcopy(self)
+        kept.for_inference()
+        return kept
+
+    def advance(self) -> None:
+        """After a batch was learnt from: the scale rises, and now and then the range of embeddings follows these."""
+        self.scale.advance()
+        words, batches = self.encoder.embeddings.words, int(self.scale.batches)
+        if isinstance(words, QuantizationAwareEmbedding) and batches % self.sizes.quantization_update == 0:
+            words.follow()
+
+    def _resize(self, sizes: ConvertConfig) -> None:
+        self.sizes = sizes
+        self.config = replace(self.config, backbone=sizes.to_backbone())
+
+    def _rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
+        """What a method gives, of a quantized model with rounded weights."""
+        if self.sizes.quantized and not self.is_for_inference:
+            return with_rounded_parameters(self, method, tokens)
+        return method(tokens)
 
     @property
     def dim(self) -> int:
@@ -111,13 +181,10 @@ class ConveRT(SeparableRanker):
         """
         if self.history is not None:
             tokens, _, _ = immediate_and_extra(tokens, separator=self.sizes.separator_id)
-        return self.encoder(tokens)
+        return self._rounded(self.encoder, tokens)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        if self.history is None:
-            vectors = self.context_head(self.encoder(tokens), self.skip)
-            return ContextEncoding((vectors * self.scale()).unsqueeze(1))
-        return self.objectives(self.encode_objectives(tokens))[self.context_vector]
+        return self.objectives(self.encode_objectives(tokens))["" if self.history is None else self.context_vector]
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
         """For a multi-context model three codes, `CONTEXT_VECTORS`; the last is masked where nothing was said before.
@@ -126,8 +193,12 @@ class ConveRT(SeparableRanker):
         (non-immediate) contexts, and 3) ranking responses given the averaged representation". From PolyAI's graph: the
         average goes through a feed-forward network of its own; a context without a history has 0 for h_z.
         """
+        return self._rounded(self._contexts, tokens)
+
+    def _contexts(self, tokens: TokenBatch) -> ContextEncoding:
         if self.history is None:
-            return self.encode_context(tokens)
+            vectors = self.context_head(self.encoder(tokens), self.skip)
+            return ContextEncoding((vectors * self.scale()).unsqueeze(1))
         last, earlier, rows = immediate_and_extra(tokens, separator=self.sizes.separator_id)
         immediate: Tensor = self.context_head(self.encoder(last), self.skip)
         extra = torch.zeros_like(immediate)
@@ -149,8 +220,12 @@ class ConveRT(SeparableRanker):
         return found | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        return self._rounded(self._candidates, tokens)
+
+    def _candidates(self, tokens: TokenBatch) -> Tensor:
         vectors: Tensor = self.response_head(self.encoder(tokens), self.skip)
         return vectors
 
     def candidate_modules(self) -> list[nn.Module]:
-        return [self.encoder, self.response_head, *([] if self.skip is None else [self.skip])]
+        kept = self.as_kept()
+        return [kept.encoder, kept.response_head, *([] if kept.skip is None else [kept.skip])]

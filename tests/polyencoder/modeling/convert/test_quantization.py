@@ -1,0 +1,206 @@
+"""Embeddings in 8 bits, other weights in 16: how far they are from what they were, and that nothing else differs."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from polyencoder.modeling import build_model
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding, Range
+from polyencoder.text import pad
+
+TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
+
+tables = arrays.arrays(
+    np.float32,
+    arrays.array_shapes(min_dims=2, max_dims=2, max_side=12),
+    elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False),
+)
+
+
+def batch(texts=TEXTS):
+    return pad(texts, pad_id=40)
+
+
+def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
+    table = QuantizationAwareEmbedding(*values.shape)
+    with torch.no_grad():
+        table.weight.copy_(values)
+    table.follow()
+    return table
+
+
+@given(tables)
+def test_no_value_is_further_from_its_code_than_half_a_step(values):
+    """A step is a 255th of the range: that of the values and 0, and a tenth or 0.01 on either side."""
+    values = torch.from_numpy(values)
+    found = Range.around(values)
+    lowest, highest = float(values.min()), float(values.max())
+    room = max(0.1 * (highest - lowest), 0.01)
+    step = (max(highest + room, 0) - min(lowest - room, 0)) / 255
+    assert float(found.scale) == pytest.approx(step, rel=1e-5)
+    error = (found.values(found.codes(values)) - values).abs()
+    assert float(error.max()) <= step / 2 * 1.0001 + 1e-6 * float(values.abs().max())
+    assert found.values(found.codes(torch.zeros(1))) == 0
+
+
+@given(tables)
+def test_there_is_room_above_and_below(values):
+    values = torch.from_numpy(values)
+    found = Range.around(values)
+    lowest, highest = found.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    room = max(0.1 * float(values.max() - values.min()), 0.01)
+    slack = 0.51 * float(found.scale)  # that 0 is one of the codes moves the range by half a step at most
+    assert lowest <= float(values.min()) - room + slack
+    assert highest >= float(values.max()) + room - slack
+
+
+def test_values_beyond_the_range_are_those_of_its_ends():
+    found = Range.around(torch.tensor([-1.0, 1.0]))
+    lowest, highest = found.values(torch.tensor([0, 255], dtype=torch.uint8))
+    assert torch.equal(found.values(found.codes(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
+
+
+@given(tables)
+def test_looked_up_in_8_bits_as_in_training(values):
+    values = torch.from_numpy(values)
+    table = table_of(values)
+    kept = table.quantized()
+    assert isinstance(kept, QuantizedEmbedding)
+    assert kept.weight.dtype == torch.uint8
+    ids = torch.arange(len(values)).flip(0)
+    assert torch.equal(kept(ids), table(ids))
+    assert torch.equal(kept.shadow()(ids), table(ids))  # and again, when it goes on learning
+    assert torch.equal(kept.shadow().quantized().weight, kept.weight)
+
+
+def test_gradients_go_straight_through_also_beyond_the_range():
+    table = table_of(torch.tensor([[0.1, -0.2], [0.3, 0.05]]))
+    with torch.no_grad():
+        table.weight[1, 0] = 5.0
+    table(torch.tensor([1, 1])).square().sum().backward()
+    expected = torch.zeros(2, 2)
+    expected[1] = 4 * table(torch.tensor([1])).detach()[0]
+    assert torch.equal(table.weight.grad, expected)
+
+
+def test_the_range_is_the_same_until_it_follows():
+    table = table_of(torch.tensor([[0.1, -0.2], [0.3, 0.05]])).requires_grad_(False)
+    before = table.range.scale.clone()
+    with torch.no_grad():
+        table.weight[1, 0] = 5.0
+    assert float(table(torch.tensor(1))[0]) < 1
+    assert torch.equal(table.range.scale, before)
+    table.follow()
+    assert float(table(torch.tensor(1))[0]) == pytest.approx(5, abs=0.02)
+
+
+@pytest.fixture(params=[0, 10], ids=["single", "multi"])
+def model(request, make_convert):
+    """A tiny quantized model that learns."""
+    return make_convert(quantized=True, extra_contexts=request.param, multi_context=request.param > 0)
+
+
+def contexts():
+    return batch([[1, 2, 41, 4, 5], [8], [9, 10, 41, 39]])
+
+
+def vectors(model) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        tokens = contexts() if model.history else batch()
+        return model.encode_context(tokens).vectors, model.encode_candidates(batch())
+
+
+def test_the_two_forms_give_the_same_vectors(model):
+    kept = model.as_kept()
+    assert kept.is_for_inference
+    assert not model.is_for_inference
+    assert kept.as_kept() is kept
+    for one, other in zip(vectors(model), vectors(kept), strict=True):
+        assert torch.equal(one, other)
+    again = copy.deepcopy(kept)
+    again.for_training()
+    for one, other in zip(vectors(again), vectors(kept), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_weight_but_the_embeddings_has_16_bits(model):
+    kept = model.as_kept()
+    for name, parameter in kept.named_parameters():
+        assert torch.equal(parameter, parameter.half().float()), name
+        if parameter.numel() > 1:
+            assert not torch.equal(parameter, parameter.bfloat16().float()) or not parameter.any(), name
+    changed = [name for name, p in model.named_parameters() if not torch.equal(p, p.half().float())]
+    assert len(changed) > 20  # those that learn stay as they were
+    assert [name for name, b in kept.named_buffers() if b.dim() == 2] == ["encoder.embeddings.words.weight"]
+
+
+def test_quantized_is_near_what_it_was(make_convert):
+    plain = make_convert()
+    model = copy.deepcopy(plain)
+    model.quantize()
+    assert model.sizes.quantized
+    assert not plain.sizes.quantized
+    for one, other in zip(vectors(model), vectors(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0.1)
+        assert not torch.equal(one, other)
+
+
+def test_everything_learns_and_gradients_are_those_of_the_rounded_weights(model):
+    kept = model.as_kept()
+    for parameter in kept.parameters():
+        parameter.requires_grad_(True)
+    tokens = contexts() if model.history else batch()
+    for one in (model, kept):
+        encoded = one.encode_objectives(tokens)
+        (encoded.vectors * torch.arange(10.0)).square().sum().backward()
+        one.encode_candidates(batch()).mul(torch.arange(10.0)).sum().backward()
+    expected = dict(kept.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+        if name in expected:
+            torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_range_follows_every_so_many_batches(make_convert):
+    model = make_convert(quantized=True, quantization_update=3)
+    words = model.encoder.embeddings.words
+    first, found = float(words.scale), []
+    with torch.no_grad():
+        words.weight[0, 0] = 50.0
+    for _ in range(4):
+        model.advance()
+        found.append(float(words.scale))
+    assert found[:2] == [first, first]
+    assert found[2] == found[3] > 10 * first
+
+
+def test_a_configuration_from_before_there_were_quantized_models_is_the_same(make_convert):
+    plain = make_convert()
+    assert "quantized" not in plain.config.backbone
+    plain.quantize(update=7)
+    assert ConvertConfig.from_backbone(plain.config.backbone).quantization_update == 7
+    with torch.device("meta"):
+        again = build_model(plain.config)
+    assert again.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_the_papers_sizes():
+    for extra, megabytes in ((0, 59.5), (10, 73.7)):
+        sizes = ConvertConfig(vocab_size=31_476 + 1_000, quantized=True, multi_context=extra > 0)
+        with torch.device("meta"):
+            model = build_model(convert_ranker(sizes, convert_text(extra_contexts=extra)))
+            model.for_inference()
+        weights = sum(parameter.numel() for parameter in model.parameters())
+        codes = model.encoder.embeddings.words.weight
+        assert codes.dtype == torch.uint8
+        assert (codes.numel() + 2 * weights) / 1e6 == pytest.approx(megabytes, abs=0.05)
