@@ -135,6 +135,8 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
     if is_first:
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
+    if is_first:
+        _warn_of_a_high_rate(trainer)
     if settings.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.report is not None  # there is an evaluation at the end of every run
@@ -215,8 +217,7 @@ def _before_steps(settings: RunSettings, ranker: Ranker) -> Sequence[Callback]:
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
     """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
     model, config = trainer.model, trainer.config
-    processes = dist.get_world_size() if dist.is_initialized() else 1
-    updates = trainer.goal.total_updates(batch=config.batch_size * processes, accumulate=config.accumulate)
+    updates = _planned_updates(trainer)
     if not isinstance(model, ConveRT) or updates is None:
         return
     batches = updates * config.accumulate + int(model.scale.batches)
@@ -229,6 +230,29 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
             1 + (model.scale.highest - 1) * batches / model.scale.over,
             model.scale.highest,
         )
+
+
+def _warn_of_a_high_rate(trainer: Trainer) -> None:
+    """Say so where time ended the run before its learning rate had fallen: a shorter one would have learnt more."""
+    config, done = trainer.config, trainer.progress
+    planned = _planned_updates(trainer)
+    by_time = config.max_seconds is not None and done.seconds >= config.max_seconds
+    if planned is None or not by_time or config.schedule.name not in ("linear", "cosine"):
+        return
+    if done.updates < 0.9 * planned:
+        _log.warning(
+            "max_seconds ended the run after %d of the %d updates over which the learning rate falls: with max_updates "
+            "about %d the same time ends with a small one",
+            done.updates,
+            planned,
+            done.updates,
+        )
+
+
+def _planned_updates(trainer: Trainer) -> int | None:
+    """How many updates the run has if time does not end it."""
+    config, processes = trainer.config, dist.get_world_size() if dist.is_initialized() else 1
+    return trainer.goal.total_updates(batch=config.batch_size * processes, accumulate=config.accumulate)
 
 
 def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:

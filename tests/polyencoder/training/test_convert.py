@@ -182,6 +182,15 @@ def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
     assert "rises over" not in caplog.text
 
 
+def test_a_run_that_time_ends_at_a_high_rate_says_so(make_settings, tmp_path, caplog):
+    train_ranker(make_settings(max_updates=50, max_seconds=1e-9))
+    assert "ended the run after 1 of the 50 updates over which the learning rate falls" in caplog.text
+    caplog.clear()
+    for name, fields in {"a": {"max_updates": 1}, "b": {"max_seconds": 1e-9, "schedule": "constant"}}.items():
+        train_ranker(make_settings(out=str(tmp_path / name), **fields))
+    assert "learning rate falls" not in caplog.text
+
+
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
     with pytest.raises(ConfigError, match="no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`"):
         train_ranker(make_settings(vocabulary=str(backbone_folder("bert"))))
