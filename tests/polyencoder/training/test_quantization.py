@@ -167,7 +167,14 @@ def make_settings(tmp_path, vocabulary):
 
     def make(out: str, **fields) -> RunSettings:
         start = {} if "init" in fields else {"vocabulary": str(vocabulary), **sizes}
-        defaults = {"architecture": "convert", "batch_size": 4, "max_updates": 8, "patience": None, "num_negatives": 3, "evaluations": 0.2}
+        defaults = {
+            "architecture": "convert",
+            "batch_size": 4,
+            "max_updates": 8,
+            "patience": None,
+            "num_negatives": 3,
+            "evaluations": 0.2,
+        }
         return RunSettings(**(files | defaults | start | {"out": str(tmp_path / out)} | fields))
 
     return make

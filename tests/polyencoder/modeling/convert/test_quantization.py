@@ -113,10 +113,10 @@ def contexts():
     return batch([[1, 2, 41, 4, 5], [8], [9, 10, 41, 39]])
 
 
-def vectors(model) -> tuple[torch.Tensor, torch.Tensor]:
+def vectors(model) -> list[torch.Tensor]:
     with torch.no_grad():
         tokens = contexts() if model.history else batch()
-        return model.encode_context(tokens).vectors, model.encode_candidates(batch())
+        return [model.encode_context(tokens).vectors, model.encode_candidates(batch()), model.pooled(tokens)]
 
 
 def test_the_two_forms_give_the_same_vectors(model):
