@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import check_writable, explaining, write_text
 from polyencoder.importing.folder import save_tokenizer
+from polyencoder.pretraining.documents import read_documents
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 
@@ -91,7 +93,12 @@ def vocab(
     check_writable(out / TOKENIZER, argument="out", overwrite=overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
-    texts = _Texts(corpus, tuple(column or ()), sample=sample, seed=seed, progress=shows_bars(progress))
+    files, columns = expand(corpus), tuple(column or ())
+    if type == "convert" or columns:
+        read = partial(read_texts, files, columns=columns)
+    else:
+        read = partial(_units, files)
+    texts = _Texts(read, corpus=", ".join(corpus), sample=sample, seed=seed, progress=shows_bars(progress))
     if type == "convert":
         said = _learn_convert(texts, out, size, SubwordSettings(**_given(of_convert)))
     else:
@@ -104,13 +111,21 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-class _Texts:
-    """The texts of a corpus: `all` of them, and then, when their number is known, a `sample`."""
+def _units(files: Sequence[str]) -> Iterator[str]:
+    """The turns and sentences that `polyencoder pretrain` reads in files."""
+    for file in files:
+        for document in read_documents(file):
+            yield from document.units
 
-    def __init__(self, corpus: list[str], columns: tuple[str, ...], *, sample: int, seed: int, progress: bool) -> None:
-        self.corpus, self.progress = ", ".join(corpus), progress
-        self._files, self._columns = expand(corpus), columns
-        self._most, self._seed = sample, seed
+
+class _Texts:
+    """The texts of a corpus, which `read` gives: `all` of them and, when their number is known, a `sample`."""
+
+    def __init__(
+        self, read: Callable[[], Iterator[str]], *, corpus: str, sample: int, seed: int, progress: bool
+    ) -> None:
+        self.corpus, self.progress = corpus, progress
+        self._read, self._most, self._seed = read, sample, seed
 
     def all(self) -> Iterator[str]:
         yield from self._bar("counting")
@@ -129,9 +144,8 @@ class _Texts:
         return f"{min(self._most, of):,} of {of:,} sentences"
 
     def _bar(self, what: str) -> Iterator[str]:
-        texts = read_texts(self._files, columns=self._columns)
-        shown = tqdm(texts, desc=what, unit=" texts", unit_scale=True, disable=not self.progress, dynamic_ncols=True)
-        for text in shown:
+        texts, shown = self._read(), self.progress
+        for text in tqdm(texts, desc=what, unit=" texts", unit_scale=True, disable=not shown, dynamic_ncols=True):
             if problem := unencodable(text):
                 raise InputError(f"{self.corpus}: {problem}")
             yield text

@@ -1,0 +1,119 @@
+"""A corpus as a source of examples: contexts, what follows them, and what another document has in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Literal
+
+from polyencoder.data.episodes import Counts, estimated_counts
+from polyencoder.data.epochs import Episode
+from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
+from polyencoder.data.seeded_random import SeededRandom, shuffled
+from polyencoder.pretraining.documents import Document, read_documents
+
+__all__ = ["EXAMPLE", "Corpus", "PairExample"]
+
+EXAMPLE = "pair"
+"""Where a message has its example."""
+
+WINDOW = 1_000  # documents of a stream, of which one gives what does not follow
+DRAWS = 20  # after which an example has nothing else
+
+
+@dataclass(frozen=True)
+class PairExample:
+    """A context and its response.
+
+    Attributes:
+        turns: the context, oldest first. response: what follows.
+        other: a response of another document, of another text; None where none was found.
+        key: of the random choices that are made for it, in whichever process.
+    """
+
+    turns: Sequence[str]
+    response: str
+    other: str | None
+    key: int
+
+
+class Corpus:
+    """Files as a source of episodes of one example each, read anew in each epoch (`polyencoder.data.epochs.Source`).
+
+    Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
+    together these have the examples of one alone. In memory are the buffer, and `WINDOW` documents.
+
+    Args:
+        files: to read.
+        part: "train", "held out", or all of it.
+        held_out: the share of documents that is held out.
+        history: the most turns of a context.
+        buffer: examples that are held to mix them.
+        bad: gets the error of a record that cannot be used.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        *,
+        part: Literal["train", "held out", "all"] = "all",
+        held_out: float = 0.0,
+        history: int = 20,
+        buffer: int = 20_000,
+        bad: OnBad = raise_it,
+    ) -> None:
+        self.files, self.history, self._buffer, self._bad = list(files), history, buffer, bad
+        self._part, self._held_out = part, held_out
+
+    def documents(self, files: Sequence[str] | None = None) -> Iterator[Document]:
+        """Those with an example at least."""
+        for file in self.files if files is None else files:
+            yield from self._usable(file, self._bad)
+
+    def episodes(
+        self, rng: SeededRandom | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
+    ) -> Iterator[Episode]:
+        files = self.files if rng is None else rng.shuffled(self.files)
+        draws = SeededRandom("held out" if rng is None else f"examples {rng.below(2**53)}")
+        examples = self._examples(self.documents(files), draws)
+        if rng is not None:
+            examples = shuffled(examples, size=self._buffer, rng=rng)
+        return share([{EXAMPLE: example}] for example in examples)
+
+    def counts(self) -> Counts:
+        """About how many documents and examples there are, from the first of them."""
+        skip = BadExamples(skip=True)
+
+        def documents(file: DataFile) -> Iterator[list[dict[str, Any]]]:
+            return ([{}] * len(document.responses) for document in self._usable(file, skip))
+
+        return estimated_counts(documents, self.files)
+
+    def _usable(self, file: str | DataFile, bad: OnBad) -> Iterator[Document]:
+        for document in read_documents(file, bad=bad):
+            if document.responses and self._is_part(document):
+                yield document
+
+    def _is_part(self, document: Document) -> bool:
+        return self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
+
+    def _examples(self, documents: Iterator[Document], draws: SeededRandom) -> Iterator[PairExample]:
+        window = list(islice(documents, WINDOW))
+        for number, document in enumerate(chain(window[:], documents)):
+            if number >= WINDOW:
+                window[draws.below(WINDOW)] = document
+            for place in document.responses:
+                turns, response = document.context(place, history=self.history), document.units[place]
+                other = _other(document, response, window, draws)
+                yield PairExample(turns, response, other, draws.below(2**53))
+
+
+def _other(document: Document, response: str, window: Sequence[Document], draws: SeededRandom) -> str | None:
+    """What follows something else, in another document."""
+    for _ in range(DRAWS):
+        chosen = draws.choice(window)
+        text = chosen.units[draws.choice(chosen.responses)]
+        if chosen is not document and text != response:
+            return text
+    return None

@@ -1,0 +1,129 @@
+"""What encoders are pre-trained on, read from files: conversations, whose units are turns, and articles, sentences."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal
+
+from polyencoder.checks import unencodable
+from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
+from polyencoder.errors import InputError
+
+__all__ = ["Document", "read_documents"]
+
+LONGEST = 512  # units of an article: a book without an end is several, each of which begins with the last one's end
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A conversation or an article. `kind` "pair": a context whose last unit alone is a response."""
+
+    units: Sequence[str]
+    where: str
+    """Its file and line."""
+    kind: Literal["conversation", "pair", "text"]
+
+    @property
+    def responses(self) -> range:
+        """The places of the units that follow a context; none where there is one unit alone."""
+        first = len(self.units) - 1 if self.kind == "pair" else 1
+        return range(max(1, first), len(self.units))
+
+    def context(self, place: int, *, history: int) -> Sequence[str]:
+        """What stands before a unit: of a conversation at most `history` turns, of an article the sentence before."""
+        return self.units[max(0, place - (1 if self.kind == "text" else history)) : place]
+
+    def is_held_out(self, share: float) -> bool:
+        """Whether it is one of this share of all documents, which its text decides: equal ones are or are not."""
+        key = self.units[:1] if self.kind == "pair" else self.units[:2]  # pairs of one conversation begin alike
+        return zlib.crc32("\n".join(key).encode()) < share * 2**32
+
+
+def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[Document]:
+    r"""The documents of a file, one at a time: what a record is, its columns say.
+
+    - `turns`, a list of texts: a conversation;
+    - `context`, a text or a list of turns, and `response`: a pair; before `context` may be `context/0`, the turn before
+      it, `context/1`, ... as in PolyAI's datasets;
+    - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
+    - in a text file: a line with tabs is an article, with a sentence between each two; of other lines each is a
+      sentence, and an empty line ends their article.
+
+    Empty units are left out.
+
+    Raises:
+        InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that is none of
+            these.
+    """
+    if format_of(file) == "txt":
+        yield from _articles(file, bad)
+        return
+    for where, record in records(file, bad=bad):
+        try:
+            yield _document(record, where)
+        except InputError as error:
+            bad(error)
+
+
+def _document(record: dict[str, Any], where: str) -> Document:
+    if "turns" in record:
+        return Document(_units(record, "turns", where), where, "conversation")
+    if "context" in record and "response" in record:
+        earlier = _earlier(record)
+        context = [one for name in (*earlier, "context") for one in _units(record, name, where)]
+        return Document([*context, *_units(record, "response", where)], where, "pair")
+    if "sentences" in record:
+        return Document(_units(record, "sentences", where), where, "text")
+    if "text" in record:
+        units = _units(record, "text", where, lines=True)
+        return Document([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
+    raise InputError(
+        f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
+        f"{', '.join(map(repr, record)) or 'nothing'}"
+    )
+
+
+def _earlier(record: dict[str, Any]) -> list[str]:
+    """The columns of the turns before the last one, oldest first."""
+    found: list[str] = []
+    for number in count():
+        name = f"context/{number}"
+        if name not in record:
+            return found[::-1]
+        found.append(name)
+    raise AssertionError
+
+
+def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
+    """The texts of a column, each in one line; those that are empty left out."""
+    value = record[name]
+    values = (value.split("\n") if lines else [value]) if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+        raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(value).__name__}")
+    if problem := next(filter(None, map(unencodable, values)), None):
+        raise InputError(f"{where}: {problem}")
+    return [unit for text in values if (unit := " ".join(text.split()))]
+
+
+def _articles(file: str | DataFile, bad: OnBad) -> Iterator[Document]:
+    """The articles of a text file."""
+    units: list[str] = []
+    began = ""
+    for where, record in records(file, bad=bad):
+        line = record["text"]
+        sentences = [unit for text in line.split("\t") if (unit := " ".join(text.split()))]
+        if units and (len(sentences) != 1 or len(units) == LONGEST):
+            yield Document(units, began, "text")
+            units = units[-1:] if len(sentences) == 1 else []
+        if len(sentences) > 1:
+            yield Document(sentences, where, "text")
+        elif sentences:
+            began = began if units else where
+            units.append(sentences[0])
+    if units:
+        yield Document(units, began, "text")

@@ -1,0 +1,125 @@
+"""The corpus as a source: each example once an epoch, shared, gone on with, in constant memory; others are others'."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from polyencoder.data.epochs import Epochs, Reader
+from polyencoder.data.readers import BadExamples
+from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.errors import InputError
+from polyencoder.pretraining import corpus as module
+from polyencoder.pretraining.corpus import EXAMPLE, Corpus
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three files of five conversations of four turns."""
+    for name in "abc":
+        talks = ({"turns": [f"{name}{n} {turn}" for turn in range(4)]} for n in range(5))
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    return [str(tmp_path / f"{name}.jsonl") for name in "abc"]
+
+
+def examples(corpus, key="k", reader=None):
+    rng = None if key is None else SeededRandom(key)
+    return [episode[0][EXAMPLE] for episode in corpus.episodes(rng, share=(reader or Reader()).share)]
+
+
+def test_each_example_once_an_epoch_in_another_order(files):
+    corpus = Corpus(files, buffer=8)
+    expected = Counter(f"{name}{n} {turn}" for name in "abc" for n in range(5) for turn in (1, 2, 3))
+    orders = set()
+    for key in "klm":
+        found = examples(corpus, key)
+        assert Counter(one.response for one in found) == expected
+        assert all(one.turns[-1].split()[0] == one.response.split()[0] for one in found)
+        orders.add(tuple(one.response for one in found))
+    assert len(orders) == 3
+    assert [one.response for one in examples(corpus, None)] == list(expected)
+    assert corpus.counts() == (15, 45)
+
+
+@pytest.mark.parametrize("window", [2, 4, 1000])
+def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, window, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", window)
+    corpus = Corpus(files)
+    found = examples(corpus)
+    assert all(one.other.split()[0] != one.response.split()[0] for one in found)
+    assert all(one.other.split()[1] != "0" for one in found)  # a first turn follows nothing
+    by_key = {one.response: one.other for one in found}
+    again = {one.response: one.other for one in examples(corpus, "l")}
+    assert sum(by_key[one] != again[one] for one in by_key) > 10
+
+
+def test_a_conversation_alone_has_nothing_else(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"turns": ["a", "b", "c"]}\n' * 3)
+    assert {one.other for one in examples(Corpus([str(tmp_path / "a.jsonl")]))} <= {None, "b", "c"}
+    (tmp_path / "a.jsonl").write_text('{"turns": ["a", "b"]}\n')
+    assert [one.other for one in examples(Corpus([str(tmp_path / "a.jsonl")]))] == [None]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_readers_share_what_one_would_have(files, count):
+    corpus = Corpus(files, buffer=8)
+    alone = examples(corpus)
+    for number in range(count):
+        assert examples(corpus, reader=Reader(number, count)) == alone[number::count]
+
+
+def test_reading_goes_on_where_it_stopped(files):
+    def epochs(seen):
+        options = {"reader": Reader(1, 2), "seed": 3, "endless": True, "draw": lambda episode, _: episode}
+        return Epochs(Corpus(files, buffer=8), seen=seen, **options)
+
+    whole = epochs(0)
+    expected = [whole.take()[0][EXAMPLE] for _ in range(100)]
+    for seen in (1, 22, 23, 50):
+        assert [one[0][EXAMPLE] for one in [epochs(seen).take() for _ in range(1)]] == expected[seen : seen + 1]
+        rest = epochs(seen)
+        assert [rest.take()[0][EXAMPLE] for _ in range(100 - seen)] == expected[seen:]
+
+
+def test_what_is_held_out_is_not_trained_on(files):
+    parts = {part: Corpus(files, part=part, held_out=0.3) for part in ("train", "held out")}
+    found = {part: {one.response for one in examples(corpus, None)} for part, corpus in parts.items()}
+    assert found["train"]
+    assert found["held out"]
+    assert not found["train"] & found["held out"]
+    assert len(found["train"] | found["held out"]) == 45
+    assert examples(parts["held out"], None) == examples(parts["held out"], None)
+
+
+def test_bad_lines(files):
+    with open(files[1], "a") as file:
+        file.write('{"turns": 3}\n')
+    with pytest.raises(InputError, match=r"b.jsonl, line 6: 'turns' is neither"):
+        examples(Corpus(files))
+    bad = BadExamples(skip=True)
+    assert len(examples(Corpus(files, bad=bad))) == 45
+    assert bad.count == 1
+
+
+def test_a_corpus_of_200_mb_takes_no_more_memory_than_one_of_60(tmp_path):
+    """The peak of a process that reads an epoch of the one, and then of the other: of both a small part is held."""
+    line = json.dumps({"turns": ["word" * 1_000 + str(n) for n in range(5)]}) + "\n"
+    for megabytes in (60, 200):
+        (tmp_path / f"{megabytes}.jsonl").write_text(line * (megabytes * 1_000_000 // len(line)))
+    code = """if True:
+        import re, sys
+        from polyencoder.data.seeded_random import SeededRandom
+        from polyencoder.pretraining.corpus import Corpus
+        for file in sys.argv[1:]:
+            count = sum(1 for _ in Corpus([file], buffer=100).episodes(SeededRandom("k"), share=iter))
+            print(count, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+    """
+    files = [str(tmp_path / f"{megabytes}.jsonl") for megabytes in (60, 200)]
+    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
+    small, large = (tuple(map(int, row.split())) for row in done.stdout.splitlines())
+    assert large[0] == 4 * (200_000_000 // len(line))
+    assert large[1] - small[1] < 10_000, "kB"

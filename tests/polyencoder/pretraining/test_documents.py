@@ -1,0 +1,114 @@
+"""Documents: what the columns of a record make it, how text files are cut, what is wrong with a line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from polyencoder.data.readers import BadExamples
+from polyencoder.errors import InputError
+from polyencoder.pretraining import documents
+from polyencoder.pretraining.documents import Document, read_documents
+
+
+@pytest.fixture
+def read(tmp_path):
+    """(records or text, name) -> the documents of a file with these."""
+
+    def make(content, name="file.jsonl", **options) -> list[Document]:
+        path = tmp_path / name
+        text = content if isinstance(content, str) else "".join(json.dumps(record) + "\n" for record in content)
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return list(read_documents(str(path), **options))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("record", "units", "kind", "responses"),
+    [
+        ({"turns": ["a b", " ", "c\nd"]}, ["a b", "c d"], "conversation", [1]),
+        ({"turns": ["a", "b", "c"], "more": 1}, ["a", "b", "c"], "conversation", [1, 2]),
+        ({"turns": ["alone"]}, ["alone"], "conversation", []),
+        ({"context": ["a", "b"], "response": "c"}, ["a", "b", "c"], "pair", [2]),
+        ({"context": "b", "context/0": "a", "context/1": "0", "response": "c"}, ["0", "a", "b", "c"], "pair", [3]),
+        ({"context": "", "response": "c"}, ["c"], "pair", []),
+        ({"sentences": ["One.", "Two."]}, ["One.", "Two."], "text", [1]),
+        (
+            {"text": 'He said "no." She left!  So\nIt ended'},
+            ["He said", "no.", "She left!", "So", "It ended"],
+            "text",
+            ...,
+        ),
+    ],
+)
+def test_what_a_record_is(read, record, units, kind, responses):
+    (found,) = read([record])
+    if responses is ...:  # cut into sentences
+        assert " ".join(found.units) == " ".join(record["text"].split()).replace('." ', ". ")
+        return
+    assert (list(found.units), found.kind, list(found.responses)) == (units, kind, responses)
+    assert found.where.endswith("file.jsonl, line 1")
+
+
+def test_a_context_is_the_turns_before_or_the_sentence_before():
+    conversation = Document("abcde", "", "conversation")
+    assert conversation.context(4, history=2) == "cd"
+    assert conversation.context(1, history=20) == "a"
+    assert Document("abcde", "", "text").context(4, history=20) == "d"
+
+
+def test_text_files(read):
+    text = "\n\none\ntwo\n\nthree\nfour\tfive\tsix\nseven\n\n"
+    found = [(list(one.units), one.where.rpartition(" ")[2]) for one in read(text, "file.txt")]
+    assert found == [(["one", "two"], "3"), (["three"], "6"), (["four", "five", "six"], "7"), (["seven"], "8")]
+    assert [list(one.units) for one in read(text, "file.txt.gz")] == [units for units, _ in found]
+
+
+def test_a_book_without_an_end_is_several_documents(read, monkeypatch):
+    monkeypatch.setattr(documents, "LONGEST", 3)
+    found = [list(one.units) for one in read("".join(f"{n}\n" for n in range(6)), "book.txt")]
+    assert found == [["0", "1", "2"], ["2", "3", "4"], ["4", "5"]]  # each pair of neighbours once
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"other": 1}', "has neither 'turns' nor"),
+        ('{"turns": "a", "x": 2', "not JSON"),
+        ('{"turns": [1, 2]}', "'turns' is neither a text nor a list of texts"),
+        ('{"turns": ["\\ud83d", "b"]}', "half of"),
+        ('["turns"]', "not a JSON object"),
+    ],
+)
+def test_a_bad_line_is_an_error_or_counted(read, line, problem):
+    good = '{"turns": ["a", "b"]}\n'
+    with pytest.raises(InputError, match=rf"file.jsonl, line 2: (?s:.*){problem}"):
+        read(f"{good}{line}\n{good}")
+    bad = BadExamples(skip=True)
+    assert len(read(f"{good}{line}\n{good}", bad=bad)) == 2
+    assert bad.count == 1
+
+
+def test_equal_documents_are_held_out_together():
+    pairs = [Document(["hi", str(n), "x"], "", "pair") for n in range(20)]
+    assert len({one.is_held_out(0.3) for one in pairs}) == 1  # turns of one conversation
+    talks = [Document(["hi", str(n), "x"], "", "conversation") for n in range(2000)]
+    assert 500 < sum(one.is_held_out(0.3) for one in talks) < 700
+    assert not any(one.is_held_out(0.0) for one in talks)
+    assert all(one.is_held_out(1.0) for one in talks)
+
+
+def test_the_real_files(data_path):
+    for name, kind in {
+        "conversations/taskmaster4.jsonl.gz": "conversation",
+        "reddit_sample/sample-00000-of-00001.json": "pair",
+        "wiki_article_search/wikipedia_valid.txt.gz": "text",
+    }.items():
+        found = list(read_documents(str(data_path / name)))
+        assert len(found) in (3_710, 1_000)
+        assert {one.kind for one in found} == {kind}
+        assert sum(len(one.responses) > 0 for one in found) > 0.99 * len(found)
