@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +12,23 @@ from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 
-__all__ = ["Context", "TextRanker"]
+__all__ = ["Context", "Learner", "TextRanker"]
 
 Context = Sequence[str] | str
 """A dialogue: its turns, oldest first, persona lines before them; or a single text."""
+
+
+class Learner(Protocol):
+    """What a `Trainer` trains: a ranker, or another model with its tokenizer, on a device."""
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def text(self) -> TextEncoder: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 class TextRanker(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import ConveRT, freeze
-from polyencoder.protocol import TextRanker
+from polyencoder.protocol import Learner
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.distributed import broadcast_weights, gather_objects
@@ -45,6 +45,8 @@ class Trainer:
         ranker: whose model learns, in place; `ranker.text` tokenizes.
         config: the numbers of the run.
         train: the examples: a list, or episodes that are read as they are needed.
+        batches: in the place of `train`, gives batches that are made already, from where the run is; it is called when
+            a checkpoint was put back, and each process has a batch in each step.
         sampler: draws candidates for examples that have none of their own.
         callbacks: what happens beside the steps, in this order.
         objective: what is minimised; None for the cross-entropy of the label among its candidates.
@@ -56,10 +58,11 @@ class Trainer:
 
     def __init__(
         self,
-        ranker: TextRanker,
+        ranker: Learner,
         config: TrainingConfig | None = None,
         *,
         train: Sequence[TrainingExample] | Source | None = None,
+        batches: Callable[[], Iterator[Batch]] | None = None,
         sampler: NegativeSampler | None = None,
         callbacks: Sequence[Callback] = (),
         objective: Objective | None = None,
@@ -71,6 +74,7 @@ class Trainer:
         self.progress = Progress()
         self.reader = _this_reader()
         self._loader = None if train is None else self._open(train, sampler)
+        self._given = batches
         self.goal = self._goal()
         self.objective: Objective = objective or Ranking(
             self.model,
@@ -135,7 +139,7 @@ class Trainer:
             TrainingError: the losses are not finite again and again.
             InputError: an example cannot be used, or nothing was learnt.
         """
-        if self._loader is None:
+        if self._loader is None and self._given is None:
             raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
         self._why = None
         broadcast_weights(self.model)
@@ -144,7 +148,7 @@ class Trainer:
             if self.progress.batches == 0:
                 self._seed_apart()
             if self._why is None and not self.is_over:
-                self._run(self._loader)
+                self._run()
             self.check_has_learnt()
             self._check_has_updated()
         finally:
@@ -181,8 +185,8 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_end(self)
 
-    def _run(self, loader: TrainingLoader) -> None:
-        for batch in prefetched(self._batches(loader)):
+    def _run(self) -> None:
+        for batch in prefetched(self._batches()):
             self.step(batch)
             if self._why is not None or self.is_over:
                 return
@@ -191,9 +195,12 @@ class Trainer:
             argument="train",
         )
 
-    def _batches(self, loader: TrainingLoader) -> Iterator[Batch]:
-        for examples in loader.batches(seen=self.progress.batches * loader.batch_size):
-            yield self._collator(examples)
+    def _batches(self) -> Iterator[Batch]:
+        if self._given is not None:
+            yield from self._given()
+        elif self._loader is not None:
+            for examples in self._loader.batches(seen=self.progress.batches * self._loader.batch_size):
+                yield self._collator(examples)
 
     def _is_over(self) -> bool:
         """Whether the goal is reached: for all processes when it is for the first, whose clock counts."""

@@ -1,0 +1,158 @@
+"""Batches by a budget of tokens: sequences of like length, however many they are, for the two objectives in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from polyencoder.data.collator import Batch
+from polyencoder.data.epochs import Epochs, Reader, Source
+from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.pretraining.corpus import EXAMPLE, PairExample
+from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
+from polyencoder.pretraining.masking import Masking
+from polyencoder.text import TextEncoder
+from polyencoder.text.tokens import token_batches
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.distributed import gather_objects
+
+__all__ = ["PairBatches", "PairInputs"]
+
+POOL = 32  # batches, about, whose examples are sorted by length together
+SHORT = 50  # tokens of an example, as an estimate for that
+FEWEST = 4  # sequences that always fit into a batch, so that it can be halved
+
+
+class PairInputs:
+    """Makes inputs of examples, by random choices that belong to each example.
+
+    Args:
+        text: tokenizes. longest: the most tokens of a sequence. masking: chooses words.
+    """
+
+    def __init__(self, text: TextEncoder, *, longest: int, masking: Masking) -> None:
+        self.text, self.longest, self.masking = text, longest, masking
+
+    def remember(self, examples: Sequence[PairExample]) -> None:
+        """Tokenize all texts of examples at once, which is faster."""
+        texts = chain.from_iterable([*one.turns, one.response, *filter(None, [one.other])] for one in examples)
+        self.text.ids(list(dict.fromkeys(texts)))
+
+    def masked(self, example: PairExample, rng: np.random.Generator) -> PairInput:
+        """The example with words to be found again."""
+        found = pair_input(self.text, example.turns, example.response, longest=self.longest)
+        seen, targets = self.masking(found.ids, rng)
+        return replace(found, ids=seen.tolist(), targets=targets.tolist())
+
+    def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
+        """The example with its own response, or, every other time, with one that does not follow."""
+        follows = example.other is None or rng.random() < 0.5
+        response = example.response if follows or example.other is None else example.other
+        return replace(pair_input(self.text, example.turns, response, longest=self.longest), follows=follows)
+
+
+class PairBatches(Callback):
+    """Batches without end: one of masked words, one of next utterances, and so on; where they are is a part of a run.
+
+    A number of examples at a time is read, each drawn for one of the objectives, sorted by length, and cut into
+    batches, which come in random order: an example is in one batch of an epoch, and going on needs no more than the
+    number of examples that were read.
+
+    Args:
+        source: episodes of one example each.
+        inputs: makes sequences of them.
+        tokens: of a batch of one process, padding included.
+        seed, reader: as of `Epochs`.
+        pool: examples that are sorted together; None for those of some 32 batches.
+    """
+
+    name = "data"
+
+    def __init__(
+        self,
+        source: Source,
+        inputs: PairInputs,
+        *,
+        tokens: int,
+        seed: int = 0,
+        reader: Reader | None = None,
+        pool: int | None = None,
+    ) -> None:
+        if tokens < FEWEST * inputs.longest:
+            raise ConfigError(
+                f"tokens_per_batch is {tokens}; it must be at least {FEWEST} times the {inputs.longest} tokens of the "
+                "longest sequence",
+                argument="tokens_per_batch",
+            )
+        self.reader = reader or Reader()
+        self._source, self._inputs, self._tokens, self._seed = source, inputs, tokens, seed
+        self._pool = pool or max(64, POOL * tokens // SHORT)
+        self._place = (0, 0)  # pool, and batches of it that were learnt from
+
+    def __call__(self) -> Iterator[PairBatch]:
+        """The batches after those that were learnt from."""
+        first, done = self._place
+        epochs = Epochs(
+            self._source,
+            reader=self.reader,
+            seed=self._seed,
+            endless=True,
+            seen=first * self._pool,
+            draw=lambda episode, _: episode,
+        )
+        examples = (message[EXAMPLE] for episode in iter(epochs.take, None) for message in episode)
+        number = first
+        while pool := list(islice(examples, self._pool)):
+            for place, inputs in enumerate(self._batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1):
+                if place > done:
+                    yield pair_batch(inputs, pad_id=self._inputs.text.pad_id, place=(number, place))
+            number, done = number + 1, 0
+        raise InputError("the corpus has no example: no response to a context, and no sentence after another one")
+
+    def _batches(self, pool: Sequence[PairExample], order: SeededRandom) -> Iterator[list[PairInput]]:
+        """The examples of a pool in batches, of both objectives as many."""
+        self._inputs.remember(pool)
+        masked: list[PairInput] = []
+        others: list[PairInput] = []
+        for example in pool:
+            rng = np.random.default_rng(example.key)
+            if rng.random() < 0.5:
+                masked.append(self._inputs.masked(example, rng))
+            else:
+                others.append(self._inputs.next(example, rng))
+        parts = [self._cut(inputs, order) for inputs in (masked, others)]
+        count = max(map(len, parts))
+        for one, other in zip(*(_halved(part, count) for part in parts), strict=True):
+            yield one
+            yield other
+
+    def _cut(self, inputs: Sequence[PairInput], order: SeededRandom) -> list[list[PairInput]]:
+        batches = token_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
+        return [[inputs[place] for place in batch] for batch in order.shuffled(batches)]
+
+    # ---- where the run is
+
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if isinstance(batch, PairBatch):
+            self._place = batch.place
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"places": gather_objects(self._place)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._place = tuple(state["places"][self.reader.number])
+
+
+def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
+    """As many batches: those of the most examples are halved until they are enough."""
+    while len(batches) < count:
+        place = max(range(len(batches)), key=lambda place: len(batches[place]))
+        whole = batches[place]
+        batches[place : place + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+    return batches

@@ -1,0 +1,90 @@
+"""What a pre-training sees of an example: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.data.collator import Batch
+from polyencoder.data.pool import CandidatePool
+from polyencoder.pretraining.masking import IGNORED
+from polyencoder.text import TextEncoder, pad
+from polyencoder.text.context import join_turns, latest_utterances
+
+__all__ = ["PairBatch", "PairInput", "pair_batch", "pair_input"]
+
+CONTEXT_SHARE = 4  # a response leaves this part of the tokens for its context
+
+
+@dataclass(frozen=True)
+class PairInput:
+    """One sequence: its tokens, and how many of them are the context's; and what is to be learnt from it.
+
+    targets: the token that was at each place, `IGNORED` where none is asked for. follows: whether the response does.
+    """
+
+    ids: Sequence[int]
+    context: int
+    targets: Sequence[int] | None = None
+    follows: bool | None = None
+
+
+@dataclass(frozen=True)
+class PairBatch(Batch):
+    """Sequences of contexts and responses, which have no candidates.
+
+    contexts: the sequences with their segments. targets: [batch, length]; follows: [batch], 1.0 or 0.0; of each batch
+    one. place: where it was in its source.
+    """
+
+    targets: Tensor | None = None
+    follows: Tensor | None = None
+    place: tuple[int, int] = (0, 0)
+
+    def to(self, device: torch.device) -> PairBatch:
+        targets, follows = (
+            None if tensor is None else tensor.to(device, non_blocking=True) for tensor in (self.targets, self.follows)
+        )
+        return replace(self, contexts=self.contexts.to(device), targets=targets, follows=follows)
+
+
+def pair_input(text: TextEncoder, turns: Sequence[str], response: str, *, longest: int) -> PairInput:
+    """The tokens of a context and a response, at most `longest`.
+
+    The response is kept whole where that leaves a quarter of the tokens, or all that the context has, and else loses
+    its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same of them.
+    """
+    lines = latest_utterances(turns, size=text.config.history_size)
+    ids, response_ids = text.ids(lines), text.ids([response])[0]
+    room = longest - 3  # start, end, end
+    separator = text.separator_ids
+    wanted = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
+    response_ids = response_ids[: room - min(wanted, room // CONTEXT_SHARE)]
+    context = join_turns(
+        ids,
+        start=text.start_id,
+        end=text.end_id,
+        separator=separator,
+        max_tokens=min(text.config.text_truncate, longest - len(response_ids) - 1),
+    )
+    return PairInput([*context, *response_ids, text.end_id], len(context))
+
+
+def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int] = (0, 0)) -> PairBatch:
+    """A padded batch of inputs that are all to be learnt from in one way."""
+    segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]
+    tokens = pad([one.ids for one in inputs], pad_id=pad_id, segments=segments)
+    targets = follows = None
+    if inputs[0].targets is not None:
+        rows = np.full(tokens.ids.shape, IGNORED, dtype=np.int64)
+        for row, one in zip(rows, inputs, strict=True):
+            assert one.targets is not None
+            row[: len(one.targets)] = one.targets
+        targets = torch.from_numpy(rows)
+    else:
+        follows = torch.tensor([float(one.follows is True) for one in inputs])
+    return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, place=place)

@@ -1,0 +1,63 @@
+"""The two objectives of pre-training, of which each batch has one."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.data.collator import Batch
+from polyencoder.data.pool import CandidatePool
+from polyencoder.pretraining.heads import PretrainingModel
+from polyencoder.pretraining.inputs import PairBatch
+from polyencoder.pretraining.masking import IGNORED
+from polyencoder.training.objective import Outcome
+
+__all__ = ["MASKED", "NEXT", "Pretraining"]
+
+MASKED, NEXT = "masked", "next"
+"""What the metrics of each begin with: `masked_loss`, `next_accuracy`."""
+
+
+class Pretraining:
+    """Masked words: the cross-entropy of the words that were chosen. Next utterance: that of whether one follows.
+
+    With several processes a loss is the mean over what all of them have. An outcome's `losses` are those of words, or
+    of examples; it has no scores, and sums `masked_loss` and `masked_accuracy`, or `next_loss` and `next_accuracy`.
+    """
+
+    def __init__(self, model: PretrainingModel) -> None:
+        self.model = model
+
+    def __call__(self, batch: Batch | None) -> Outcome | None:
+        if batch is None:
+            return None
+        assert isinstance(batch, PairBatch)
+        name, losses, right = self.losses(batch)
+        count = len(losses) if not dist.is_initialized() else _sum(len(losses), losses.device)
+        detached = losses.detach()
+        sums = {
+            f"{name}_loss": (float(detached.sum()), len(losses)),
+            f"{name}_accuracy": (float(right.sum()), len(losses)),
+        }
+        return Outcome(
+            losses.sum() / max(1, count), detached, detached.new_zeros(len(losses), 0), CandidatePool([]), sums
+        )
+
+    def losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
+        """Which of the two a batch has, its losses [n], and where the model is right [n]."""
+        if batch.targets is not None:
+            chosen = batch.targets != IGNORED
+            logits, targets = self.model.masked_logits(batch.contexts, chosen), batch.targets[chosen]
+            return MASKED, F.cross_entropy(logits.float(), targets, reduction="none"), logits.argmax(1) == targets
+        assert batch.follows is not None
+        scores = self.model.next_scores(batch.contexts).float()
+        losses = F.binary_cross_entropy_with_logits(scores, batch.follows, reduction="none")
+        return NEXT, losses, (scores > 0) == (batch.follows > 0)
+
+
+def _sum(count: int, device: torch.device) -> int:
+    total = torch.tensor(count, device=device)
+    dist.all_reduce(total)
+    return int(total)

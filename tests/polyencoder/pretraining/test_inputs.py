@@ -1,0 +1,60 @@
+"""Inputs: what stands where, what is kept of long texts, and that a cross-encoder reads the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.text import TextEncoder
+from tests.polyencoder.pretraining.conftest import TALKS
+
+
+def test_a_context_its_response_and_what_stands_around_them(piece_text):
+    found = pair_input(piece_text, TALKS[0][:2], TALKS[0][2], longest=100)
+    tokens = [piece_text.tokenizer.id_to_token(one) for one in found.ids]
+    said = piece_text.tokenizer.encode_batch(TALKS[0][:3], add_special_tokens=False)
+    first, second, third = (one.tokens for one in said)
+    assert tokens == ["[S]", *first, "[NEWLINE]", *second, "[S]", *third, "[S]"]
+    assert tokens[found.context :] == [*third, "[S]"]
+
+
+def test_it_is_what_a_cross_encoder_reads(piece_text, make_config):
+    """Its context, and its candidate without its start."""
+    turns, response = TALKS[3][:3], TALKS[3][3]
+    found = pair_input(piece_text, turns, response, longest=100)
+    context, candidate = piece_text.context_ids(turns), piece_text.candidate_ids([response])[0]
+    if len(context) + len(candidate) - 1 == len(found.ids):
+        assert list(found.ids) == [*context, *candidate[1:]]
+    else:  # cut there, by its own lengths
+        assert list(found.ids)[-len(candidate) + 1 :] == candidate[1:]
+
+
+@given(turns=st.lists(st.integers(1, 30), min_size=1, max_size=5), response=st.integers(1, 60))
+def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokenizer, text_config, turns, response):
+    longest, text = 40, TextEncoder(tokenizer, text_config)
+    spoken = [" ".join(["you"] * count) for count in turns]
+    found = pair_input(text, spoken, " ".join(["you"] * response), longest=longest)
+    assert len(found.ids) <= longest
+    lengths = [len(ids) for ids in text.ids(spoken)]
+    whole = len(text.ids([" ".join(["you"] * response)])[0])
+    kept = len(found.ids) - found.context - 1
+    context = sum(lengths) + len(lengths) - 1
+    if whole <= longest - 3 - min(context, (longest - 3) // 4):
+        assert kept == whole
+    else:
+        assert found.context - 2 <= context
+        assert kept >= (longest - 3) * 3 // 4 - 1
+
+
+def test_a_batch(piece_text, masking):
+    inputs = [pair_input(piece_text, talk[:1], talk[1], longest=24) for talk in TALKS]
+    asked = [type(one)(one.ids, one.context, follows=place % 2 == 0) for place, one in enumerate(inputs)]
+    batch = pair_batch(asked, pad_id=piece_text.pad_id)
+    assert batch.contexts.sequences() == [list(one.ids) for one in inputs]
+    assert batch.contexts.segments.sum(1).tolist() == [len(one.ids) - one.context for one in inputs]
+    assert batch.follows.tolist() == [1, 0, 1, 0]
+    assert batch.targets is None
+    with pytest.raises(AttributeError):
+        batch.targets = 1

@@ -1,0 +1,192 @@
+"""The heads and losses: against a plain reference, of a uniform model, packed, in halves, and what is learnt."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import BertConfig, BertForMaskedLM
+
+from polyencoder.data.epochs import Reader
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.loading import build_backbone
+from polyencoder.pretraining.batches import PairBatches, PairInputs
+from polyencoder.pretraining.corpus import Corpus, PairExample
+from polyencoder.pretraining.heads import PretrainingModel
+from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.pretraining.masking import IGNORED
+from polyencoder.pretraining.objective import Pretraining
+from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
+
+EXAMPLES = [
+    PairExample(talk[:place], talk[place], TALKS[number - 1][1], 100 * number + place)
+    for number, talk in enumerate(TALKS)
+    for place in range(1, len(talk))
+]
+
+
+@pytest.fixture
+def inputs(piece_text, masking):
+    return PairInputs(piece_text, longest=LONGEST, masking=masking)
+
+
+@pytest.fixture
+def batches(inputs):
+    """A batch of masked words, and one of next utterances."""
+    made = ([make(one, np.random.default_rng(one.key)) for one in EXAMPLES] for make in (inputs.masked, inputs.next))
+    return [pair_batch(one, pad_id=inputs.text.pad_id) for one in made]
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_masked_words_are_those_of_transformers(make_pretraining, batches):
+    """Of its own model with these weights, whose loss is the mean over the chosen words."""
+    model, batch = make_pretraining(), batches[0]
+    reference = BertForMaskedLM(BertConfig(**model.encoder.model.config.to_dict())).eval()
+    reference.bert.load_state_dict(model.encoder.model.state_dict())
+    head, ours = reference.cls.predictions, model.masked_words
+    head.transform.load_state_dict(ours.transform.state_dict())
+    head.transform.LayerNorm.eps = ours.transform.LayerNorm.eps
+    with torch.no_grad():
+        ours.bias.normal_()
+        head.decoder.bias.copy_(ours.bias)
+    tokens = batch.contexts
+    expected = reference(
+        input_ids=tokens.ids,
+        attention_mask=tokens.mask.long(),
+        token_type_ids=tokens.segments,
+        labels=batch.targets,
+    )
+    outcome = Pretraining(model)(batch)
+    torch.testing.assert_close(outcome.loss, expected.loss)
+    chosen = batch.targets != IGNORED
+    right = (expected.logits[chosen].argmax(1) == batch.targets[chosen]).sum()
+    assert outcome.sums["masked_accuracy"] == (float(right), int(chosen.sum()))
+    outcome.loss.backward()
+    expected.loss.backward()
+    torch.testing.assert_close(
+        model.encoder.model.embeddings.word_embeddings.weight.grad,
+        reference.bert.embeddings.word_embeddings.weight.grad,
+    )
+
+
+def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining, batches):
+    model, batch = make_pretraining(), batches[1]
+    outputs = [model.encoder(batch.contexts.select(torch.tensor([row])))[0, 0] for row in range(len(batch))]
+    scores = torch.stack(outputs) @ model.next_utterance.weight[0] + model.next_utterance.bias
+    two = torch.stack([torch.zeros_like(scores), scores], 1)  # the same as a choice of two classes
+    expected = F.cross_entropy(two, batch.follows.long())
+    outcome = Pretraining(model)(batch)
+    torch.testing.assert_close(outcome.loss, expected, rtol=1e-5, atol=1e-6)
+    assert outcome.sums["next_accuracy"][0] == (two.argmax(1) == batch.follows).sum()
+    assert set(batch.follows.tolist()) == {0.0, 1.0}
+
+
+def test_the_loss_of_a_uniform_model(make_pretraining, batches, piece_text):
+    model = make_pretraining()
+    with torch.no_grad():
+        model.encoder.model.embeddings.word_embeddings.weight.zero_()
+        model.next_utterance.weight.zero_()
+    masked, follows = (Pretraining(model)(batch) for batch in batches)
+    assert masked.loss.item() == pytest.approx(math.log(len(piece_text)), rel=1e-5)
+    assert follows.loss.item() == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_packed_is_padded(make_pretraining, batches):
+    """On a CPU learning packs; an encoder that was asked for `eager` runs padded."""
+    packed, padded = make_pretraining(), make_pretraining()
+    padded.encoder.model.set_attn_implementation("eager")
+    assert packed.encoder.packs
+    assert not padded.encoder.packs
+    for batch in batches:
+        losses = [Pretraining(model.train())(batch) for model in (packed, padded)]
+        torch.testing.assert_close(losses[0].losses, losses[1].losses, rtol=1e-4, atol=1e-5)
+        for outcome in losses:
+            outcome.loss.backward()
+    expected = gradients(padded)
+    for name, gradient in gradients(packed).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5)
+
+
+def test_nothing_masked_leaks(make_pretraining, inputs, masking):
+    """Of two sequences that differ in masked words alone, all that is computed is the same."""
+    model, example = make_pretraining(), EXAMPLES[2]
+    found = inputs.masked(example, np.random.default_rng(5))
+    places = [place for place, one in enumerate(found.ids) if one == masking.mask_id]
+    assert places
+    original = pair_input(inputs.text, example.turns, example.response, longest=LONGEST)
+    ids = [99 if place in places else one for place, one in enumerate(original.ids)]
+    made = [masking(one, rng) for one in (original.ids, ids) for rng in [np.random.default_rng(5)]]
+    batches = [
+        pair_batch([type(found)(seen.tolist(), found.context, targets.tolist())], pad_id=inputs.text.pad_id)
+        for seen, targets in made
+    ]
+    chosen = [batch.targets != IGNORED for batch in batches]
+    assert not batches[0].targets.equal(batches[1].targets)
+    logits = [model.masked_logits(batch.contexts, one) for batch, one in zip(batches, chosen, strict=True)]
+    assert logits[0].equal(logits[1])
+
+
+def test_a_backbone_whose_words_are_of_another_size_is_an_error(piece_text):
+    config = scratch_config(
+        vocabulary_size=len(piece_text), dim=16, n_layers=1, n_heads=2, ffn_dim=16, n_positions=LONGEST
+    )
+    with pytest.raises(ConfigError, match="word embeddings of 8 numbers"):
+        PretrainingModel(build_backbone(config | {"model_type": "electra", "embedding_size": 8}))
+
+
+class TestBatches:
+    def make(self, inputs, talks, **options):
+        return PairBatches(Corpus([talks]), inputs, tokens=4 * LONGEST, **options)
+
+    def take(self, batches, count):
+        return [batch for batch, _ in zip(batches(), range(count), strict=False)]
+
+    def test_objectives_alternate_within_the_budget(self, inputs, talks):
+        for number, batch in enumerate(self.take(self.make(inputs, talks), 40)):
+            assert (batch.targets is None) == bool(number % 2)
+            assert batch.contexts.ids.numel() <= 4 * LONGEST
+            assert 0 < len(batch) <= 4 * LONGEST
+
+    def test_each_example_once_an_epoch(self, inputs, talks):
+        """A pool of 64 is six epochs and four examples more of the ten."""
+        found = self.take(self.make(inputs, talks, pool=60), 200)
+        first = [batch for batch in found if batch.place[0] == 0]
+        assert sum(map(len, first)) == 60
+        assert sum(len(batch) for batch in found if batch.place[0] == 1) == 60
+        assert {batch.targets is None for batch in first} == {True, False}
+
+    @pytest.mark.parametrize("done", [1, 7, 30])
+    def test_they_go_on_where_they_were(self, inputs, talks, done):
+        expected = self.take(self.make(inputs, talks), done + 20)
+        stopped, again = self.make(inputs, talks), self.make(inputs, talks)
+        for batch in self.take(stopped, done):
+            stopped.before_step(None, batch)
+        again.load_state_dict(stopped.state_dict())
+        for one, two in zip(self.take(again, 20), expected[done:], strict=True):
+            assert one.contexts.ids.equal(two.contexts.ids)
+            assert one.place == two.place
+
+    def test_two_readers_have_the_examples_of_one(self, inputs, talks):
+        """With the same words masked, and the same others in the place of what follows."""
+        alone = self.take(self.make(inputs, talks, pool=40), 60)
+        shared = [self.take(self.make(inputs, talks, pool=20, reader=Reader(number, 2)), 60) for number in range(2)]
+
+        def rows(found):
+            first = [batch for batch in found if batch.place[0] == 0]
+            return sorted(tuple(ids) for batch in first for ids in batch.contexts.sequences())
+
+        assert rows(alone) == sorted(rows(shared[0]) + rows(shared[1]))
+
+    def test_too_small_a_budget_and_an_empty_corpus_are_errors(self, inputs, talks, tmp_path):
+        with pytest.raises(ConfigError, match="tokens_per_batch is 20"):
+            PairBatches(Corpus([talks]), inputs, tokens=20)
+        (tmp_path / "empty.jsonl").write_text('{"turns": ["alone"]}\n')
+        with pytest.raises(InputError, match="no example"):
+            next(self.make(inputs, str(tmp_path / "empty.jsonl"))())
