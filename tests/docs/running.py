@@ -6,14 +6,18 @@ and otherwise what a shell would start. Long ones get smaller limits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +39,8 @@ LIMITS = {
 }
 FROM_SCRATCH = "--embedding-size 32 --ffn-size 32 --n-layers 1 --n-heads 2"
 INSTEAD = {"--nproc-per-node": "2"}
+SERVE = ("polyencoder", "serve")
+PORT = ":8000"  # of the server in documents; here it has one that is free
 
 REPORTS = ".reports.json"
 TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
@@ -55,9 +61,20 @@ class Runner:
         self.environment = {**os.environ, **variables, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.environment["PARLAI_DATAPATH"] = str(folder / "DATA")
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._server: Any = None
+        self._port = PORT
+
+    def close(self) -> None:
+        """End the server, if a command has started one."""
+        if self._server is not None:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.join()
+            self._server = None
 
     def run(self, command: Command) -> str:
         """What it prints. Raises Failure."""
+        if command.arguments[:2] == SERVE:
+            return self._serve(command)
         trained = _option(command, "-mf", "--model-file") if "train_model" in command.arguments else None
         if trained and (self.folder / trained).exists():
             raise Failure(f"{command}\ntrains {trained}, which is there already: it would go on with another run")
@@ -81,13 +98,33 @@ class Runner:
         """What it prints. Raises Failure."""
         return self._execute(_python, Command(0, ("python", "-c", code)))
 
-    def _execute(self, program: Callable[[list[str]], object], command: Command) -> str:
-        log = self.folder / ".output"
+    def _serve(self, command: Command) -> str:
+        """Start a server, in the place of any before, which runs until the document ends."""
+        self.close()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        log = self.folder / ".served"
+        more = replace(command, arguments=(*command.arguments, "--port", str(port)))
+        self._server, self._port = self._start(_polyencoder, more, log), f":{port}"
+        until = time.monotonic() + TIMEOUT
+        while self._server.exitcode is None and time.monotonic() < until:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
+                return log.read_text(encoding="utf-8", errors="replace")
+            self._server.join(0.1)
+        raise Failure(f"{command}\ndoes not answer\n{log.read_text(encoding='utf-8', errors='replace')[-SHOWN:]}")
+
+    def _start(self, program: Callable[[list[str]], object], command: Command, log: Path) -> Any:
+        arguments = [argument.replace(PORT, self._port) for argument in command.arguments]
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        job = (program, list(command.arguments), self.folder, self.environment, log)
-        process = context.Process(target=_child, args=job)
+        process = context.Process(target=_child, args=(program, arguments, self.folder, self.environment, log))
         process.start()
+        return process
+
+    def _execute(self, program: Callable[[list[str]], object], command: Command) -> str:
+        log = self.folder / ".output"
+        process = self._start(program, command, log)
         process.join(TIMEOUT)
         if process.exitcode is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -19,12 +19,13 @@ RUN = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run
 
 
 @pytest.mark.parametrize("snippets", RUN, ids=lambda snippets: snippets[0].document.name)
-def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path):
+def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request):
     folder = tmp_path / "project"
     folder.mkdir()
     make_files(folder)
     variables = dict(VARIABLES)
     runner = Runner(folder, variables)
+    request.addfinalizer(runner.close)
     for command in models_in("".join(snippet.text for snippet in snippets)):
         runner.prepare(Command(0, tuple(command.split())))
     failures = []

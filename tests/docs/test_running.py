@@ -53,3 +53,8 @@ def test_a_model_that_a_section_before_made_is_not_trained_on(run, tmp_path):
 def test_a_program_that_nobody_knows(run):
     with pytest.raises(Failure, match="no way to run 'rm'"):
         run("rm", "-r", "folder")
+
+
+def test_a_server_that_does_not_start_is_a_failure(run):
+    with pytest.raises(Failure, match="does not answer\n(?s:.*)nothing"):
+        run("polyencoder", "serve", "--model", "nothing")

@@ -18,6 +18,7 @@ from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
 from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
+from polyencoder.cli.serve import serve
 from polyencoder.cli.train import train
 from polyencoder.cli.vocab import vocab
 from polyencoder.cli.zoo import zoo
@@ -28,7 +29,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="polyencoder",
-    help="Rankers for dialogue and search: check, import, export, calibrate, index, search and mine.",
+    help="Rankers for dialogue and search: check, import, export, calibrate, index, search, serve and mine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
@@ -45,6 +46,7 @@ app.command("calibrate")(calibrate)
 app.command("index")(index)
 app.command("update")(update)
 app.command("search")(search)
+app.command("serve")(serve)
 app.command("mine")(mine)
 app.command("encode")(encode)
 app.command("zoo")(zoo)

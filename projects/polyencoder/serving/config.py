@@ -1,0 +1,119 @@
+"""What a server is told: which model and index, where it listens, what it takes at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from polyencoder.calibration import LeastProbability
+from polyencoder.checkpoint import WeightDtype
+from polyencoder.checks import check_fields
+from polyencoder.errors import ConfigError
+from polyencoder.ranker import Backend
+
+__all__ = ["LOOPBACK", "Limits", "ServerConfig"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine reaches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one worker takes at most. All are whole numbers of at least 1 or seconds above 0; else ConfigError."""
+
+    concurrent: int = 256
+    """Requests under way; one more is answered 429, with the seconds to wait in Retry-After."""
+    connections: int = 1024
+    """Open connections; a request on one more is answered 503."""
+    bytes: int = 8 << 20
+    """Of a request's body; more is answered 413."""
+    documents: int = 1000
+    """Texts of a request; more is answered 422, as everything below."""
+    characters: int = 100_000
+    """Of one text."""
+    tokens: int = 1 << 17
+    """Of a request, as the model reads them: after texts were cut to what it takes."""
+    top_k: int = 1000
+    """Results of a search."""
+    queued_tokens: int = 1 << 19
+    """Tokens that wait for the model before `/ready` says that it is not."""
+    seconds: float = 30.0
+    """From the whole request to its answer; later it is answered 504, and the work is dropped."""
+    read_seconds: float = 10.0
+    """For the headers of a request, and again for its body: who is slower is sent away."""
+    write_seconds: float = 30.0
+    """In which a client has to take what it was sent."""
+    drain_seconds: float = 30.0
+    """After SIGTERM: what is under way then is finished, what takes longer is dropped."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for one in fields(self):
+            if not (value := getattr(self, one.name)) > 0:
+                raise ConfigError(f"{one.name} is {value}; it must be above 0", argument=one.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """How `polyencoder serve` was called.
+
+    Raises:
+        ConfigError: the settings contradict each other; an address that others reach, but no key.
+    """
+
+    model: str
+    index: str | None = None
+    """A folder, or `milvus:` and an address; None for a server that only re-ranks."""
+    rerank: str | None = None
+    """A cross-encoder that orders the first results of a search."""
+    rerank_k: int = 50
+    min_probability: LeastProbability | None = None
+    """Of searches that say nothing else."""
+    no_answer: str = "I have no good answer to that."
+    """What the chat says where nothing is likely enough."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 for one that is free."""
+    api_key: str | None = field(default=None, repr=False)
+    """What requests must show as `Authorization: Bearer KEY`."""
+    allow_hosts: tuple[str, ...] = ()
+    """Names, without ports, by which clients may call this server, besides those of the loopback."""
+    workers: int = 1
+    threads: int | None = None
+    """Of each worker's model; None for the machine's cores, shared out among the workers."""
+    device: str | None = None
+    model_dtype: WeightDtype = "float32"
+    backend: Backend = "torch"
+    batch_tokens: int = 4096
+    """Tokens that go through the model together; one text that has more goes alone."""
+    sessions: str | None = None
+    """A SQLite file of the chat's sessions; None for a temporary one."""
+    max_sessions: int = 10_000
+    session_seconds: float = 24 * 3600.0
+    """After which a session that nobody spoke in is forgotten."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "batch_tokens", "max_sessions", "rerank_k", "threads"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1", argument=name)
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}; it must be 0 to 65535", argument="port")
+        if not self.session_seconds > 0:
+            raise ConfigError(
+                f"session_seconds is {self.session_seconds}; it must be above 0", argument="session_seconds"
+            )
+        if self.api_key is not None and (len(self.api_key) < 8 or not self.api_key.isascii() or " " in self.api_key):
+            raise ConfigError("the key must be at least 8 ASCII characters without spaces", argument="api_key")
+        if self.api_key is None and not self.local:
+            raise ConfigError(
+                f"host is {self.host}, which other machines reach, and there is no key: give one, best in the "
+                "environment as POLYENCODER_API_KEY, or listen on 127.0.0.1",
+                argument="host",
+            )
+        if self.rerank is not None and self.index is None:
+            raise ConfigError("rerank orders what searches find: give an index", argument="rerank")
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in LOOPBACK

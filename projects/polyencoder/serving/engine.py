@@ -1,0 +1,103 @@
+"""`Engine`: a ranker for many requests at the same time, whose texts it tokenizes and has computed together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from polyencoder.checks import checked_context, checked_text
+from polyencoder.errors import InputError
+from polyencoder.ranker import Ranker
+from polyencoder.serving.config import Limits
+from polyencoder.serving.metrics import Metrics
+from polyencoder.serving.model_thread import Job, ModelThread, Piece
+from polyencoder.serving.passes import Passes
+
+__all__ = ["Engine"]
+
+T = TypeVar("T")
+
+
+class Engine:
+    """One thread that tokenizes, and one for the model.
+
+    Coroutines that are cancelled while they wait for either drop what was not begun.
+    """
+
+    def __init__(self, ranker: Ranker, *, limits: Limits, batch_tokens: int, metrics: Metrics) -> None:
+        self.ranker = ranker
+        self.limits = limits
+        self.metrics = metrics
+        self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="polyencoder-tokenizer")
+        self._model = ModelThread(
+            Passes(ranker, max_tokens=batch_tokens),
+            max_tokens=batch_tokens,
+            watcher=metrics,
+            start=partial(torch.set_num_threads, torch.get_num_threads()),  # which each thread has by itself
+        )
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more tokens wait for the model than `Limits.queued_tokens`."""
+        return self._model.queued_tokens > self.limits.queued_tokens
+
+    def close(self) -> None:
+        """Finish what was asked for, and end both threads."""
+        self._tokenizer.shutdown()
+        self._model.close()
+
+    async def tokenized(self, call: Callable[[], T]) -> T:
+        """What a call gives that tokenizes, or reads the disk: it has its turn on the tokenizer's thread."""
+        start = time.perf_counter()
+        result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
+        self.metrics.tokenizing.observe(time.perf_counter() - start)
+        return result
+
+    async def run(self, job: Job) -> Any:
+        """What the job's `finish` gives."""
+        return await asyncio.wrap_future(self._model.submit(job))
+
+    def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
+        """A context within the limits. InputError that names it."""
+        turns = checked_context(name, value)
+        if (characters := sum(map(len, turns))) > self.limits.characters:
+            raise InputError(
+                f"{name} has {characters:,} characters; it must have at most {self.limits.characters:,}", argument=name
+            )
+        return turns
+
+    def texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
+        """Texts within the limits, at least one. InputError that says which is not."""
+        if not values:
+            raise InputError(f"{name} is empty; it must have at least one text", argument=name)
+        if len(values) > self.limits.documents:
+            raise InputError(
+                f"{name} has {len(values):,} texts; it must have at most {self.limits.documents:,}", argument=name
+            )
+        for place, value in enumerate(values):
+            where = f"{name}.{place}"
+            if len(checked_text(where, value)) > self.limits.characters:
+                raise InputError(
+                    f"{where} has {len(value):,} characters; it must have at most {self.limits.characters:,}",
+                    argument=where,
+                )
+        return list(values)
+
+    def tokens(self, pieces: Sequence[Piece], *, name: str = "documents") -> int:
+        """How many there are of a request. InputError that says which text is one too many."""
+        total = 0
+        for place, piece in enumerate(pieces):
+            total += piece.cost
+            if total > self.limits.tokens:
+                raise InputError(
+                    f"{name}.{place}: up to it the request has {total:,} tokens; it must have at most "
+                    f"{self.limits.tokens:,}: send fewer texts at once",
+                    argument=f"{name}.{place}",
+                )
+        return total

@@ -1,0 +1,79 @@
+"""What goes through a ranker's model together: contexts, candidates, or pairs of both that a cross-encoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling.mode import in_evaluation
+from polyencoder.protocol import TextRanker
+from polyencoder.scoring import ContextEncoding
+from polyencoder.serving.model_thread import Piece
+from polyencoder.text import token_batches
+
+__all__ = ["CANDIDATE", "CONTEXT", "PAIR", "Passes", "candidate", "context", "pair"]
+
+CONTEXT, CANDIDATE, PAIR = "context", "candidate", "pair"
+
+Ids = Sequence[int]
+
+
+def context(ids: Ids) -> Piece:
+    """Becomes a `ContextEncoding` of one context."""
+    return Piece(CONTEXT, ids, len(ids))
+
+
+def candidate(ids: Ids) -> Piece:
+    """Becomes a vector, [dim]."""
+    return Piece(CANDIDATE, ids, len(ids))
+
+
+def pair(context: Ids, candidate: Ids) -> Piece:
+    """Becomes a score, of a cross-encoder."""
+    return Piece(PAIR, (context, candidate), len(context) + len(candidate))
+
+
+class Passes:
+    """Computes pieces of one kind, sorted by length, at most `max_tokens` tokens at once, padding included.
+
+    What a piece becomes does not depend on the others: in float32 up to the rounding of another order of sums.
+    """
+
+    def __init__(self, ranker: TextRanker, *, max_tokens: int) -> None:
+        self._ranker = ranker
+        self._max_tokens = max_tokens
+
+    @torch.inference_mode()
+    def __call__(self, kind: str, tokens: Sequence[Any]) -> list[Any]:
+        """The result of each."""
+        model = self._ranker.model
+        with in_evaluation(model):
+            if isinstance(model, CrossEncoder):
+                return self._pairs(model, tokens)
+            return self._in_batches(tokens, partial(self._contexts if kind == CONTEXT else self._candidates, model))
+
+    def _in_batches(self, tokens: Sequence[Ids], encode: Callable[[list[Ids]], Sequence[Any]]) -> list[Any]:
+        results: list[Any] = [None] * len(tokens)
+        for batch in token_batches([len(ids) for ids in tokens], max_tokens=self._max_tokens):
+            for place, result in zip(batch, encode([tokens[i] for i in batch]), strict=True):
+                results[place] = result
+        return results
+
+    def _contexts(self, model: SeparableRanker, ids: list[Ids]) -> list[ContextEncoding]:
+        encoded = model.encode_context(self._ranker.text.pad(ids).to(self._ranker.device))
+        return [encoded.select(row) for row in range(len(ids))]
+
+    def _candidates(self, model: SeparableRanker, ids: list[Ids]) -> Sequence[Tensor]:
+        return model.encode_candidates(self._ranker.text.pad(ids).to(self._ranker.device)).unbind()
+
+    def _pairs(self, model: CrossEncoder, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
+        text, device = self._ranker.text, self._ranker.device
+        contexts, candidates = (text.pad(side).to(device) for side in zip(*pairs, strict=True))
+        index = torch.arange(len(pairs)).unsqueeze(1).to(device)
+        scores = model.score(contexts, candidates, index, max_tokens=self._max_tokens)
+        return scores.squeeze(1).tolist()

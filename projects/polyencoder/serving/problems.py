@@ -1,0 +1,62 @@
+"""Errors as answers: one shape for all of them, which the clients of OpenAI and Cohere both read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.serving.sessions import NoSession, SessionBusy
+
+__all__ = ["handle_problems", "problem"]
+
+_STATUS = {InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
+_log = logging.getLogger(__name__)
+
+
+def problem(
+    status: int, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """An answer that says what was wrong; `param` names the field of the request."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": param, "code": status}
+    return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Have the library's errors, FastAPI's and bugs answered in this shape."""
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first: dict[str, Any] = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        message = first["msg"].removeprefix("Value error, ")
+        if not where and not request.headers.get("content-type", "").startswith("application/json"):
+            message = "the body must be JSON, and Content-Type application/json"
+        return problem(422, f"{where}: {message}" if where else message, param=where or None)
+
+    async def ours(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, PolyencoderError)
+        for kind, status in _STATUS.items():
+            if isinstance(error, kind):
+                return problem(status, str(error), param=error.argument)
+        _log.error("%s %s: %s", request.method, request.url.path, error)
+        return problem(503, str(error))
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    async def bug(request: Request, error: Exception) -> JSONResponse:
+        return problem(500, "the server failed at this request; its log says why")
+
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(PolyencoderError, ours)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, bug)

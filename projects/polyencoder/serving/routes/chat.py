@@ -1,0 +1,90 @@
+"""`/v1/chat`: the best reply to a dialogue, which comes with the request or is kept here as a session."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio.to_thread
+from fastapi import APIRouter
+from pydantic import Field, model_validator
+
+from polyencoder.serving.messages import Message, persona_lines, turns_of
+from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
+from polyencoder.serving.routes.search import SearchResponse, SearchSettings, shown
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["chat"])
+
+
+class ChatRequest(SearchSettings):
+    """Either `messages`, of which nothing is kept, or `message`, which begins a session or goes on with one."""
+
+    messages: list[Message] | None = Field(None, description="The whole dialogue, the user's last message last.")
+    message: str | None = Field(None, description="What is said in a session.")
+    session: str | None = Field(None, max_length=64, description="Of an answer before; none begins another.")
+    persona: str | list[str] | None = Field(None, description="Lines, of `messages` or a session that begins.")
+
+    @model_validator(mode="after")
+    def _messages_or_session(self) -> ChatRequest:
+        if (self.messages is None) == (self.message is None):
+            raise ValueError("give either messages, or message for a session")
+        if self.session is not None and (self.messages is not None or self.persona is not None):
+            raise ValueError("a session has its messages and its persona already: give message alone")
+        if self.messages is not None and (not self.messages or self.messages[-1].role != "user"):
+            raise ValueError("the last of the messages must be the user's")
+        return self
+
+    @property
+    def persona_turns(self) -> list[str]:
+        """The persona as turns of a context."""
+        given = [self.persona] if isinstance(self.persona, str) else self.persona or []
+        return [line for text in given for line in persona_lines(text)]
+
+
+class ChatResponse(SearchResponse):
+    """A reply, and the candidates that it was chosen from."""
+
+    reply: str
+    answered: bool = Field(description="Whether there was a good answer; else the reply says that there was none.")
+    session: str | None = None
+
+
+@router.post("/v1/chat", response_model_exclude_none=True)
+async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
+    """The best reply that was not said before.
+
+    404 for a session that is not known, 409 for one in which something else was said meanwhile.
+    """
+    in_thread = anyio.to_thread.run_sync
+    session = None
+    if request.message is None:
+        turns = [*request.persona_turns, *turns_of(request.messages or [])]
+    else:
+        sessions = service.sessions
+        session = (
+            sessions.new(request.persona_turns)
+            if request.session is None
+            else await in_thread(partial(sessions.read, request.session))
+        )
+        turns = [*session.persona, *session.turns, request.message]
+    found = await service.search(
+        turns,
+        request.options,
+        min_probability=request.min_probability,
+        keep_turns=request.keep_turns,
+        name="messages" if session is None else "message",
+    )
+    reply = found.hits[0].text if found.hits else service.config.no_answer
+    if session is not None and request.message is not None:
+        await in_thread(partial(service.sessions.say, session, request.message, reply))
+    return ChatResponse(
+        id=new_id("chat"),
+        model=model_name(service),
+        usage=Usage.of(found.tokens),
+        results=shown(found.hits),
+        milliseconds=found.milliseconds,
+        reply=reply,
+        answered=bool(found.hits),
+        session=None if session is None else session.id,
+    )

@@ -1,0 +1,73 @@
+"""How the server is: `/health`, `/ready`, `/info`, `/metrics`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from polyencoder.errors import PolyencoderError
+from polyencoder.serving.embedding import gives_embeddings
+from polyencoder.serving.routes.common import Serving, model_name
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """That the process is alive."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(service: Serving) -> Response:
+    """Whether requests are welcome: 503 while too many tokens wait, or where the index cannot be read.
+
+    The model is loaded and warm before the server listens.
+    """
+    if service.engine.overloaded:
+        return JSONResponse({"status": "busy", "reason": "too many tokens wait for the model"}, 503)
+    try:
+        if service.search.index is not None:
+            len(service.search.index)
+    except PolyencoderError as error:
+        return JSONResponse({"status": "no index", "reason": str(error)}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/info")
+async def info(service: Serving) -> dict[str, Any]:
+    """What is served, and what is taken at most."""
+    ranker, index, limits = service.engine.ranker, service.search.index, service.engine.limits
+    text = ranker.text.config
+    return {
+        "model": model_name(service),
+        "architecture": ranker.model.config.architecture,
+        "backend": service.config.backend,
+        "dtype": service.config.model_dtype,
+        "device": str(ranker.device),
+        "calibrated": ranker.calibration is not None,
+        "embeddings": gives_embeddings(ranker),
+        "candidates": None if index is None else len(index),
+        "context_tokens": text.longest_context,
+        "candidate_tokens": text.label_truncate,
+        "limits": {
+            "bytes": limits.bytes,
+            "documents": limits.documents,
+            "characters": limits.characters,
+            "tokens": limits.tokens,
+            "top_k": limits.top_k,
+            "concurrent": limits.concurrent,
+            "seconds": limits.seconds,
+        },
+    }
+
+
+@router.get("/metrics")
+async def metrics(service: Serving) -> Response:
+    """What Prometheus reads."""
+    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

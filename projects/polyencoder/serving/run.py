@@ -1,0 +1,89 @@
+"""`serve`: an address, and behind it uvicorn with one worker or several."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
+
+from polyencoder.errors import ConfigError
+from polyencoder.serving.app import create_app
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.metrics import SHARED
+from polyencoder.serving.service import Service
+
+_STARTING = 300  # seconds in which a worker has to begin: importing torch takes long on a busy machine
+
+__all__ = ["bound", "serve", "uvicorn_config"]
+
+
+def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda url: None) -> None:
+    """Serve until SIGINT or SIGTERM; then finish what is under way.
+
+    Args:
+        config: see `ServerConfig`.
+        listening: is told the URL once there is an address. What asks it is answered when the model is loaded and warm.
+
+    Raises:
+        PolyencoderError: the model or the index cannot be used, or the address cannot.
+    """
+    config = replace(config, threads=config.threads or max(1, (os.cpu_count() or 1) // config.workers))
+    with tempfile.TemporaryDirectory(prefix="polyencoder-") as folder:
+        config = replace(config, sessions=config.sessions or str(Path(folder) / "sessions.sqlite"))
+        service = Service.load(config)
+        with bound(config) as listener:
+            host = f"[{config.host}]" if ":" in config.host else config.host
+            listening(f"http://{host}:{listener.getsockname()[1]}")
+            if config.workers == 1:
+                uvicorn.Server(uvicorn_config(config, create_app(service))).run(sockets=[listener])
+                return
+            service.close()  # it was loaded to find what is wrong; each worker loads its own
+            del service
+            os.environ[SHARED] = folder
+            told = uvicorn_config(config, partial(_worker, config))
+            Multiprocess(told, sockets=[listener]).run()
+
+
+def uvicorn_config(config: ServerConfig, app: FastAPI | Callable[[], FastAPI]) -> uvicorn.Config:
+    """How uvicorn runs an application, or what makes one in each worker."""
+    return uvicorn.Config(
+        app,
+        factory=not isinstance(app, FastAPI),
+        workers=config.workers,
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(config.limits.drain_seconds)),
+        limit_concurrency=config.limits.connections,
+        timeout_worker_healthcheck=_STARTING,
+    )
+
+
+def _worker(config: ServerConfig) -> FastAPI:
+    return create_app(Service.load(config))
+
+
+def bound(config: ServerConfig) -> socket.socket:
+    """A socket at the address. ConfigError where there is none."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {config.host}, port {config.port} ({error.strerror or error}): give another address",
+            argument="port",
+        ) from None
+    return listener

@@ -1,0 +1,86 @@
+"""`Service`: all that a worker has loaded."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from polyencoder.index.base import Index
+from polyencoder.index.open import open_index
+from polyencoder.index.options import SearchOptions
+from polyencoder.ranker import Ranker
+from polyencoder.serving import embedding, reranking
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.metrics import Metrics
+from polyencoder.serving.searching import Search
+from polyencoder.serving.sessions import Sessions
+
+__all__ = ["Service"]
+
+_WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A ranker, perhaps with an index, and how it is served."""
+
+    config: ServerConfig
+    engine: Engine
+    search: Search
+    sessions: Sessions
+    metrics: Metrics
+
+    @classmethod
+    def load(cls, config: ServerConfig) -> Service:
+        """Load the model and open the index.
+
+        Raises:
+            PolyencoderError: a model or the index is missing, damaged, or not made for the others.
+        """
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        ranker = Ranker.from_pretrained(
+            config.model, device=config.device, backend=config.backend, dtype=config.model_dtype
+        )
+        reranker = None
+        if config.rerank is not None:
+            reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
+        index = None if config.index is None else open_index(config.index, ranker)
+        return cls.of(config, ranker, index=index, reranker=reranker)
+
+    @classmethod
+    def of(
+        cls, config: ServerConfig, ranker: Ranker, *, index: Index | None = None, reranker: Ranker | None = None
+    ) -> Service:
+        """A service of what is loaded already.
+
+        Raises:
+            PolyencoderError: what the configuration says of searches does not fit the models or the index.
+        """
+        metrics = Metrics()
+        engine = Engine(ranker, limits=config.limits, batch_tokens=config.batch_tokens, metrics=metrics)
+        search = Search(
+            engine, index, reranker=reranker, rerank_k=config.rerank_k, min_probability=config.min_probability
+        )
+        path = config.sessions or f"{tempfile.mkdtemp(prefix='polyencoder-')}/sessions.sqlite"
+        sessions = Sessions(Path(path), most=config.max_sessions, seconds=config.session_seconds)
+        if index is not None and len(index):
+            search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
+        return cls(config, engine, search, sessions, metrics)
+
+    async def warm(self) -> None:
+        """Let a few texts go all the ways, so that no request is the first."""
+        for _ in range(2):
+            await reranking.rank(self.engine, _WARM[:1], _WARM)
+            if embedding.gives_embeddings(self.engine.ranker):
+                await embedding.embed(self.engine, _WARM, input_type="query")
+            if self.search.index is not None and len(self.search.index):
+                await self.search(_WARM[:1], SearchOptions())
+
+    def close(self) -> None:
+        """Finish what was asked for."""
+        self.engine.close()

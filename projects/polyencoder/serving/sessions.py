@@ -1,0 +1,134 @@
+"""What was said in the sessions of the chat: a SQLite file that all workers share, bounded in number and age."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from polyencoder.errors import ConfigError, PolyencoderError
+
+__all__ = ["NoSession", "Session", "SessionBusy", "Sessions"]
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS sessions(
+    id TEXT PRIMARY KEY, persona TEXT NOT NULL, turns TEXT NOT NULL, version INTEGER NOT NULL, used REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS sessions_by_age ON sessions(used);
+"""
+_BUSY_SECONDS = 5.0
+
+
+class NoSession(PolyencoderError):
+    """There is no session of this id, or none any more."""
+
+
+class SessionBusy(PolyencoderError):
+    """Something else was said in the session since its turns were read."""
+
+
+class Session(NamedTuple):
+    """A dialogue."""
+
+    id: str
+    persona: list[str]
+    turns: list[str]
+    """What was said, oldest first: by the user and the server in turn."""
+    version: int = 0
+    """How often something was said in it; 0 if it is not kept yet."""
+
+
+class Sessions:
+    """Sessions in a file, each for as long as `seconds` after its last use.
+
+    Args:
+        path: of the file, made if it is not there.
+        most: of those that are kept; one more drops the one that was not used for longest.
+        seconds: for which one is kept.
+        most_turns: of one; older ones are forgotten.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        most: int,
+        seconds: float,
+        most_turns: int = 200,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._most = most
+        self._seconds = seconds
+        self._most_turns = most_turns
+        self._clock = clock
+        try:
+            with self._connected() as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_TABLE)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: is no file for sessions ({error}); give another", argument="sessions") from None
+
+    def new(self, persona: list[str]) -> Session:
+        """A session that is kept once something is said in it."""
+        return Session(uuid.uuid4().hex, persona, [])
+
+    def read(self, id_: str) -> Session:
+        """The session of this id. NoSession if there is none, or it is too old."""
+        with self._connected() as connection:
+            row = connection.execute(
+                "SELECT persona, turns, version FROM sessions WHERE id = ? AND used > ?",
+                (id_, self._clock() - self._seconds),
+            ).fetchone()
+        if row is None:
+            raise NoSession("there is no such session, or it was not used for too long: begin another")
+        return Session(id_, json.loads(row[0]), json.loads(row[1]), row[2])
+
+    def say(self, session: Session, said: str, reply: str) -> None:
+        """Keep one more turn of each side. SessionBusy if something was said since the session was read."""
+        turns = json.dumps([*session.turns, said, reply][-self._most_turns :])
+        now = self._clock()
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if session.version == 0:
+                done = connection.execute(
+                    "INSERT INTO sessions VALUES (?, ?, ?, 1, ?)",
+                    (session.id, json.dumps(session.persona), turns, now),
+                )
+            else:
+                done = connection.execute(
+                    "UPDATE sessions SET turns = ?, version = version + 1, used = ? WHERE id = ? AND version = ?",
+                    (turns, now, session.id, session.version),
+                )
+            if done.rowcount == 0:
+                raise SessionBusy("something else was said in this session meanwhile: say it again")
+            connection.execute("DELETE FROM sessions WHERE used <= ?", (now - self._seconds,))
+            connection.execute(
+                "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions ORDER BY used DESC LIMIT -1 OFFSET ?)",
+                (self._most,),
+            )
+
+    def __len__(self) -> int:
+        with self._connected() as connection:
+            ((count,),) = connection.execute("SELECT COUNT(*) FROM sessions")
+        return int(count)
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction, which is taken back after an error."""
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            yield connection
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+        finally:
+            connection.close()

@@ -1,0 +1,132 @@
+"""`/v1/rerank`, `/v2/rerank`, `/rerank` and `/score`, asked by Cohere's own clients and by plain HTTP."""
+
+from __future__ import annotations
+
+import math
+
+import cohere
+import pytest
+
+from polyencoder.calibration import Calibration
+from polyencoder.checkpoint import model_fingerprint
+
+QUERY = "do you have any pets ?"
+DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
+CALIBRATION = {"temperature": 2.0, "none": -1.0}
+
+
+@pytest.fixture
+def calibrated(make_ranker):
+    ranker = make_ranker("poly")
+    ranker.calibration = Calibration(**CALIBRATION, fingerprint=model_fingerprint(ranker.model, ranker.text))
+    return ranker
+
+
+def results(answer) -> list[tuple[int, float]]:
+    assert answer.status_code == 200, answer.text
+    return [(one["index"], one["relevance_score"]) for one in answer.json()["results"]]
+
+
+def expected(ranker, context=QUERY, documents=DOCUMENTS) -> list[tuple[int, float]]:
+    return [
+        (one.index, 1 / (1 + math.exp(-one.score)) if one.probability is None else one.probability)
+        for one in ranker.rank(context, documents)
+    ]
+
+
+def assert_same(found, wanted):
+    assert [place for place, _ in found] == [place for place, _ in wanted]
+    assert [value for _, value in found] == pytest.approx([value for _, value in wanted], abs=1e-5)
+    assert all(0 <= value <= 1 for _, value in found)
+
+
+def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
+    client = serve("bi", records=None)
+    ranker, url = client.service.engine.ranker, str(client.base_url).rstrip("/")
+    first = cohere.Client(api_key="none", base_url=url)
+    answer = first.rerank(query=QUERY, documents=DOCUMENTS, model="any", top_n=3, return_documents=True)
+    assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker)[:3])
+    assert [one.document.text for one in answer.results] == [DOCUMENTS[one.index] for one in answer.results]
+    second = cohere.ClientV2(api_key="none", base_url=url)
+    answer = second.rerank(query=QUERY, documents=DOCUMENTS, model="any")
+    assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker))
+
+
+def test_coheres_client_shows_what_was_wrong(serve):
+    client = serve("bi", records=None)
+    with pytest.raises(cohere.UnprocessableEntityError, match="documents is empty"):
+        cohere.ClientV2(api_key="none", base_url=str(client.base_url)).rerank(query=QUERY, documents=[], model="any")
+
+
+@pytest.mark.parametrize("route", ["/v1/rerank", "/rerank", "/v2/rerank"])
+def test_each_route_ranks_and_only_version_1_gives_documents_back(serve, route):
+    client = serve("cross", records=None)
+    documents = [DOCUMENTS[0], {"text": DOCUMENTS[1], "id": 7}, *DOCUMENTS[2:]]
+    asked = {"query": QUERY, "documents": documents, "return_documents": True, "max_chunks_per_doc": 1}
+    answer = client.post(route, json=asked)
+    assert_same(results(answer), expected(client.service.engine.ranker))
+    given = {one["index"]: one.get("document") for one in answer.json()["results"]}
+    assert given[1] == (None if route == "/v2/rerank" else {"text": DOCUMENTS[1], "id": 7})
+    assert answer.json()["usage"]["total_tokens"] > 0
+
+
+def test_relevance_is_the_probability_of_a_calibrated_model(serve, calibrated):
+    client = serve(calibrated, records=None)
+    documents = [*DOCUMENTS, DOCUMENTS[0]]  # which is one candidate, there twice
+    found = results(client.post("/v1/rerank", json={"query": QUERY, "documents": documents, "top_n": 2}))
+    assert_same(found, expected(calibrated, documents=documents)[:2])
+    assert expected(calibrated)[0][1] == calibrated.rank(QUERY, DOCUMENTS)[0].probability
+
+
+@pytest.mark.parametrize("field", ["query", "messages"])
+def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
+    client = serve("poly", records=None)
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "system", "content": "i ski .\nyour persona: i have a dog ."},
+        {"role": "assistant", "content": [{"type": "text", "text": "how are you ?"}]},
+        {"role": "user", "content": QUERY},
+    ]
+    turns = ["your persona: i ski .", "your persona: i have a dog .", "hello", "how are you ?", QUERY]
+    found = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
+    assert_same(found, expected(client.service.engine.ranker, turns))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"documents": ["a"]}, "give either query or messages"),
+        ({"query": "a", "messages": [], "documents": ["a"]}, "give either query or messages"),
+        ({"query": "a", "documents": ["a", 3]}, "documents.1"),
+        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
+        ({"query": " ", "documents": ["a"]}, "query is empty"),
+        ({"messages": [{"role": "tool", "content": "x"}], "documents": ["a"]}, "messages.0.role"),
+        ({"query": "a"}, "documents"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_field(shared, body, says):
+    answer = shared.post("/v1/rerank", json=body)
+    assert answer.status_code == 422
+    assert says in answer.json()["message"]
+    assert answer.json()["error"]["code"] == 422
+
+
+def test_score_takes_one_with_many_or_pairs(serve):
+    client = serve("bi", records=None)
+    score = client.service.engine.ranker.score([QUERY, "hello"], DOCUMENTS[:2]).double().sigmoid()
+    many = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS[:2]}).json()["data"]
+    assert [one["score"] for one in many] == pytest.approx(score[0].tolist(), abs=1e-5)
+    pairs = {"text_1": [QUERY, "hello", QUERY], "text_2": [DOCUMENTS[1], DOCUMENTS[0], DOCUMENTS[0]]}
+    each = client.post("/v1/score", json=pairs).json()["data"]
+    wanted = [score[0, 1], score[1, 0], score[0, 0]]
+    assert [one["score"] for one in each] == pytest.approx([float(one) for one in wanted], abs=1e-5)
+    assert [one["index"] for one in each] == [0, 1, 2]
+    wrong = client.post("/score", json={"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "text_1")
+
+
+def test_the_score_of_a_calibrated_model_is_the_probability_among_one(serve, calibrated):
+    client = serve(calibrated, records=None)
+    found = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()["data"]
+    wanted = [calibrated.rank(QUERY, [one])[0].probability for one in DOCUMENTS]
+    assert [one["score"] for one in found] == pytest.approx(wanted, abs=1e-5)

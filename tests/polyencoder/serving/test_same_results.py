@@ -1,0 +1,90 @@
+"""Results do not depend on what they were computed with: those of many requests at once are those of each alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from polyencoder.index.options import SearchOptions
+from polyencoder.serving import embedding, reranking
+from polyencoder.serving.config import Limits
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.metrics import Metrics
+from tests.polyencoder.serving.conftest import REPLIES
+
+WORDS = ["ski", "i", "like", "to", "dogs", "?", "hello", "teacher", "you", "zebra"]
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=30).map(" ".join)
+REQUESTS = st.lists(
+    st.tuples(st.lists(TEXTS, min_size=1, max_size=3), st.lists(TEXTS, min_size=1, max_size=5)), min_size=1, max_size=6
+)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
+@given(requests=REQUESTS, batch_tokens=st.sampled_from([1, 7, 40, 4096]))
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
+    make_ranker, architecture, requests, batch_tokens
+):
+    ranker = make_ranker(architecture)
+    engine = Engine(ranker, limits=Limits(), batch_tokens=batch_tokens, metrics=Metrics())
+
+    async def ask():
+        return await asyncio.gather(*(reranking.rank(engine, turns, texts) for turns, texts in requests))
+
+    try:
+        rankings = asyncio.run(ask())
+    finally:
+        engine.close()
+    for (turns, texts), ranking in zip(requests, rankings, strict=True):
+        expected = ranker.score([turns], texts)[0].double().sigmoid()
+        found = torch.empty(len(texts), dtype=torch.float64)
+        for place, relevance in ranking.order:
+            found[place] = relevance
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        relevances = [relevance for _, relevance in ranking.order]
+        assert relevances == sorted(relevances, reverse=True)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "convert"])
+def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
+    ranker = make_ranker(architecture)
+    texts = [" ".join(WORDS[:n]) for n in (1, 9, 3, 10, 2)]
+    engine = Engine(ranker, limits=Limits(), batch_tokens=8, metrics=Metrics())
+
+    async def ask():
+        return await asyncio.gather(
+            *(embedding.embed(engine, [text], input_type="query") for text in texts),
+            *(embedding.embed(engine, [text], input_type="document") for text in texts),
+        )
+
+    try:
+        found = torch.cat([answer.vectors for answer in asyncio.run(ask())])
+    finally:
+        engine.close()
+    queries, documents = found.split(len(texts))
+    torch.testing.assert_close(queries, ranker.encode_contexts(texts).vectors[:, 0].clone(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(documents, ranker.encode_candidates(texts).clone(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_searches_that_are_made_together_find_what_each_finds_alone(make_service, architecture):
+    service = make_service(architecture)
+    contexts = [[" ".join(WORDS[:n])] for n in (1, 9, 3)] + [[REPLIES[0].text]]
+    every = [SearchOptions(top_k=2), SearchOptions(top_k=4, filter={"lang": "en"})]
+
+    async def ask():
+        return await asyncio.gather(*(service.search(turns, options) for options in every for turns in contexts))
+
+    answers = iter(asyncio.run(ask()))
+    ranker, index = service.engine.ranker, service.search.index
+    for options in every:
+        for turns in contexts:
+            expected = ranker.search(turns, index, options)
+            found = next(answers)
+            assert [hit.id for hit in found.hits] == [hit.id for hit in expected]
+            assert [hit.score for hit in found.hits] == pytest.approx([hit.score for hit in expected], abs=1e-4)
+            assert set(found.milliseconds) == {"tokenize", "queue", "encode", "search"}

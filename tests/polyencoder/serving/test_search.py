@@ -1,0 +1,85 @@
+"""`/v1/search`: what the library's search finds, with its settings and its errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.calibration import Calibration
+from polyencoder.checkpoint import model_fingerprint
+
+QUERY = "do you have any pets ?"
+
+
+def ids(answer) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [one["id"] for one in answer.json()["results"]]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "convert"])
+def test_results_are_those_of_the_library(serve, architecture):
+    client = serve(architecture)
+    ranker, index = client.service.engine.ranker, client.service.search.index
+    answer = client.post("/v1/search", json={"query": QUERY, "top_k": 3})
+    found, expected = answer.json(), ranker.search(QUERY, index, top_k=3)
+    assert [one["id"] for one in found["results"]] == [hit.id for hit in expected]
+    for one, hit in zip(found["results"], expected, strict=True):
+        assert (one["text"], one["metadata"], one["found"]) == (hit.text, hit.metadata, "exact")
+        assert one["score"] == pytest.approx(hit.score, abs=1e-4)
+    assert found["milliseconds"].keys() == {"tokenize", "queue", "encode", "search"}
+
+
+def test_filters_and_turns_of_the_context(serve):
+    client = serve("bi")
+    assert ids(client.post("/v1/search", json={"query": QUERY, "filter": {"lang": "de"}})) == ["tag"]
+    said = {"messages": [{"role": "user", "content": "Guten  Tag !"}]}
+    assert "tag" not in ids(client.post("/v1/search", json=said))
+    assert "tag" in ids(client.post("/v1/search", json=said | {"keep_turns": True}))
+
+
+def test_probabilities_leave_out_what_is_not_likely(serve, make_ranker):
+    ranker = make_ranker("bi")
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(temperature=5.0, none=-3.0, fingerprint=fingerprint)
+    client = serve(ranker)
+    every = client.post("/v1/search", json={"query": QUERY}).json()["results"]
+    least = every[1]["probability"]
+    assert 0 < least < every[0]["probability"] < 1
+    assert ids(client.post("/v1/search", json={"query": QUERY, "min_probability": least})) == [
+        one["id"] for one in every[:2]
+    ]
+
+
+def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
+    ranker, cross = make_ranker("bi"), make_ranker("cross")
+    client = serve(ranker, reranker=cross, rerank="cross", rerank_k=3)
+    expected = ranker.search(QUERY, client.service.search.index, rerank=cross, rerank_k=3)
+    answer = client.post("/v1/search", json={"query": QUERY})
+    assert ids(answer) == [hit.id for hit in expected]
+    given = [one.get("rerank_score") for one in answer.json()["results"]]
+    assert given[:3] == pytest.approx([hit.rerank_score for hit in expected[:3]], abs=1e-5)
+    assert given[3:] == [None] * (len(given) - 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"query": QUERY, "min_probability": 0.5}, "calibrated"),
+        ({"query": QUERY, "filter": {"length": 3}}, "cannot filter by 'length'"),
+        ({"query": QUERY, "filter": {"lang": {"a": 1}}}, "cannot filter by 'lang'"),
+        ({"query": QUERY, "effort": 3}, "no FAISS index"),
+        ({"query": QUERY, "exactness": "perhaps"}, "exactness"),
+        ({"query": QUERY, "top_k": 1001}, "top_k is 1001"),
+        ({"query": QUERY, "topk": 3}, "topk"),
+        ({"query": ""}, "query is empty"),
+    ],
+)
+def test_what_does_not_fit_is_said(shared, body, says):
+    answer = shared.post("/v1/search", json=body)
+    assert answer.status_code == 422
+    assert says in answer.json()["message"]
+
+
+def test_a_server_without_an_index_says_so(serve):
+    answer = serve("bi", records=None).post("/v1/search", json={"query": QUERY})
+    assert answer.status_code == 422
+    assert "no index" in answer.json()["message"]
