@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlai.agents.ranker.agent import RankerAgent
-from parlai.agents.ranker.args import PAIR_BATCH_SIZE, add_pair_args, set_batch_size
+from parlai.agents.ranker.args import PAIR_BATCH_SIZE, add_pair_args, set_training_defaults
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from torch import Tensor
@@ -23,7 +23,7 @@ class CrossencoderAgent(RankerAgent):
         add_pair_args(parser)
         # Section 5.1: batches of 16, each example with negatives of its own, and a longer warm-up
         parser.set_defaults(candidates="inline", warmup_updates=1000, encode_candidate_vecs=False)
-        set_batch_size(parser, partial_opt, PAIR_BATCH_SIZE)
+        set_training_defaults(parser, partial_opt, batchsize=PAIR_BATCH_SIZE)
         return parser
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parlai.agents.ranker.args import add_poly_args
+from parlai.agents.ranker.encoder_args import add_poly_args
 from parlai.agents.ranker.separable_agent import SeparableAgent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser

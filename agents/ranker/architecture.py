@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import OF_THE_RANKER, flag, given_flags
+from parlai.agents.ranker.design import Origin, Start
+from parlai.agents.ranker.encoder_args import add_encoder_args
+from parlai.agents.ranker.flags import (
+    OF_THE_RANKER,
+    check_encoder,
+    check_flags,
+    check_origin,
+    check_ranker,
+    flag,
+    given_flags,
+)
 from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing import parlai_text
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
+from polyencoder.modeling.loading import load_pretrained
 from polyencoder.modeling.sentence_encoder import sentence_vectors
-from polyencoder.text import turn_separator
+from polyencoder.text import TextEncoder, turn_separator
 
 # What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
 _CARRIED_OVER = {
@@ -39,22 +53,78 @@ _OF_A_BERT = {
     "attention_probs_dropout_prob": "attention_dropout",
 }
 
-MODEL_NAMES: dict[str, str] = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
+MODEL_NAMES: dict[str, str] = {
+    "bi": "biencoder",
+    "poly": "polyencoder",
+    "cross": "crossencoder",
+    "convert": "convert",
+}
+
+
+class AroundBackbone:
+    """The design of the bi-, poly- and cross-encoder: a backbone, pre-trained or new, and what its outputs become."""
+
+    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+        add_encoder_args(parser, partial_opt)
+
+    def check_flags(self, opt: Opt, architecture: Architecture) -> None:
+        check_flags(opt, is_cross=architecture == "cross")
+
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
+        check_design(architecture, origin)
+        check_origin(opt, origin)
+
+    def configure(
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+    ) -> tuple[RankerConfig, Backbone | None]:
+        """As the model that is loaded, the pre-trained `--backbone`, or the flags say."""
+        given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
+        dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
+        goes_on = start is not None and not start.origin.is_finetune
+        pretrained, pooling, origin = None, {}, ""
+        if start is not None:
+            origin = str(start.origin)
+            check_architecture(architecture, start)
+            if goes_on:
+                check_ranker(opt, start.config, origin=origin)
+            pooling = pooling_of_checkpoint(start.config, architecture)
+            backbone = with_dropout(start.config.backbone, **dropout)
+        elif opt.get("backbone"):
+            origin = f"--backbone {opt['backbone']}"
+            pretrained = load_pretrained(opt["backbone"], **dropout)
+            if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
+                logging.warning(
+                    "the embeddings of added tokens do not learn: set --type-optimization all if they should"
+                )
+            backbone = backbone_config(pretrained.model)
+            pooling = pooling_of_backbone(opt, architecture)
+        else:
+            backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
+        if origin:
+            check_encoder(opt, backbone, origin=origin)
+        if start is not None and goes_on:
+            config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
+        else:
+            config = ranker_config(opt, architecture, backbone=backbone, text=text.config, otherwise=pooling)
+        describe_in_opt(opt, config)
+        return config, pretrained
+
+
+def length(opt: Opt, name: str, otherwise: int) -> int:
+    """That of `--text-truncate` or `--label-truncate`, for both of which ParlAI's `--truncate` stands in.
+
+    `otherwise` if it is not given, or -1, "no limit", for which a model with positions has no place.
+    """
+    given = given_flags(opt)
+    value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
+    return value if value and value > 0 else otherwise
 
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
     """How the options and the tokenizer's special tokens say that text becomes tokens."""
-
-    given = opt.get("override") or {}
-
-    def length(name: str, otherwise: int) -> int:
-        # ParlAI's --truncate stands in for both; -1 is "no limit", for which a model with positions has no place
-        value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
-        return value if value and value > 0 else otherwise
-
     return TextConfig(
-        text_truncate=length("text_truncate", 360),
-        label_truncate=length("label_truncate", 72),
+        text_truncate=length(opt, "text_truncate", 360),
+        label_truncate=length(opt, "label_truncate", 72),
         history_size=opt.get("history_size", -1),
         **special,
     )
@@ -121,13 +191,23 @@ def pooling_of_checkpoint(stored: RankerConfig, architecture: Architecture) -> d
     return {name: getattr(stored, name) for name in names}
 
 
-def check_architecture(architecture: Architecture, stored: RankerConfig, *, path: str) -> None:
-    """Raise CheckpointError when the model file at `path`, which goes on, holds another kind of ranker."""
-    if stored.architecture != architecture:
+def check_design(architecture: Architecture, origin: Origin | None) -> None:
+    """Raise CheckpointError where one of a ConveRT and a ranker around a backbone is loaded for the other."""
+    if origin is None or (is_parlai_model(origin.path) and architecture != "convert"):
+        return
+    stored, ours = MODEL_NAMES[read_ranker_config(origin.path).architecture], MODEL_NAMES[architecture]
+    if stored != ours and "convert" in (stored, ours):
         raise CheckpointError(
-            f"--model-file {path} holds a {MODEL_NAMES[stored.architecture]}, not a {MODEL_NAMES[architecture]}: use "
-            f"-m {MODEL_NAMES[stored.architecture]}, or start a new model from its weights with --init-model {path}"
+            f"{origin} holds a {stored}, not a {ours}, and neither can start from the other: use -m {stored}"
         )
+
+
+def check_architecture(architecture: Architecture, start: Start) -> None:
+    """Raise CheckpointError when the model file, which goes on, holds another kind of ranker."""
+    stored, ours = MODEL_NAMES[start.config.architecture], MODEL_NAMES[architecture]
+    if stored != ours and not start.origin.is_finetune:
+        start_anew = f", or start a new model from its weights with --init-model {start.origin.path}"
+        raise CheckpointError(f"{start.origin} holds a {stored}, not a {ours}: use -m {stored}{start_anew}")
 
 
 def fine_tuned_part(opt: Opt) -> str:

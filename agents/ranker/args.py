@@ -1,71 +1,37 @@
-"""The command line of every ranker: ParlAI's flags for what ParlAI has, a few of our own, the paper's defaults."""
+"""The command line of every ranker: ParlAI's flags for what ParlAI has, a few of our own."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
-from parlai.agents.ranker.options import check_option_files
-from parlai.agents.transformer.transformer import TransformerRankerAgent
 from parlai.core.agents import Agent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
-from polyencoder.modeling import FINE_TUNED
-from polyencoder.text import TurnSeparator
-
-# Section 5.1 of Humeau et al. (ICLR 2020) and the input lengths of its first version.
-PAPER_DEFAULTS = {
+DEFAULTS = {
     "candidates": "batch",
     "eval_candidates": "inline",
-    "text_truncate": 360,
-    "label_truncate": 72,
-    "history_size": 20,
-    "optimizer": "adamw",
-    "learningrate": 5e-5,
-    "lr_scheduler": "reduceonplateau",
-    "lr_scheduler_decay": 0.4,
-    "lr_scheduler_patience": 0,
-    "warmup_updates": 100,
     "validation_every_n_epochs": 0.5,
     "save_after_valid": True,  # a run that is killed goes on from there
-    "share_word_embeddings": False,
-    "normalize_sent_emb": None,  # as the sentence encoder or the initial model says, else False
-    "share_encoders": False,
-    # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant
-    "variant": "xlm",
-    "activation": "gelu",
-    "learn_positional_embeddings": True,
-    "embeddings_scale": False,
-    "n_segments": 2,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    # the size of a vocabulary that is learnt from the task
-    "dict_maxtokens": 30_000,
-    "dict_lower": True,
 }
-
+"""Of ParlAI's flags, for every ranker."""
 
 MAX_NONFINITE = 5  # updates in a row
-
-
-def output_scaling(value: str) -> float | str:
-    """The value of `--output-scaling`; argparse names this function in its error."""
-    return value if value == "auto" else float(value)
 
 
 BATCH_SIZE = 32  # of training; a cross-encoder, which reads each candidate with its context, has the paper's 16
 PAIR_BATCH_SIZE = 16
 
 
-def set_batch_size(parser: ParlaiParser, partial_opt: Opt | None, size: int) -> None:
-    """The default of `--batchsize` in ParlAI's training scripts, where its 1 leaves no other label in a batch.
+def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defaults: Any) -> None:
+    """The defaults of flags of ParlAI's training scripts, such as `--batchsize`, whose 1 leaves no negative in a batch.
 
     Other scripts keep that 1: `display_model` and `interactive` need it.
     """
     if "num_epochs" in (partial_opt or {}):
-        parser.set_defaults(batchsize=size)
+        parser.set_defaults(**defaults)
 
 
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
@@ -84,59 +50,9 @@ def _defaults(agent: type[Agent]) -> dict[str, Any]:
     return vars(ArgumentParser.parse_args(parser, []))
 
 
-def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
-    """Add what the bi-, poly- and cross-encoder share."""
-    check_option_files(partial_opt)
-    TransformerRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
+def add_ranker_args(parser: ParlaiParser) -> None:
+    """Add what all rankers have that learn."""
     group = parser.add_argument_group("Ranker arguments")
-    group.add_argument(
-        "--backbone",
-        type=str,
-        default=None,
-        help="Pre-trained encoder to start from: a hub id or a folder (BERT, RoBERTa, MiniLM, ModernBERT, ...). "
-        "Without it the encoder is trained from scratch, with the dimensions of --embedding-size, --n-layers, "
-        "--n-heads and --ffn-size.",
-    )
-    group.add_argument(
-        "--type-optimization",
-        type=str,
-        default=None,
-        choices=list(FINE_TUNED),
-        help="What of the encoder learns: Table 3 of the poly-encoder paper. Default: all_encoder_layers (all but the "
-        "embeddings) for a pre-trained --backbone, else all.",
-    )
-    group.add_argument(
-        "--reduction-type",
-        type=str,
-        default=None,
-        choices=["first", "mean", "max", "mean_first", "mean_except_first"],
-        help="How the outputs of the transformer become one vector: the first, the mean or maximum of all, the mean of "
-        "the first --reduction-outputs, the mean of all but the first (Table 7 of the paper). Default: that of the "
-        "model of --init-model; that of a sentence encoder as --backbone, and with it the cosine, "
-        "--normalize-sent-emb true --output-scaling 4.47; else first.",
-    )
-    group.add_argument(
-        "--reduction-outputs",
-        type=int,
-        default=None,
-        help="M of --reduction-type mean_first: Table 7 of the paper. Default: that of --init-model, else 64.",
-    )
-    group.add_argument(
-        "--turn-separator",
-        type=str,
-        default="sep",
-        choices=list(get_args(TurnSeparator)),
-        help="What stands between two turns of a context: the tokenizer's separator, such as [SEP]; a newline token of "
-        "its own, as in the papers, which is added to the vocabulary; or nothing.",
-    )
-    group.add_argument(
-        "--output-scaling",
-        type=output_scaling,
-        default=None,
-        help="Multiplies the outputs of the transformer; default: see --reduction-type, else 1. auto: measured on the "
-        "first batch of training, so that their standard deviation is BERT's; for weights pre-trained without weight "
-        "decay (Section 5.3 of the paper), whose large outputs saturate the attention of a poly-encoder.",
-    )
     group.add_argument(
         "--add-label-to-fixed-cands",
         type="bool",
@@ -152,11 +68,24 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         "CPUs with bfloat16 instructions.",
     )
     group.add_argument(
-        "--compile",
-        type="bool",
-        default=False,
-        help="Train with encoders that torch.compile has made: the first steps wait for the compiler. Needs a "
-        "C++ compiler, on a GPU triton.",
+        "--label-smoothing",
+        type=float,
+        default=None,
+        help="The probability that an example's wrong candidates share in what is learnt; the right one has the rest. "
+        "Default: 0.",
+    )
+    group.add_argument(
+        "--final-learning-rate",
+        type=float,
+        default=None,
+        help="Where --lr-scheduler linear and cosine end, with the run's last update. Default: at 0.",
+    )
+    group.add_argument(
+        "--embedding-clip",
+        type=float,
+        default=None,
+        help="The largest norm of the gradients of each table of embeddings by itself, before --gradient-clip; 0 for "
+        "no limit. Their weight decay is then that of the rows that a batch looked up.",
     )
     group.add_argument(
         "--max-nonfinite",
@@ -191,8 +120,7 @@ def add_ranker_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> Non
         default="I have no good answer to that.",
         help="What is said when --min-probability leaves nothing.",
     )
-    parser.set_defaults(**PAPER_DEFAULTS)
-    set_batch_size(parser, partial_opt, BATCH_SIZE)
+    parser.set_defaults(**DEFAULTS)
 
 
 def add_cache_args(parser: ParlaiParser) -> None:
@@ -267,44 +195,6 @@ def add_index_args(parser: ParlaiParser) -> None:
         help="A cross-encoder (model file, folder or hub id), which orders the first --rerank-k of what --index finds.",
     )
     group.add_argument("--rerank-k", type=int, default=50, help="How many candidates --rerank reads.")
-
-
-def add_poly_args(parser: ParlaiParser) -> None:
-    """Add what the poly-encoder alone has."""
-    group = parser.add_argument_group("Poly-encoder arguments")
-    group.add_argument(
-        "--polyencoder-type",
-        type=str,
-        default="codes",
-        choices=["codes", "n_first", "n_last", "first_n_last"],
-        help="The vectors of a context: learnt codes that attend over all outputs, the first or the last m outputs, or "
-        "the last m with the first (Appendix C of the paper).",
-        recommended="codes",
-    )
-    group.add_argument("--poly-n-codes", type=int, default=64, help="m, the number of context vectors.", recommended=64)
-    group.add_argument(
-        "--poly-attention-type",
-        type=str,
-        default="basic",
-        choices=["basic", "sqrt", "multihead"],
-        help="Attention of a candidate over the context vectors: a dot product, one divided by sqrt(dimension), or "
-        "that of --poly-attention-num-heads with projections that learn. Searches of the last score everything.",
-        recommended="basic",
-    )
-    group.add_argument(
-        "--poly-attention-num-heads", type=int, default=4, help="Heads of --poly-attention-type multihead."
-    )
-    group.add_argument(
-        "--codes-attention-type",
-        type=str,
-        default="basic",
-        choices=["basic", "sqrt", "multihead"],
-        help="Attention of the learnt codes over the outputs of the transformer.",
-        recommended="basic",
-    )
-    group.add_argument(
-        "--codes-attention-num-heads", type=int, default=4, help="Heads of --codes-attention-type multihead."
-    )
 
 
 def add_distillation_args(parser: ParlaiParser) -> None:

@@ -36,6 +36,7 @@ OTHER_NAMES = {
     "fine_tuned": "type_optimization",
     "learning_rate": "learningrate",
     "list_length": "index_list_length",
+    "min_count": "dict_minfreq",
     "on_cpu": "no_cuda",
     "schedule": "lr_scheduler",
     "timeout": "group_timeout",

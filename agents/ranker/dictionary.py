@@ -10,25 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.architecture import text_config
+from parlai.agents.ranker.vocabulary import BytePairs, Fields, Vocabulary
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
-from tokenizers import Tokenizer
 
-from polyencoder.checkpoint import read_model_file
+from polyencoder.checkpoint import TOKENIZER
 from polyencoder.checks import unencodable
-from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
-from polyencoder.importing import is_parlai_model, parlai_text
+from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.importing.parlai_dictionary import names_of_word
-from polyencoder.modeling.loading import load_tokenizer
-from polyencoder.text import TextEncoder, read_tokenizer, separate_turns, train_tokenizer
-from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
+from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 
 COUNTED_AT_ONCE = 10_000  # texts
@@ -37,10 +33,11 @@ COUNTED_AT_ONCE = 10_000  # texts
 class RankerDictionary(DictionaryAgent):
     """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
 
-    Without `--backbone` its vocabulary is learnt from the training task, as ParlAI's dictionaries are: texts are
-    spooled to a temporary file, and a byte-level BPE vocabulary of `--dict-maxtokens` (30,000) is learnt from them when
-    it is saved.
+    Unless a flag names one (`--backbone`), its vocabulary is learnt from the training task, as ParlAI's dictionaries
+    are: texts are spooled to a temporary file, and it is learnt from them when it is saved.
     """
+
+    vocabulary: ClassVar[Vocabulary] = BytePairs()
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self.opt = opt
@@ -52,16 +49,13 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        if (found := _tokenizer_that_is_there(opt)) is None:
+        if (found := _tokenizer_that_is_there(opt, self.vocabulary)) is None:
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
                 self._lock = TrainingLock.of(opt["model_file"])
-            if _is_for_show(opt):
+            if is_for_show(opt):
                 self._learn(("nothing",))
             return  # to be built
-        tokenizer, special = found
-        if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
-            special = {**special, "end_token": special["start_token"]}  # the paper's [S] on both sides
-        self._use(self._text_encoder(tokenizer, special))
+        self._use(self._text_encoder(*found))
 
     def is_prebuilt(self) -> bool:
         """Whether the vocabulary is there already: nothing is to be learnt from the task."""
@@ -92,18 +86,17 @@ class RankerDictionary(DictionaryAgent):
             self.write(filename)
 
     def _learn(self, texts: Iterable[str]) -> None:
-        tokenizer = train_tokenizer(
-            texts,
-            vocabulary_size=size if (size := self.opt.get("dict_maxtokens", -1)) > 0 else 30_000,
-            lower_case=self.opt.get("dict_lower", True),
-        )
-        self._use(self._text_encoder(tokenizer, LEARNT_SPECIAL_TOKENS))
+        self._use(self._text_encoder(self.vocabulary.learn(texts, self.opt), self.vocabulary.learnt))
 
     def write(self, filename: str) -> None:
         """As `save`, of a vocabulary that is there; OSError if it cannot be."""
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
-        tokens = (self.ind2tok[i] for i in range(len(self)))
-        write_text(filename, "".join(f"{_escape(token)}\t{self.freq[token]}\n" for token in tokens))
+        lines = (f"{_escape(token)}\t{self.freq[token]}\n" for token in self._in_order())
+        write_text(filename, "".join(lines))
+
+    def _in_order(self) -> list[str]:
+        """The tokens in the order of their ids, some of which stand for none: those of ConveRT's unknown characters."""
+        return [self.ind2tok[i] for i in sorted(self.ind2tok)]
 
     @cached_property
     def freq(self) -> Counter[str]:
@@ -118,7 +111,7 @@ class RankerDictionary(DictionaryAgent):
             counts = []
         if counts == list(range(len(counts), 0, -1)) or len(counts) > len(self):
             return Counter()
-        return Counter({self.ind2tok[i]: count for i, count in enumerate(counts)})
+        return Counter(dict(zip(self._in_order(), counts, strict=False)))
 
     def sort(self, trim: bool = True) -> list[tuple[str, int]]:
         """The tokens with their counts, most frequent first. Their places stay: they are the tokenizer's."""
@@ -144,7 +137,7 @@ class RankerDictionary(DictionaryAgent):
 
     def tokenize(self, text: str, building: bool = False) -> list[str]:
         """The tokens of a text, as strings."""
-        return [self.ind2tok[i] for i in self._ready().ids([text])[0]]
+        return [self.ind2tok.get(i, self.unk_token) for i in self._ready().ids([text])[0]]
 
     def add_additional_special_tokens(self, additional_special_tokens: list[str]) -> None:
         """Add tokens that are never split (`--special-tok-lst`); the model's embeddings grow with them."""
@@ -171,20 +164,14 @@ class RankerDictionary(DictionaryAgent):
         self.ind2tok = {index: token for token, index in self.tok2ind.items()}
         self.null_token, self.start_token = text.config.pad_token, text.config.start_token
         self.end_token = text.config.end_token
-        unknown = (getattr(text.tokenizer.model, "unk_token", None), "[UNK]", "<unk>")
+        own = getattr(text.tokenizer, "model", None)  # which ConveRT's subwords have not
+        unknown = (getattr(own, "unk_token", None), "[UNK]", "<unk>")
         self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
-    def _text_encoder(self, tokenizer: Tokenizer, special: dict[str, Any]) -> TextEncoder:
-        given = self.opt.get("override") or {}
-        delimiter, separator = given.get("delimiter"), given.get("turn_separator")
-        if delimiter and separator:
-            raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
-        if separator or not _weights_file(self.opt):  # a model has its own
-            special = separate_turns(tokenizer, special, separator or self.opt.get("turn_separator") or "sep")
-        if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
-            special = {**special, "separator": delimiter}
-        return TextEncoder(tokenizer, text_config(self.opt, special))
+    def _text_encoder(self, tokenizer: AnyTokenizer, fields: Fields) -> TextEncoder:
+        is_new = not _weights_file(self.opt)
+        return TextEncoder(tokenizer, self.vocabulary.text_config(self.opt, tokenizer, fields, is_new=is_new))
 
     def _ready(self) -> TextEncoder:
         if self.text is None:
@@ -201,28 +188,28 @@ class RankerDictionary(DictionaryAgent):
         ids: Counter[int] = Counter()
         while some := [text.rstrip("\n") for text in islice(texts, COUNTED_AT_ONCE)]:
             ids.update(i for row in self._ready().ids(some, remember=False) for i in row)
-        return Counter({self.ind2tok[i]: count for i, count in ids.items()})
+        return Counter({self.ind2tok[i]: count for i, count in ids.items() if i in self.ind2tok})
 
 
-def _tokenizer_that_is_there(opt: Opt) -> tuple[Tokenizer, dict[str, Any]] | None:
+def _tokenizer_that_is_there(opt: Opt, vocabulary: Vocabulary) -> tuple[AnyTokenizer, Fields] | None:
     """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
 
     None if there is neither: it is to be learnt. CheckpointError where another agent's files are in its place.
     """
     weights = _weights_file(opt)
-    if opt.get("backbone") and not weights:
-        return load_tokenizer(opt["backbone"])
+    if not weights and (named := vocabulary.named(opt)) is not None:
+        return named
     if weights and is_parlai_model(weights):
         tokenizer, config = parlai_text(weights)
-        return tokenizer, _text_fields(config)
+        return tokenizer, vocabulary.fields(config)
     dict_file = f"{weights}.dict" if weights else opt.get("dict_file")
     if not dict_file:
         return None
-    path = _tokenizer_path(dict_file)
+    path = os.path.join(weights, TOKENIZER) if weights and os.path.isdir(weights) else _tokenizer_path(dict_file)
     if os.path.exists(path):
         logging.info(f"loading tokenizer from {path}")
-        special = _text_fields(read_model_file(weights)[0].text) if weights else LEARNT_SPECIAL_TOKENS
-        return read_tokenizer(path), special
+        fields = vocabulary.fields(read_ranker_config(weights).text) if weights else vocabulary.learnt
+        return read_tokenizer(path), fields
     if weights or os.path.exists(dict_file):
         raise CheckpointError(
             f"{weights or dict_file}: there is no {os.path.basename(path)} beside it, so it was made by "
@@ -231,7 +218,7 @@ def _tokenizer_that_is_there(opt: Opt) -> tuple[Tokenizer, dict[str, Any]] | Non
     return None
 
 
-def _is_for_show(opt: Opt) -> bool:
+def is_for_show(opt: Opt) -> bool:
     """Whether ParlAI's generate_model_card looks at a task, through an agent of a model's options without its files.
 
     Of other agents without files at least one option was given by somebody.
@@ -249,12 +236,6 @@ def _weights_file(opt: Opt) -> str | None:
     names = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
     files = [modelzoo_path(opt.get("datapath"), name) for name in names]  # `zoo:` names too
     return next((file for file in files if os.path.exists(file)), None)
-
-
-def _text_fields(config: TextConfig) -> dict[str, Any]:
-    """What of a model's `TextConfig` comes from its tokenizer, not from options."""
-    names = ("truncation", "surround", "empty_token")
-    return {name: getattr(config, name) for name in (*LEARNT_SPECIAL_TOKENS, *names)}
 
 
 @contextmanager

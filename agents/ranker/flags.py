@@ -13,12 +13,13 @@ What a command line gives again is no contradiction, so that a run goes on when 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.arguments import OF_THE_RANKER
+from parlai.agents.ranker.design import Origin
 from parlai.core.opt import Opt
 
 from polyencoder.config import RankerConfig
@@ -103,6 +104,7 @@ _FOLLOWED = """
     type_optimization learn_embeddings dropout attention_dropout optimizer learningrate gradient_clip adam_eps
     adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler lr_scheduler_patience lr_scheduler_decay
     invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq max_nonfinite grad_cache pair_tokens train_predict
+    label_smoothing final_learning_rate embedding_clip
     hard_negatives hard_negatives_every hard_negative_ranks hard_negative_margin
     teacher_model distillation_weight distillation_loss distillation_temperature distillation_candidates teacher_scores
 
@@ -136,15 +138,23 @@ def given_flags(opt: Opt) -> dict[str, Any]:
     return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
 
 
-def check_flags(opt: Opt, *, is_cross: bool) -> None:
-    """Before anything is built: raise ConfigError for a flag that these rankers cannot follow."""
-    given = given_flags(opt)
-    for name, (allowed, why) in UNSUPPORTED.items():
-        value = (given if name in _IF_GIVEN else opt).get(name, allowed[0])
-        if value not in allowed and not (name == "share_word_embeddings" and opt.get("share_encoders")):
+def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
+    """Raise ConfigError for a flag that has another value than one which means that it is not used."""
+    for name, (allowed, why) in unsupported.items():
+        value = values.get(name, allowed[0])
+        if value not in allowed:
             choices = " or ".join(str(v) for v in allowed if v is not None)
             remedy = f"use {choices}" if choices else "leave it out"
             raise ConfigError(f"{flag(name)} {value} is not supported: {why}; {remedy}")
+
+
+def check_flags(opt: Opt, *, is_cross: bool) -> None:
+    """Before anything is built: raise ConfigError for a flag that these rankers cannot follow."""
+    given = given_flags(opt)
+    values = {name: value for name, value in opt.items() if name not in _IF_GIVEN} | given
+    if opt.get("share_encoders"):
+        values.pop("share_word_embeddings", None)
+    check_unsupported(values, UNSUPPORTED)
     if is_cross and given.get("encode_candidate_vecs"):
         raise ConfigError("--encode-candidate-vecs true: a cross-encoder has no vectors of candidates; leave it out")
     part = given.get("type_optimization")
@@ -155,25 +165,29 @@ def check_flags(opt: Opt, *, is_cross: bool) -> None:
         opt["data_parallel"] = False
 
 
-def check_origin(opt: Opt, path: str | None, *, is_finetune: bool) -> None:
-    """Raise CheckpointError for what says that the encoder and the vocabulary come from somewhere else than `path`.
+def check_origin(
+    opt: Opt, origin: Origin | None, *, source: str = "backbone", learning: Collection[str] = OF_THE_VOCABULARY
+) -> None:
+    """Raise CheckpointError for what says that the model and its vocabulary come from somewhere else than `origin`.
 
-    `path` is the file of weights that is loaded, of `--init-model` if `is_finetune`, else of `--model-file`.
+    Args:
+        origin: the weights that are loaded, None if none are.
+        source: the flag that says where a new model's vocabulary comes from.
+        learning: the flags that say how one is learnt.
     """
-    given, backbone = given_flags(opt), opt.get("backbone")
-    if path is None:
+    given, named = given_flags(opt), opt.get(source)
+    if origin is None:
         if opt.get("init_model"):
             raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
-        _check_vocabulary(opt, given, None, origin=f"--backbone {backbone}" if backbone else None)
+        _check_vocabulary(given, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
         return
-    origin = f"--init-model {path}" if is_finetune else f"--model-file {path}"
-    stored = read_options(f"{path}.opt") if os.path.exists(f"{path}.opt") else None
-    if backbone and is_finetune:
-        raise CheckpointError(f"--backbone {backbone} contradicts {origin}: both are where the encoder comes from")
-    if "backbone" in given and stored is not None and given["backbone"] != stored.get("backbone"):
-        raise _contradiction("backbone", given["backbone"], origin, stored.get("backbone") or "none")
-    _check_vocabulary(opt, given, stored, origin=origin)
-    _check_dictionary(given, path, origin)
+    stored = read_options(f"{origin.path}.opt") if os.path.exists(f"{origin.path}.opt") else None
+    if named and origin.is_finetune:
+        raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both are where the encoder comes from")
+    if source in given and stored is not None and given[source] != stored.get(source):
+        raise contradiction(source, given[source], str(origin), stored.get(source) or "none")
+    _check_vocabulary(given, stored, origin=str(origin), learning=learning)
+    _check_dictionary(given, origin.path, str(origin))
 
 
 def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
@@ -184,7 +198,7 @@ def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
         own = next((backbone[key] for key in keys if key in backbone), None)
         own = max_length(backbone) if name == "n_positions" else own  # some families have more rows than positions
         if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):
-            raise _contradiction(name, value, origin, own)
+            raise contradiction(name, value, origin, own)
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
@@ -195,7 +209,7 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     values = {name: getattr(stored, field) for field, name in OF_THE_RANKER.items()}
     for name, value in {**values, "turn_separator": turn_separator(stored.text)}.items():
         if given.get(name, value) != value:
-            raise _contradiction(name, given[name], origin, value)
+            raise contradiction(name, given[name], origin, value)
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
@@ -213,14 +227,14 @@ def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
 
 
 def _check_vocabulary(
-    opt: Opt, given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, origin: str | None
+    given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, origin: str | None, learning: Collection[str]
 ) -> None:
-    for name in OF_THE_VOCABULARY:
+    for name in learning:
         if name not in given:
             continue
         if stored is not None and name in stored and given[name] != stored[name]:
-            raise _contradiction(name, given[name], str(origin), stored[name])
-        if origin and origin.startswith("--backbone"):
+            raise contradiction(name, given[name], str(origin), stored[name])
+        if origin and not origin.startswith(("--init-model", "--model-file")):
             raise CheckpointError(f"{flag(name)} {given[name]}: the tokenizer is that of {origin}; leave the flag out")
         if origin is None and name == "dict_tokenizer" and given[name] not in LEARNT_TOKENIZERS:
             raise ConfigError(
@@ -239,7 +253,7 @@ def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
         )
 
 
-def _contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
+def contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
     what = "whose encoder has" if origin.startswith("--backbone") else "which was trained with"
     return CheckpointError(
         f"{flag(name)} {value} contradicts {origin}, {what} {own}: leave the flag out, or train another model file"

@@ -11,31 +11,22 @@ from typing import Any, ClassVar
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.architecture import (
-    check_architecture,
+    AroundBackbone,
     describe_in_opt,
     describe_parlai_model,
     fine_tuned_part,
-    pooling_of_backbone,
-    pooling_of_checkpoint,
-    ranker_config,
-    scratch_backbone,
 )
-from parlai.agents.ranker.args import add_ranker_args, fill_in_defaults
+from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
-from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.flags import (
-    check_encoder,
-    check_flags,
-    check_origin,
-    check_ranker,
-    check_special_tokens,
-    given_flags,
-)
+from parlai.agents.ranker.design import Design, Origin, Start
+from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
+from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimizer import parameter_groups
 from parlai.agents.ranker.learning.parts import build_trainer, check_options, open_teacher
 from parlai.agents.ranker.learning.saving import Saving
 from parlai.agents.ranker.learning.schedule import build_schedule
+from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
@@ -51,9 +42,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import remember_few_shapes
-from polyencoder.modeling.encoder_config import backbone_config, with_dropout
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.loading import load_pretrained
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
 from polyencoder.training.teacher import Teacher
@@ -66,13 +55,15 @@ class RankerModelAgent(TorchRankerAgent):
     """ParlAI's ranker agent around a model of the library, and around the library's `Trainer` if the agent learns."""
 
     architecture: ClassVar[Architecture]
+    design: ClassVar[Design] = AroundBackbone()
     trainer: Trainer | None = None
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
         hide_options()
-        add_ranker_args(parser, partial_opt)
+        check_option_files(partial_opt)
+        cls.design.add_args(parser, partial_opt)
         return parser
 
     @staticmethod
@@ -91,7 +82,7 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
             describe_parlai_model(opt)
         if not shared:
-            check_flags(opt, is_cross=self.architecture == "cross")
+            self.design.check_flags(opt, self.architecture)
         check_options(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
@@ -131,51 +122,31 @@ class RankerModelAgent(TorchRankerAgent):
         return model
 
     def build_dictionary(self) -> RankerDictionary:
-        path, is_finetune = self._get_init_model(self.opt, None)
-        check_origin(self.opt, path, is_finetune=is_finetune)
+        self.design.check_origin(self.opt, self.architecture, self._origin())
         dictionary: RankerDictionary = super().build_dictionary()
         check_special_tokens(self.opt, dictionary.special_tokens_opt())
         self.opt.update(dictionary.special_tokens_opt())
         return dictionary
 
+    def _origin(self) -> Origin | None:
+        """Where weights are loaded from, if they are."""
+        path, is_finetune = self._get_init_model(self.opt, None)
+        return Origin(path, is_finetune) if path else None
+
     def build_model(self) -> RankerModel:
         """A model of the checkpoint's shape when one is loaded next, else a new one."""
         if is_distributed() and not self.use_cuda:
             self.model_parallel = True  # else ParlAI names a GPU to DistributedDataParallel, also where there is none
-        opt, text = self.opt, self.dict.text
-        path, self._is_finetune = self._get_init_model(opt, None)
-        pretrained, pooling, origin = None, {}, ""
-        given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
-        dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
-        if path:
-            if not self._is_finetune and self._run.is_in_loop and not _has_loop_in_options(path):
+        opt, origin, start = self.opt, self._origin(), None
+        if origin is not None:
+            self._is_finetune = origin.is_finetune
+            if not self._is_finetune and self._run.is_in_loop and not _has_loop_in_options(origin.path):
                 self.refuse_to_overwrite()
-            origin = f"{'--init-model' if self._is_finetune else '--model-file'} {path}"
-            self._checkpoint = read_ranker_file(path)
-            pooling = pooling_of_checkpoint(self._checkpoint[0], self.architecture)
-            backbone = with_dropout(self._checkpoint[0].backbone, **dropout)
-        elif opt.get("backbone"):
-            origin = f"--backbone {opt['backbone']}"
-            pretrained = load_pretrained(opt["backbone"], **dropout)
-            if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
-                logging.warning(
-                    "the embeddings of added tokens do not learn: set --type-optimization all if they should"
-                )
-            backbone = backbone_config(pretrained.model)
-            pooling = pooling_of_backbone(opt, self.architecture)
-        else:
-            backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
-        if self._checkpoint and not self._is_finetune:
-            check_architecture(self.architecture, self._checkpoint[0], path=str(path))
-            check_ranker(opt, self._checkpoint[0], origin=origin)
-        if origin:
-            check_encoder(opt, backbone, origin=origin)
-        if self._checkpoint and not self._is_finetune:
-            config = dataclasses.replace(self._checkpoint[0], backbone=backbone, text=text.config)
-        else:
-            config = ranker_config(opt, self.architecture, backbone=backbone, text=text.config, otherwise=pooling)
-            self.scaling_is_to_be_measured = opt.get("output_scaling") == "auto"
-        describe_in_opt(opt, config)
+            self._checkpoint = read_ranker_file(origin.path)
+            start = Start(self._checkpoint[0], origin)
+        is_new = start is None or self._is_finetune
+        self.scaling_is_to_be_measured = is_new and opt.get("output_scaling") == "auto"
+        config, pretrained = self.design.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         freeze(model, fine_tuned=fine_tuned_part(opt))
         if opt.get("compile") and self._should_initialize_optimizer():
@@ -223,9 +194,10 @@ class RankerModelAgent(TorchRankerAgent):
     def _make_room_for_tokens(self) -> None:
         """Give tokens that the checkpoint did not have (`--special-tok-lst`, `--person-tokens`) embeddings."""
         model, size = self.ranker, len(self.dict.text)
-        if size <= model.config.backbone["vocab_size"]:
+        backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+        if not backbones or size <= model.config.backbone["vocab_size"]:
             return
-        for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+        for backbone in backbones:
             backbone.resize(size)
         model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
@@ -289,6 +261,8 @@ class RankerModelAgent(TorchRankerAgent):
         states = states or {}
         if run.planned_updates is None:
             run.planned_updates = (states.get(TRAINING_KEY) or {}).get("planned_updates")
+        if is_for_show(self.opt):
+            run.planned_updates = 1  # of which none will be made
         self.scheduler = build_schedule(self.opt, optimizer, states, hard_reset=hard_reset, updates=run.planned_updates)
         if self.scheduler:
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()

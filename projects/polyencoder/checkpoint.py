@@ -108,13 +108,18 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
-def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
-    """Read a model folder."""
+def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:
+    """The configuration of a model folder."""
     source = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         if not (source / name).is_file():
             raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    config = RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
+    return RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
+
+
+def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
+    """Read a model folder."""
+    source, config = Path(folder), read_folder_config(folder)
     try:
         weights = safetensors.torch.load_file(source / WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:

@@ -52,8 +52,7 @@ from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.text import TextEncoder, TurnSeparator, read_tokenizer, separate_turns
-from polyencoder.text.subwords import SubwordTokenizer
+from polyencoder.text import TextEncoder, TurnSeparator, read_subwords, separate_turns
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -198,11 +197,7 @@ class Ranker(Scorer):
         single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
         `TextConfig`. Raises ConfigError for a vocabulary of another kind.
         """
-        path = Path(vocabulary)
-        path = path / TOKENIZER if path.is_dir() else path
-        tokenizer = read_tokenizer(path)
-        if not isinstance(tokenizer, SubwordTokenizer):
-            raise ConfigError(f"{path}: is no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`")
+        tokenizer = read_subwords(vocabulary)
         config = ConvertConfig(
             **{"multi_context": extra_contexts != 0, **sizes}, vocab_size=tokenizer.get_vocab_size(False)
         )

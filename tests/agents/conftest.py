@@ -161,11 +161,12 @@ def train(task_of: Callable[[str], dict[str, Any]]) -> Callable[..., dict[str, f
 
 @pytest.fixture(scope="session")
 def evaluate(task: dict[str, Any]) -> Callable[..., dict[str, float]]:
-    """(model_file, **options) -> the report of `eval_model` on the validation part of the task."""
+    """(model_file or None, **options) -> the report of `eval_model` on the validation part of the task."""
 
-    def run(model_file: Path | str, **options: Any) -> dict[str, float]:
+    def run(model_file: Path | str | None, **options: Any) -> dict[str, float]:
         defaults = {**task, "datatype": "valid", "batchsize": 8, "loglevel": "error"}
-        return _numbers(EvalModel.main(**{**defaults, "model_file": str(model_file), **options}))
+        own = {} if model_file is None else {"model_file": str(model_file)}
+        return _numbers(EvalModel.main(**{**defaults, **own, **options}))
 
     return run
 

@@ -5,11 +5,17 @@ So both loops take the same examples in the same order, draw the same candidates
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import torch
 from parlai.scripts.train_model import TrainModel
 from typer.testing import CliRunner
 
+from polyencoder import Ranker
 from polyencoder.cli.main import app
+from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 
 UPDATES, EXAMPLES = 10, 30  # batches of four: more than an epoch
@@ -101,3 +107,50 @@ def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architect
     assert len(mine) == UPDATES
     assert len({round(loss, 3) for loss in mine}) > 5
     assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def convert(tmp_path_factory, folder):
+    """(extra_contexts) -> the folder of a ConveRT that both begin with."""
+    records = (json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines())
+    texts = [text for record in records for text in (*record["context"], record["response"])]
+    vocabulary = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
+    vocabulary.write_text(learn_subwords(count_words(texts), SubwordSettings(min_count=3)).to_str(), encoding="utf-8")
+    sizes = {"hidden_size": 16, "attention_limits": (2, 8), "attention_size": 8, "intermediate_size": 32}
+    sizes |= {"reduction_size": 8, "head_sizes": (24, 24), "output_size": 16, "scale_batches": 100}
+
+    def make(extra_contexts: int) -> str:
+        path = str(tmp_path_factory.mktemp("convert") / "start")
+        seed_everything(0)
+        Ranker.from_vocabulary(vocabulary, device="cpu", extra_contexts=extra_contexts, **sizes).save_pretrained(path)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("flags", [{}, {"quantization-aware": None, "quantization-update": 3}], ids=["32", "8 and 16"])
+@pytest.mark.parametrize("candidates", ["batch", "inline"])
+@pytest.mark.parametrize("extra_contexts", [0, 10], ids=["single", "multi"])
+def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contexts, candidates, flags):
+    """By what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
+    init = convert(extra_contexts)
+    drawn = {} if candidates == "batch" else {"num_negatives": 3}
+    with_parlai = {"model": "convert", "task": "selection:jsonl", "selection_folder": str(folder), "loglevel": "error"}
+    with_parlai |= {"init_model": init, "model_file": str(tmp_path / "theirs"), "candidates": candidates}
+    with_parlai |= {"batchsize": 4, "seed": 3, "max_train_steps": UPDATES} | drawn | NEVER
+    with_parlai |= {name.replace("-", "_"): True if value is None else value for name, value in flags.items()}
+
+    ours = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl", "out": tmp_path / "ours", "init": init}
+    ours |= {"architecture": "convert", "candidates": candidates, "batch-size": 4, "seed": 3} | drawn
+    ours |= {"max-updates": UPDATES, "evaluations": 0.1, "device": "cpu"} | flags
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in ours.items()]
+    arguments = [part for name, value in given for part in ((name,) if value is None else (name, str(value)))]
+
+    theirs = losses(lambda: TrainModel.main(**with_parlai))
+    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    assert len(mine) == UPDATES
+    assert len({round(loss, 3) for loss in mine}) > 5
+    assert mine == pytest.approx(theirs, abs=1e-6)
+    learnt = [Ranker.from_pretrained(tmp_path / name, device="cpu").model for name in ("theirs", "ours")]
+    for name, tensor in learnt[0].state_dict().items():
+        torch.testing.assert_close(tensor, learnt[1].state_dict()[name], msg=name)

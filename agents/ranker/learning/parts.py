@@ -14,7 +14,7 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling import ConveRT, RankerModel
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.callbacks import (
@@ -28,7 +28,7 @@ from polyencoder.training.callbacks import (
 from polyencoder.training.config import SHARED_CANDIDATES
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
-from polyencoder.training.objective import HOPELESS, Loss, Ranking
+from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
 from polyencoder.training.progress import Goal
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
@@ -44,6 +44,11 @@ def check_options(opt: Opt) -> None:
     for flag, what in (("grad_cache", "contexts, or 0 to turn it off"), ("pair_tokens", "tokens, or 0 for no limit")):
         if opt.get(flag, 0) < 0:
             raise ConfigError(f"--{flag.replace('_', '-')} {opt[flag]}: give a number of {what}")
+    if opt.get("fp16") and opt.get("embedding_clip"):
+        raise ConfigError(
+            f"--fp16 true and --embedding-clip {opt['embedding_clip']}: ParlAI's fp16 optimizers clip all gradients "
+            "together; use --bf16 true"
+        )
     weight, temperature = opt.get("distillation_weight", 0.5), opt.get("distillation_temperature", 1.0)
     if not 0 <= weight <= 1:
         raise ConfigError(f"--distillation-weight {weight}: must be from 0, the labels alone, to 1, the teacher alone")
@@ -86,7 +91,7 @@ def open_teacher(opt: Opt, model: RankerModel) -> Teacher | None:
 
 def objective(opt: Opt, model: RankerModel, text: TextEncoder, teacher: Teacher | None) -> Ranking:
     """What the options say is minimised."""
-    loss: Loss | None = None
+    loss: Loss = CrossEntropy(opt.get("label_smoothing") or 0.0)
     if teacher is not None:
         loss = Distillation(
             teacher,
@@ -94,6 +99,7 @@ def objective(opt: Opt, model: RankerModel, text: TextEncoder, teacher: Teacher 
             kind=opt["distillation_loss"],
             temperature=opt["distillation_temperature"],
             candidates=opt["distillation_candidates"],
+            labels=loss,
         )
     return Ranking(
         model,
@@ -122,6 +128,10 @@ def build_trainer(
         callbacks += _watched(opt)
     trainer = Trainer(ranker, callbacks=callbacks, objective=minimised, updates=updates)
     trainer.goal = goal_of(opt, epoch=None)
+    if run.is_in_loop and run.planned_updates and isinstance(model, ConveRT):
+        to_come = run.planned_updates - trainer.updates.count
+        if is_primary_worker() and (reason := model.scale.why_low(to_come * max(1, opt.get("update_freq") or 1))):
+            logging.warning(reason)
     if restored is not None:
         trainer.load_run_state(_upgraded(restored))
     if run.is_in_loop:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.schedule import Schedule, ScheduleConfig
 
 UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate with the run's last update
 
@@ -39,6 +40,36 @@ class WarmupThenPlateau(ParlAILRScheduler):
     def valid_step(self, metrics_dict: dict[str, Any]) -> None:
         if "loss" in metrics_dict and not self._is_lr_warming_up():
             self.scheduler.step(float(metrics_dict["loss"]))
+
+
+class ToFinalRate(ParlAILRScheduler):
+    """The library's schedules that end at a rate above 0; ParlAI's end at 0.
+
+    The rate is a function of the updates done, so a checkpoint need not hold any more than their number.
+    """
+
+    def __init__(self, optimizer: Optimizer, opt: Opt, *, updates: int) -> None:
+        super().__init__(0, 1.0)
+        full = opt["learningrate"]
+        for group in optimizer.param_groups:
+            group["lr"] = full  # that of a checkpoint's optimizer has fallen already
+        warmup = max(0, opt.get("warmup_updates") or 0)
+        config = ScheduleConfig(opt["lr_scheduler"], warmup, final=opt["final_learning_rate"] / full)
+        self.scheduler = Schedule(optimizer, config, total_updates=updates)
+
+    def step(self, num_steps: int) -> None:
+        """After an update."""
+        self._number_training_updates = num_steps
+        self.scheduler.step(num_steps)
+
+    def get_last_lr(self) -> float:
+        return self.scheduler.learning_rate
+
+    def train_step(self, scheduler_steps: int) -> None:
+        pass
+
+    def valid_step(self, metrics_dict: dict[str, Any]) -> None:
+        pass
 
 
 def needs_length(opt: Opt) -> bool:
@@ -82,13 +113,18 @@ def build_schedule(
     Raises:
         ConfigError: the schedule ends with the run, of which nobody knows how many updates it has.
     """
-    if opt.get("lr_scheduler") in UNTIL_THE_END and opt.get("lr_scheduler_decay") != 1.0:
+    has_final = bool(opt.get("final_learning_rate"))
+    if opt.get("lr_scheduler") in UNTIL_THE_END and (has_final or opt.get("lr_scheduler_decay") != 1.0):
         end = updates or opt.get("max_train_steps") or -1
         if end <= 0:
             raise ConfigError(
                 f"--lr-scheduler {opt['lr_scheduler']} ends with the run, and how many updates that has cannot be "
                 "known here: give --max-train-steps"
             )
+        if has_final:
+            to_final = ToFinalRate(optimizer, opt, updates=end)
+            to_final.step(0 if hard_reset else states.get("number_training_updates", 0))
+            return to_final
         # a run that is shorter than its warm-up never comes to the decay, for which one update is left
         opt = Opt({**opt, "max_train_steps": max(end, (opt.get("warmup_updates") or 0) + 1)})
     fresh = hard_reset or states.get("lr_scheduler_type", opt.get("lr_scheduler")) != opt.get("lr_scheduler")

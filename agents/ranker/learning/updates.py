@@ -20,6 +20,7 @@ from polyencoder.training.callbacks import Callback, Run
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.finite import FiniteUpdates
 from polyencoder.training.objective import Outcome, Ranking
+from polyencoder.training.optimizer import clip_embeddings
 
 __all__ = ["ParlaiUpdates", "Report"]
 
@@ -85,6 +86,8 @@ class ParlaiUpdates:
             if self._finite.leaves_out(agent.ranker, number=self.count + 1, scaled=agent.fp16):
                 self._leave_out()
                 return
+            if not agent.fp16:  # whose optimizers have no groups
+                clip_embeddings(agent.optimizer)
         try:
             with suppress(StopTrainException):
                 agent.update_params()

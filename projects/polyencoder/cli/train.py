@@ -55,6 +55,7 @@ HELP: dict[str, dict[str, str]] = {
     "ConveRT": {
         "vocabulary": "What a new one starts from: the folder or file that `polyencoder vocab` wrote.",
         "extra_contexts": "How many turns before the last one it reads; 0: a single-context model; the paper has 10.",
+        "number_turns": "The number of each of these before it, as ConveRT's model for DSTC7 has them.",
         "hidden_size": "Of embeddings and blocks; 512.",
         "intermediate_size": "Of the blocks' feed-forward layers; 2048.",
         "attention_limits": "How far tokens see each other in each block, with commas; 3,5,48,48,48,48.",

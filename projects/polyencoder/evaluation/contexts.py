@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.convert import CONTEXT_VECTORS, ConveRT
 from polyencoder.protocol import TextRanker
 from polyencoder.scorer import Scorer
 from polyencoder.text import TextEncoder
 
-__all__ = ["with_contexts"]
+__all__ = ["choose_context_vector", "with_contexts"]
+
+
+def choose_context_vector(model: RankerModel, vector: str) -> None:
+    """Have a model give this one of its `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""
+    convert = _multi_context(model)
+    if vector not in CONTEXT_VECTORS:
+        raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
+    convert.context_vector = next(name for name in CONTEXT_VECTORS if name == vector)
+
+
+def _multi_context(model: RankerModel) -> ConveRT:
+    if not isinstance(model, ConveRT) or not model.sizes.multi_context:
+        raise ConfigError("only a multi-context convert model has contexts to choose from")
+    return model
 
 
 def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
@@ -21,13 +36,9 @@ def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vect
     Raises:
         ConfigError: it is another kind of ranker, or there is no such vector or number.
     """
-    model, text = ranker.model, ranker.text
-    if not isinstance(model, ConveRT) or not model.sizes.multi_context:
-        raise ConfigError("only a multi-context convert model has contexts to choose from")
+    model, text = _multi_context(ranker.model), ranker.text
     if vector is not None:
-        if vector not in CONTEXT_VECTORS:
-            raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
-        model.context_vector = next(name for name in CONTEXT_VECTORS if name == vector)
+        choose_context_vector(model, vector)
     if extra_contexts is not None:
         if extra_contexts < 0:
             raise ConfigError(f"extra_contexts is {extra_contexts}; it must be 0 or more")

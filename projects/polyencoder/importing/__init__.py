@@ -6,6 +6,7 @@ from polyencoder.importing.parlai_model import (
     is_parlai_model,
     parlai_text,
     read_parlai_model,
+    read_ranker_config,
     read_ranker_file,
 )
 from polyencoder.importing.parlai_weights import convert_parlai
@@ -17,5 +18,6 @@ __all__ = [
     "parlai_text",
     "read_parlai_dictionary",
     "read_parlai_model",
+    "read_ranker_config",
     "read_ranker_file",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from polyencoder.checkpoint import load_weights, read_model_file, read_states
+from polyencoder.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import with_unknown_rows
@@ -24,7 +24,7 @@ from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.importing.parlai_encoder import WORD_EMBEDDINGS
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.text import TextEncoder
 
 # `transformer/polyencoder`, `parlai.agents.transformer.polyencoder:PolyencoderAgent`, ...; ours are plain `polyencoder`
@@ -61,8 +61,20 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
     return model.eval(), TextEncoder(tokenizer, config.text)
 
 
+def read_ranker_config(model_file: str | os.PathLike[str]) -> RankerConfig:
+    """That of what `read_ranker_file` reads, without the weights of a folder."""
+    if Path(model_file).is_dir():
+        return read_folder_config(model_file)
+    return read_ranker_file(model_file)[0]
+
+
 def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
-    """The configuration and the states of a model file, ours or ParlAI's."""
+    """The configuration and the states of a model file, ours or ParlAI's; of a model folder its weights alone."""
+    if Path(model_file).is_dir():
+        model, _ = load_folder(model_file)
+        if isinstance(model, ConveRT):
+            model.for_training()  # model files have the weights that learn
+        return model.config, {"model": model.state_dict()}
     return read_parlai_model(model_file) if is_parlai_model(model_file) else read_model_file(model_file)
 
 

@@ -1,7 +1,7 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
 from polyencoder.text.context import join_tokens, join_turns, latest_utterances, persona_lines, surround
-from polyencoder.text.encoder import TextEncoder, read_tokenizer
+from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
 from polyencoder.text.same import lines_of, same
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import (
@@ -13,6 +13,7 @@ from polyencoder.text.vocabulary import (
 )
 
 __all__ = [
+    "AnyTokenizer",
     "TextEncoder",
     "TokenBatch",
     "TurnSeparator",
@@ -22,6 +23,7 @@ __all__ = [
     "lines_of",
     "pad",
     "persona_lines",
+    "read_subwords",
     "read_tokenizer",
     "same",
     "separate_turns",

@@ -175,6 +175,20 @@ def _fast_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
 
+def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:
+    """The subwords of a vocabulary that `polyencoder vocab` wrote: its folder or file.
+
+    Raises:
+        ConfigError: it cannot be read, or is of another kind.
+    """
+    path = Path(vocabulary)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    tokenizer = read_tokenizer(path)
+    if not isinstance(tokenizer, SubwordTokenizer):
+        raise ConfigError(f"{path}: is no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`")
+    return tokenizer
+
+
 def read_tokenizer(path: str | os.PathLike[str]) -> AnyTokenizer:
     """Read a `tokenizer.json`, of whichever kind it says that it is.
 

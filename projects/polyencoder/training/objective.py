@@ -155,7 +155,9 @@ class Ranking:
             added, _ = self.loss(step.pool.masked(one.scores), step.pool, own)
             added = added if one.there is None else added.where(one.there, 0)
             count = len(added) if one.there is None else int(one.there.sum())
-            losses, sums = losses + added, {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
+            losses = losses + added
+            if count:  # 0 is that of plain sums
+                sums = {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def check_has_learnt(self) -> None:

@@ -61,7 +61,7 @@ NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes o
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
 OF_THE_RANKER = ("n_codes", "reduction", "normalize", "share_encoders")
-OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size")
+OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size", "number_turns")
 OF_A_CONVERT = (*CONVERT_SIZES, "dropout")
 SHAPES = {*OF_THE_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
 
@@ -220,16 +220,8 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
     updates = _planned_updates(trainer)
     if not isinstance(model, ConveRT) or updates is None:
         return
-    batches = updates * config.accumulate + int(model.scale.batches)
-    if batches < model.scale.over:
-        _log.warning(
-            "the scale of cosines rises over %d batches, and the run ends after %d, with a scale of %.1f in the place "
-            "of %.1f: a new model may have a smaller scale_batches",
-            model.scale.over,
-            batches,
-            1 + (model.scale.highest - 1) * batches / model.scale.over,
-            model.scale.highest,
-        )
+    if reason := model.scale.why_low(updates * config.accumulate):
+        _log.warning(reason)
 
 
 def _warn_of_a_high_rate(trainer: Trainer) -> None:

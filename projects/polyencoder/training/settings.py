@@ -74,6 +74,8 @@ class RunSettings:
     history_size: int | None = None
     extra_contexts: int | None = None
     """Of a ConveRT: how many turns before the last one are read."""
+    number_turns: bool | None = None
+    """Of a ConveRT: whether each of these has its number before it."""
     hidden_size: int | None = None
     """Of a new ConveRT, as all to `scale_batches`; see `ConvertConfig`."""
     intermediate_size: int | None = None
@@ -208,7 +210,8 @@ class RunSettings:
                 raise ConfigError(
                     f"{name} is {given!r}, which a convert model does not know: leave it out", argument=name
                 )
-        for name in (*CONVERT_SIZES, "extra_contexts", "dropout", "quantization_aware", "quantization_update"):
+        own = (*CONVERT_SIZES, "extra_contexts", "number_turns", "dropout", "quantization_aware", "quantization_update")
+        for name in own:
             if getattr(self, name) is None:
                 continue
             if self.architecture != "convert":

@@ -8,11 +8,12 @@ from typing import Any
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
+from polyencoder.modeling.convert.config import parse_limits
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
 
-__all__ = ["starting_ranker", "untrained_ranker"]
+__all__ = ["go_on_quantized", "starting_ranker", "untrained_ranker"]
 
 
 def starting_ranker(settings: RunSettings) -> Ranker:
@@ -59,6 +60,11 @@ def _initial(settings: RunSettings) -> Ranker:
             argument="architecture",
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))
+    if isinstance(ranker.model, ConveRT) and not ranker.model.sizes.multi_context and config.text.history_size != 1:
+        raise ConfigError(
+            f"{settings.init} reads the last turn alone, a single-context model: leave extra_contexts out",
+            argument="extra_contexts",
+        )
     if isinstance(settings.output_scaling, float):
         config = replace(config, output_scaling=settings.output_scaling)
     if settings.architecture != "convert":  # which has no positions to run out of
@@ -72,18 +78,27 @@ def _initial(settings: RunSettings) -> Ranker:
 
 def _set_up(model: ConveRT, settings: RunSettings) -> None:
     """Change what of a ConveRT that goes on training may be changed."""
-    if model.sizes.quantized and settings.quantization_aware is False:
-        raise ConfigError(
-            f"{settings.init} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
-        )
-    if settings.quantization_aware or model.sizes.quantized:
-        model.quantize(update=settings.quantization_update or model.sizes.quantization_update)
-    elif settings.quantization_update is not None:
-        raise ConfigError(
-            f"{settings.init} is not quantized: give quantization_aware, too", argument="quantization_update"
-        )
+    go_on_quantized(
+        model, aware=settings.quantization_aware, update=settings.quantization_update, origin=str(settings.init)
+    )
     if settings.dropout is not None:
         model.set_dropout(settings.dropout)
+
+
+def go_on_quantized(model: ConveRT, *, aware: bool | None, update: int | None, origin: str) -> None:
+    """Have a ConveRT that goes on training learn for 8 and 16 bits if it did so before, or if it is to (`aware`).
+
+    `update` is after how many batches the range of its embeddings follows them; None for what it was. Raises
+    ConfigError, which names the model as `origin`, where the model and these contradict each other.
+    """
+    if model.sizes.quantized and aware is False:
+        raise ConfigError(
+            f"{origin} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
+        )
+    if aware or model.sizes.quantized:
+        model.quantize(update=update or model.sizes.quantization_update)
+    elif update is not None:
+        raise ConfigError(f"{origin} is not quantized: give quantization_aware, too", argument="quantization_update")
 
 
 def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:
@@ -103,7 +118,7 @@ def _over_vocabulary(settings: RunSettings) -> Ranker:
         name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(settings, name)) is not None
     }
     if settings.attention_limits is not None:
-        sizes["attention_limits"] = _numbers(settings.attention_limits)
+        sizes["attention_limits"] = parse_limits(settings.attention_limits)
     if settings.quantization_aware:
         sizes["quantized"] = True
         if settings.quantization_update is not None:
@@ -117,17 +132,8 @@ def _over_vocabulary(settings: RunSettings) -> Ranker:
     )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"attention_limits is {text!r:.60}; it must be whole numbers with commas, a block each"
-        ) from None
-
-
 def _lengths(settings: RunSettings) -> dict[str, Any]:
     """The fields of the text's configuration that were given."""
-    names = ("text_truncate", "label_truncate", "history_size")
+    names = ("text_truncate", "label_truncate", "history_size", "number_turns")
     given = {name: value for name in names if (value := getattr(settings, name)) is not None}
     return given if settings.extra_contexts is None else given | {"history_size": 1 + settings.extra_contexts}

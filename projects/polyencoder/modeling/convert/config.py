@@ -112,6 +112,17 @@ def convert_text(*, text_truncate: int = 60, label_truncate: int = 60, extra_con
     )
 
 
+def parse_limits(text: str) -> tuple[int, ...]:
+    """`attention_limits` as flags have them: numbers with commas."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"attention_limits is {text!r:.60}; it must be whole numbers with commas, a block each",
+            argument="attention_limits",
+        ) from None
+
+
 def convert_ranker(config: ConvertConfig, text: TextConfig) -> RankerConfig:
     """The configuration of the whole ranker."""
     return RankerConfig("convert", config.to_backbone(), text, share_encoders=True, normalize=True)
@@ -132,4 +143,4 @@ def _check(name: str, value: Any, kind: str) -> None:
     else:
         fits = isinstance(value, str)
     if not fits:
-        raise ConfigError(f"{name} of a convert model is {value!r:.60}")
+        raise ConfigError(f"{name} of a convert model is {value!r:.60}", argument=name)

@@ -29,6 +29,20 @@ class AnnealedScale(nn.Module):
         done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
         return 1 + (self.highest - 1) * done
 
+    def why_low(self, batches: int) -> str | None:
+        """What is wrong with a run of so many more batches, which ends before the scale has risen; None if nothing is.
+
+        With a low scale little is learnt.
+        """
+        done = int(self.batches) + batches
+        if done >= self.over:
+            return None
+        scale = 1 + (self.highest - 1) * done / self.over
+        return (
+            f"the scale of cosines rises over {self.over} batches, and the run ends after {done}, with a scale of "
+            f"{scale:.1f} in the place of {self.highest:.1f}: a new model may have a smaller scale_batches"
+        )
+
     def advance(self) -> None:
         """After a batch."""
         self.batches += 1

@@ -74,16 +74,19 @@ def learn_subwords_of_size(
     size: int,
     settings: SubwordSettings | None = None,
     *,
+    least_count: int = 1,
     said: Callable[[int, int], object] | None = None,
 ) -> tuple[SubwordTokenizer, int]:
     """The vocabulary nearest to `size` subwords, and its minimum count, found by halving the interval of counts.
 
-    `said` is told each minimum count that was tried, and how many subwords it gave.
+    The count is at least `least_count`, unless nothing occurs so often. `said` is told each minimum count that was
+    tried, and how many subwords it gave.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; a vocabulary has at least 1 subword", argument="size")
     settings = settings or SubwordSettings()
-    low, high = 1, max(words.values(), default=1)  # fewer subwords the larger the count
+    high = max(words.values(), default=1)
+    low = min(least_count, high)  # fewer subwords the larger the count
     best: tuple[int, int, SubwordTokenizer] | None = None
     while low <= high:
         count = _middle(low, high)

@@ -1,0 +1,1 @@
+"""ConveRT: contexts and responses through one small encoder, which people can train anew."""

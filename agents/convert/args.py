@@ -1,0 +1,116 @@
+"""The command line of `-m convert`: its flags are those of `polyencoder train`, its defaults the paper's."""
+
+from __future__ import annotations
+
+from parlai.agents.ranker.args import add_ranker_args, set_training_defaults
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.core.torch_ranker_agent import TorchRankerAgent
+
+from polyencoder.modeling.convert import CONTEXT_VECTORS
+from polyencoder.training.presets import preset
+
+__all__ = ["add_convert_args"]
+
+OF_PARLAI = {
+    "batch_size": "batchsize",
+    "clip": "gradient_clip",
+    "learning_rate": "learningrate",
+    "max_updates": "max_train_steps",
+    "schedule": "lr_scheduler",
+}
+"""What the library's presets call otherwise."""
+
+OF_TRAINING = ("batchsize", "max_train_steps")  # which ParlAI's training scripts alone have
+
+
+def add_convert_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
+    """Add the flags, with the defaults of a new model or, where there is an `--init-model`, of fine-tuning."""
+    TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
+    add_ranker_args(parser)
+    _add_text_args(parser)
+    _add_size_args(parser)
+    found = preset("convert", fine_tuning=bool((partial_opt or {}).get("init_model")))
+    defaults = {OF_PARLAI.get(name, name): value for name, value in found.items()}
+    set_training_defaults(parser, partial_opt, **{name: defaults.pop(name) for name in OF_TRAINING if name in defaults})
+    parser.set_defaults(**defaults)
+
+
+def _add_text_args(parser: ParlaiParser) -> None:
+    group = parser.add_argument_group("ConveRT's texts")
+    group.add_argument(
+        "--vocabulary",
+        type=str,
+        default=None,
+        help="The folder or file that `polyencoder vocab` wrote. Without it the vocabulary is learnt from the training "
+        "task: the subwords that occur --dict-minfreq times if that is given (the paper's: 250), else about "
+        "--dict-maxtokens, 31476 unless it is given.",
+    )
+    group.add_argument(
+        "--extra-contexts",
+        type=int,
+        default=None,
+        help="How many turns before the last one are read, most recent first, and the persona; 10 in the paper. "
+        "Default: 0, a single-context model. A multi-context model may be evaluated with fewer.",
+    )
+    group.add_argument(
+        "--number-turns",
+        type="bool",
+        default=None,
+        help="The number of each of these before it, as ConveRT's model for DSTC7 has them.",
+    )
+    group.add_argument(
+        "--context-vector",
+        type=str,
+        default=None,
+        choices=list(CONTEXT_VECTORS),
+        help="Evaluate a multi-context model by the vector of the last turn alone, or of what was said before it. "
+        "Default: combined.",
+    )
+
+
+def _add_size_args(parser: ParlaiParser) -> None:
+    group = parser.add_argument_group("ConveRT's sizes")
+    group.add_argument("--hidden-size", type=int, default=None, help="Of embeddings and blocks. Default: 512.")
+    group.add_argument(
+        "--intermediate-size", type=int, default=None, help="Of the blocks' feed-forward layers. Default: 2048."
+    )
+    group.add_argument(
+        "--attention-limits",
+        type=str,
+        default=None,
+        help="How far tokens see each other in each block, with commas. Default: 3,5,48,48,48,48.",
+    )
+    group.add_argument("--attention-heads", type=int, default=None, help="Heads of the blocks. Default: 1.")
+    group.add_argument(
+        "--relative-bias", type="bool", default=None, help="A learnt bias for each distance. Default: true."
+    )
+    group.add_argument("--reduction-heads", type=int, default=None, help="Heads of the reduction. Default: 2.")
+    group.add_argument("--skips", type="bool", default=None, help="Skips in the last networks. Default: true.")
+    group.add_argument(
+        "--scale-batches",
+        type=int,
+        default=None,
+        help="Batches over which the scale of cosines rises, from 1 to the root of 512. Default: 10000.",
+    )
+    group.add_argument(
+        "--quantization-aware",
+        type="bool",
+        default=None,
+        help="Learn for embeddings in 8 bits and other weights in 16, as `polyencoder export` then writes them.",
+    )
+    group.add_argument(
+        "--quantization-update",
+        type=int,
+        default=None,
+        help="Batches after which the range of these 8 bits follows the embeddings. Default: 100.",
+    )
+    group.add_argument(
+        "--dropout",
+        type=float,
+        default=None,
+        help="After embeddings and attention. Default: 0, and 0.2 with --init-model.",
+    )
+    group.add_argument(
+        "--adadelta-eps", type=float, default=1e-8, help="Of --optimizer adadelta: TensorFlow's, not torch's 1e-6."
+    )

@@ -1,0 +1,51 @@
+"""`-m convert`: the cosine of a context's and a response's vector, times a scale (Henderson et al., 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlai.agents.convert.design import ConvertDesign, describe_in_opt
+from parlai.agents.convert.dictionary import ConvertDictionary
+from parlai.agents.ranker.flags import given_flags
+from parlai.agents.ranker.separable_agent import SeparableAgent
+
+from polyencoder.evaluation.contexts import choose_context_vector
+from polyencoder.modeling import ConveRT, RankerModel
+from polyencoder.training.start import go_on_quantized
+
+
+class ConvertAgent(SeparableAgent):
+    """ConveRT, single- or multi-context: small, fast, and trained from scratch."""
+
+    architecture = "convert"
+    design = ConvertDesign()
+
+    @staticmethod
+    def dictionary_class() -> type[ConvertDictionary]:
+        return ConvertDictionary
+
+    def build_dictionary(self) -> ConvertDictionary:
+        """The dictionary; ParlAI's history, which is made next, then keeps as many turns as its texts have."""
+        dictionary: ConvertDictionary = super().build_dictionary()
+        self.opt["history_size"] = dictionary.text.config.history_size
+        return dictionary
+
+    def load(self, path: str) -> dict[str, Any]:
+        """As other agents; a quantized model then learns in float32, or is rounded for good."""
+        given = given_flags(self.opt)
+        states = super().load(path)
+        model = self.ranker
+        assert isinstance(model, ConveRT)
+        if self._is_finetune:
+            aware, update = given.get("quantization_aware"), given.get("quantization_update")
+            go_on_quantized(model, aware=aware, update=update, origin=path)
+            describe_in_opt(self.opt, model.config, model.sizes)
+        if not self._should_initialize_optimizer():
+            model.for_inference()
+        return states
+
+    def build_model(self) -> RankerModel:
+        model = super().build_model()
+        if vector := self.opt.get("context_vector"):
+            choose_context_vector(model, vector)
+        return model

@@ -1,0 +1,81 @@
+"""From ParlAI's options to a ConveRT's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from parlai.agents.convert.args import add_convert_args
+from parlai.agents.convert.flags import LEARNING, check_flags, check_start
+from parlai.agents.ranker.architecture import check_design
+from parlai.agents.ranker.design import Origin, Start
+from parlai.agents.ranker.flags import check_origin
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+
+from polyencoder.config import Architecture, RankerConfig
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.config import convert_ranker, parse_limits
+from polyencoder.text import TextEncoder
+from polyencoder.training.settings import CONVERT_SIZES
+
+__all__ = ["ConvertDesign", "describe_in_opt"]
+
+
+class ConvertDesign:
+    """A ConveRT as the flags describe it, or as the model is that is loaded."""
+
+    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+        add_convert_args(parser, partial_opt)
+
+    def check_flags(self, opt: Opt, architecture: Architecture) -> None:
+        check_flags(opt)
+
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
+        check_design(architecture, origin)
+        check_origin(opt, origin, source="vocabulary", learning=LEARNING)
+
+    def configure(
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+    ) -> tuple[RankerConfig, Backbone | None]:
+        dropout = {} if opt.get("dropout") is None else {"dropout": opt["dropout"]}
+        if start is None:
+            multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
+            sizes = ConvertConfig(size, multi_context=multi_context, **_sizes(opt), **_quantization(opt), **dropout)
+            config = convert_ranker(sizes, text.config)
+        else:
+            check_start(opt, start)
+            sizes = dataclasses.replace(ConvertConfig.from_backbone(start.config.backbone), **dropout)
+            config = dataclasses.replace(start.config, backbone=sizes.to_backbone(), text=text.config)
+        describe_in_opt(opt, config, sizes)
+        return config, None
+
+
+def _sizes(opt: Opt) -> dict[str, Any]:
+    """Those that were given."""
+    sizes = {name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None}
+    if "attention_limits" in sizes:
+        sizes["attention_limits"] = parse_limits(sizes["attention_limits"])
+    return sizes
+
+
+def _quantization(opt: Opt) -> dict[str, Any]:
+    if not opt.get("quantization_aware"):
+        if opt.get("quantization_update") is not None:
+            raise ConfigError("--quantization-update is of --quantization-aware true: give that, too")
+        return {}
+    update = {} if opt.get("quantization_update") is None else {"quantization_update": opt["quantization_update"]}
+    return {"quantized": True, **update}
+
+
+def describe_in_opt(opt: Opt, config: RankerConfig, sizes: ConvertConfig) -> None:
+    """Write into the options what the model truly is, so that the saved `.opt` file says so."""
+    opt.update({name: getattr(sizes, name) for name in (*CONVERT_SIZES, "dropout")})
+    opt["attention_limits"] = ",".join(map(str, sizes.attention_limits))
+    opt["quantization_aware"] = sizes.quantized
+    opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
+    text = config.text
+    opt["extra_contexts"], opt["number_turns"] = text.history_size - 1, text.number_turns
+    opt["text_truncate"], opt["label_truncate"] = text.text_truncate, text.label_truncate

@@ -1,0 +1,81 @@
+"""Every flag of `-m convert`, and what becomes of it where a model is there already: see `agents/ranker/flags.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlai.agents.ranker import flags
+from parlai.agents.ranker.design import Start
+from parlai.agents.ranker.learning.loop import trains
+from parlai.core.opt import Opt
+
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.training.settings import CONVERT_SIZES
+
+__all__ = ["FOLLOWED", "LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
+
+OF_THE_MODEL = CONVERT_SIZES
+"""What a model keeps, of `--init-model` too."""
+
+LEARNING = ("dict_maxtokens", "dict_minfreq")
+"""How a vocabulary is learnt from the task, where there is none yet."""
+
+_TEXTS = "turns before the last one are one text of ConveRT's, most recent first"
+_SUBWORDS = "ConveRT's subwords are those of --vocabulary, or learnt from the task"
+_AS_OTHERS = (
+    *("history_reversed", "history_add_global_end_token", "rank_candidates", "force_fp16_tokens"),
+    *("interactive_candidates", "eval_candidates"),
+)
+_OF_OTHER_DICTIONARIES = (
+    *("dict_initpath", "dict_language", "dict_max_ngram_size", "bpe_debug", "bpe_vocab", "bpe_merge"),
+    *("bpe_add_prefix_space", "bpe_dropout"),
+)
+
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    **{name: flags.UNSUPPORTED[name] for name in _AS_OTHERS},
+    **{name: (flags.UNSUPPORTED[name][0], _SUBWORDS) for name in _OF_OTHER_DICTIONARIES},
+    "dict_tokenizer": ((None,), _SUBWORDS),
+    "dict_lower": ((True,), _SUBWORDS),
+    "special_tok_lst": ((None,), _SUBWORDS),
+    "person_tokens": ((False,), _SUBWORDS),
+    "history_size": ((None,), "--extra-contexts says how many turns before the last one are read"),
+    "delimiter": ((None,), _TEXTS),
+    "fp16": ((False,), "--bf16 true computes in 16 bits"),
+    "fp16_impl": ((None,), "--bf16 true computes in 16 bits"),
+    "embedding_type": (("random",), "a ConveRT learns its own embeddings"),
+    "embedding_projection": (("random",), "a ConveRT learns its own embeddings"),
+}
+"""The values that mean "not used", and why others cannot be."""
+
+_NOT_HERE = """
+    type_optimization learn_embeddings attention_dropout pair_tokens compile data_parallel backbone
+    history_size delimiter person_tokens special_tok_lst fp16 fp16_impl
+"""
+FOLLOWED = (flags.FOLLOWED - frozenset(_NOT_HERE.split())) | {
+    *("vocabulary", "extra_contexts", "number_turns", "context_vector", "adadelta_eps"),
+    *("quantization_aware", "quantization_update"),
+}
+"""Followed at any time, whatever is loaded."""
+
+
+def check_flags(opt: Opt) -> None:
+    """Before anything is built: raise ConfigError for a flag that a ConveRT cannot follow."""
+    flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
+    if opt.get("context_vector") and trains(opt):
+        raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
+
+
+def check_start(opt: Opt, start: Start) -> None:
+    """Raise CheckpointError for what the model that is loaded was trained without."""
+    given, own = flags.given_flags(opt), ConvertConfig.from_backbone(start.config.backbone)
+    kept: dict[str, Any] = {name: getattr(own, name) for name in OF_THE_MODEL}
+    kept["attention_limits"] = ",".join(map(str, own.attention_limits))
+    if not start.origin.is_finetune:  # which may change these
+        kept["number_turns"] = start.config.text.number_turns
+        kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}
+    if not own.multi_context:
+        kept["extra_contexts"] = 0
+    for name, value in kept.items():
+        if given.get(name, value) != value:
+            raise flags.contradiction(name, given[name], str(start.origin), value)

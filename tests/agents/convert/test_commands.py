@@ -1,0 +1,193 @@
+"""ParlAI's own commands with `-m convert`, from training to a conversation."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from parlai.core.agents import create_agent_from_model_file
+from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.generate_model_card import GenerateModelCard
+from parlai.scripts.interactive import Interactive
+from parlai.scripts.self_chat import SelfChat
+from parlai.scripts.vacuum import Vacuum
+
+from polyencoder import Ranker
+from polyencoder.errors import CheckpointError, ConfigError
+
+CHANCE = 1 / 8
+CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
+
+
+@pytest.fixture
+def copied(learnt, tmp_path):
+    """A copy of the model that has learnt, in the test's own folder."""
+    for suffix in ("", ".opt", ".dict", ".tokenizer.json"):
+        shutil.copy(f"{learnt[0]}{suffix}", tmp_path / f"model{suffix}")
+    return tmp_path / "model"
+
+
+def plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", shown)
+
+
+def test_a_learnable_task_is_learnt(learnt):
+    path, report = learnt
+    validations = [
+        report["loss"] for report in json.loads(path.with_name("model.trainstats").read_text())["valid_reports"]
+    ]
+    assert validations[-1] < 0.5 * validations[0]
+    assert report["accuracy"] == report["hits@1"] == report["R8@1"] > 5 * CHANCE
+
+
+def test_eval_model_repeats_the_last_validation(learnt, evaluate):
+    path, report = learnt
+    again = evaluate(path)
+    names = ["accuracy", "hits@1", "hits@5", "R8@1", "R8@5", "rank", "mrr"]
+    assert {name: again[name] for name in names} == {name: report[name] for name in names}
+    assert again["loss"] == pytest.approx(report["loss"], rel=1e-4)
+
+
+def test_display_model_shows_the_answers(learnt, task, capsys):
+    path, report = learnt
+    DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task)
+    pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", plain(capsys.readouterr().out))
+    assert len(pairs) == 24
+    assert sum(label == said for label, said in pairs) / 24 == pytest.approx(report["accuracy"])
+
+
+@pytest.mark.parametrize("source", ["file", "index"])
+def test_interactive_answers_with_a_candidate(source, copied, candidates_file, labels, tmp_path, monkeypatch, capsys):
+    options = {"fixed_candidates_path": str(candidates_file)}
+    if source == "index":
+        Ranker.from_pretrained(copied, device="cpu").index(labels, tmp_path / "index")
+        options = {"index": str(tmp_path / "index")}
+    monkeypatch.setattr("sys.stdin", io.StringIO(CONVERSATION))
+    Interactive.main(model_file=str(copied), loglevel="error", **options)
+    said = re.findall(r"\[Convert\]: (.*)", plain(capsys.readouterr().out))
+    assert len(said) == 3
+    assert set(said) <= set(labels)
+    assert said[1:] == ["my owl is here .", "my cat is here ."]
+
+
+def test_it_talks_to_itself(copied, candidates_file, labels, tmp_path):
+    """ParlAI brings no world for it but that of a task."""
+    options = {"fixed_candidates_path": str(candidates_file), "outfile": str(tmp_path / "said.jsonl")}
+    options |= {"task": "self_chat", "num_self_chats": 2, "selfchat_max_turns": 3}
+    SelfChat.main(model_file=str(copied), loglevel="error", **options)
+    episodes = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert len(episodes) == 2
+    assert {turn["text"] for episode in episodes for pair in episode["dialog"] for turn in pair} <= {*labels, "Hi!"}
+
+
+def test_vacuum_leaves_what_answers(copied, evaluate, learnt):
+    before = copied.stat().st_size
+    Vacuum.main(model_file=str(copied), no_backup=True)
+    assert copied.stat().st_size < 0.6 * before
+    assert evaluate(copied)["accuracy"] == learnt[1]["accuracy"]
+
+
+def test_parlais_model_card(learnt, task, tmp_path):
+    card = {"model_file": str(learnt[0]), "folder_to_save": str(tmp_path), "mode": "gen:sample", "evaltask": "fromfile"}
+    GenerateModelCard.main(**card, **{name: value for name, value in task.items() if name != "task"})
+    assert json.loads((tmp_path / "sample.json").read_text())["text"]
+
+
+def test_candidates_that_an_index_finds_are_reranked(learnt, evaluate, trained, labels, tmp_path):
+    path, report = learnt
+    Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "index")
+    found = evaluate(path, index=str(tmp_path / "index"), index_top_k=8)
+    assert (found["R8@1"], found["mrr@8"]) == (report["R8@1"], report["mrr"])
+    cross, _ = trained("crossencoder")
+    again = evaluate(path, index=str(tmp_path / "index"), index_top_k=8, rerank=str(cross))
+    assert again["rerank_ms"] > 0
+
+
+# ---- what is read of a dialogue
+
+
+def test_turns_stand_where_the_library_puts_them(learnt, respond):
+    """The last turn; behind a separator those before it, most recent first, and the persona."""
+    agent = create_agent_from_model_file(str(learnt[0]))
+    seen = []
+    text = agent.dict.text
+    pad = text.pad
+    text.pad = lambda rows: seen.extend(rows) or pad(rows)
+    turns = ["your persona: i have a cat .\nhello !", "one", "two", "three", "where is the cat ?"]
+    for turn in turns[:-1]:
+        agent.observe({"id": "test", "text": turn, "episode_done": False})
+        agent.self_observe({"text": f"so {turn[:3]}"})
+    observed = agent.observe({"id": "test", "text": turns[-1], "episode_done": True, "label_candidates": ["a", "b"]})
+    agent.batch_act([observed])
+    said = ["your persona: i have a cat .", "so two", "three", "so thr", "where is the cat ?"]
+    assert seen[0] == text.context_ids(said)
+    last, extra = (text.ids([one])[0] for one in (said[-1], "so thr three so two your persona: i have a cat ."))
+    assert seen[0] == [*last, *text.separator_ids, *extra]
+
+
+def test_a_multi_context_model_is_evaluated_with_less(learnt, evaluate):
+    path, report = learnt
+    assert evaluate(path, extra_contexts=3, context_vector="combined")["loss"] == pytest.approx(report["loss"])
+    losses = [
+        evaluate(path, **options)["loss"]
+        for options in ({"extra_contexts": 0}, {"context_vector": "immediate"}, {"context_vector": "extra"})
+    ]
+    assert len({round(loss, 5) for loss in (report["loss"], *losses)}) == 4
+
+
+def test_contexts_are_chosen_of_models_that_have_them(small, make, learnt):
+    with pytest.raises(ConfigError, match="only a multi-context convert model has contexts to choose from"):
+        make(init_model=str(small()), context_vector="extra", datatype="valid")
+    with pytest.raises(CheckpointError, match="--extra-contexts 2 contradicts --init-model .* trained with 0"):
+        make(init_model=str(small()), extra_contexts=2)
+    with pytest.raises(ConfigError, match="--context-vector extra: is of evaluation; leave it out in training"):
+        make(init_model=str(learnt[0]), context_vector="extra")
+
+
+def test_turns_are_numbered(small, make):
+    agent = make(init_model=str(small(extra_contexts=3)), number_turns=True)
+    text = agent.dict.text
+    assert text.config.number_turns
+    assert text.context_ids(["a", "b", "c"]) == [
+        *text.ids(["c"])[0],
+        *text.separator_ids,
+        *text.ids(["0: b 1: a"])[0],
+    ]
+
+
+# ---- in 8 and 16 bits
+
+
+def test_a_quantized_model_learns_and_is_kept_so(learn, small, evaluate, tmp_path):
+    path = tmp_path / "model"
+    options = {"quantization_aware": True, "quantization_update": 2, "num_epochs": 4.1}
+    report = learn(path, init_model=str(small()), **options)
+    again = evaluate(path)
+    assert again["loss"] == pytest.approx(report["loss"], rel=1e-5)
+    ranker = Ranker.from_pretrained(path, device="cpu")
+    assert ranker.model.sizes.quantized
+    assert ranker.model.sizes.quantization_update == 2
+    ranker.save_pretrained(tmp_path / "folder")
+    assert evaluate(None, init_model=str(tmp_path / "folder"), model="convert")["loss"] == pytest.approx(
+        again["loss"], rel=1e-5
+    )
+    further = learn(tmp_path / "further", init_model=str(tmp_path / "folder"), num_epochs=2.1)
+    assert further["loss"] < 3
+    with pytest.raises(ConfigError, match="is quantized, and goes on so"):
+        learn(tmp_path / "other", init_model=str(path), quantization_aware=False)
+
+
+def test_the_embeddings_of_a_quantized_model_learn_in_float32(small, make, respond, labels):
+    agent = make(init_model=str(small()), quantization_aware=True, optimizer="sgd", learningrate=0.1, batchsize=3)
+    before = agent.ranker.encoder.embeddings.words.weight.detach().clone()
+    respond(
+        agent,
+        *[{"text": f"where is the {word} ?", "labels": [label]} for word, label in zip("ab", labels, strict=False)],
+    )
+    changed = (agent.ranker.encoder.embeddings.words.weight != before).any(1)
+    assert 0 < int(changed.sum()) < len(changed)
+    assert before.dtype is torch.float32

@@ -1,0 +1,120 @@
+"""Each flag of `-m convert` is followed, or is an error that says why not; and what its defaults are."""
+
+from __future__ import annotations
+
+import pytest
+from parlai.agents.convert import flags
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.training import RunSettings
+
+
+def parser_of(**options):
+    parser = TrainModel.setup_args()
+    parser.add_extra_args(parser._kwargs_to_str_args(**options))
+    return {action.dest: action for action in parser._actions}
+
+
+def test_every_flag_is_in_the_table_once():
+    scripts = {name for name in parser_of() if not name.startswith(("dict_", "bpe_"))}
+    ours = set(parser_of(model="convert")) - scripts
+    parts = [flags.FOLLOWED, set(flags.OF_THE_MODEL), set(flags.LEARNING), set(flags.UNSUPPORTED)]
+    places = {name: sum(name in part for part in parts) for name in ours}
+    assert {name for name, count in places.items() if count == 0} == set(), "in no part"
+    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
+    assert set.union(*map(set, parts)) <= set(parser_of(model="convert")), "is no flag"
+
+
+OTHERWISE = {
+    "rank_candidates": False,
+    "interactive_candidates": "vocab",
+    "eval_candidates": "vocab",
+    "dict_initpath": "other.dict",
+    "dict_language": "french",
+    "dict_max_ngram_size": 2,
+    "dict_lower": False,
+    "dict_tokenizer": "bpe",
+    "bpe_vocab": "vocab.json",
+    "bpe_merge": "merges.txt",
+    "bpe_dropout": 0.1,
+    "history_add_global_end_token": "end",
+    "history_size": 3,
+    "delimiter": ";",
+    "special_tok_lst": "a,b",
+    "fp16_impl": "mem_efficient",
+    "embedding_type": "glove",
+    "embedding_projection": "random-force",
+}
+
+
+@pytest.mark.parametrize("name", flags.UNSUPPORTED)
+def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary):
+    value = OTHERWISE.get(name, True)
+    with pytest.raises(ConfigError) as error:
+        make(vocabulary=str(vocabulary), **{name: value})
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
+    assert line.rpartition("; ")[2].startswith(("use ", "leave it out"))
+
+
+def test_the_papers_numbers_are_the_defaults():
+    def defaults(**options):
+        return {name: action.default for name, action in parser_of(model="convert", **options).items()}
+
+    names = {
+        "learningrate": "learning_rate",
+        "lr_scheduler": "schedule",
+        "gradient_clip": "clip",
+        "batchsize": "batch_size",
+        **{name: name for name in ("optimizer", "weight_decay", "label_smoothing", "embedding_clip")},
+        **{name: name for name in ("final_learning_rate", "warmup_updates", "dropout")},
+    }
+    new = RunSettings(train="a", out="b", architecture="convert", vocabulary="c")
+    assert {name: getattr(new, ours) for name, ours in names.items()} == {name: defaults()[name] for name in names}
+    further = RunSettings(train="a", out="b", architecture="convert", init="c")
+    found = defaults(init_model="c")
+    names["max_train_steps"] = "max_updates"
+    assert {name: getattr(further, ours) for name, ours in names.items()} == {name: found[name] for name in names}
+    assert (found["learningrate"], found["max_train_steps"], found["batchsize"], found["dropout"]) == (
+        0.1,
+        60_000,
+        256,
+        0.2,
+    )
+    assert defaults()["adadelta_eps"] == new.training().optimizer.eps == 1e-8
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("hidden_size", 512, 16),
+        ("attention_limits", "3,5", "2,8"),
+        ("relative_bias", False, True),
+        ("skips", False, True),
+    ],
+)
+def test_a_model_keeps_its_sizes(name, value, own, small, make):
+    start = str(small())
+    message = f"--{name.replace('_', '-')} {value} contradicts --init-model {start}, which was trained with {own}"
+    with pytest.raises(CheckpointError, match=message):
+        make(init_model=start, **{name: value})
+    assert make(init_model=start, **{name: own}).opt[name] == own
+
+
+def test_models_of_other_kinds_are_refused(small, make, make_agent, trained):
+    path, _ = trained("biencoder")
+    with pytest.raises(
+        CheckpointError,
+        match="--init-model .* holds a biencoder, not a convert, and neither can .*: use -m biencoder",
+    ):
+        make(init_model=str(path))
+    with pytest.raises(CheckpointError, match="--init-model .* holds a convert, not a biencoder, and neither"):
+        make_agent("biencoder", init_model=str(small()))
+    with pytest.raises(CheckpointError, match="--model-file .* holds a biencoder, not a convert"):
+        make(model_file=str(path))
+
+
+def test_half_precision_is_refused_where_embeddings_are_clipped(make_agent):
+    with pytest.raises(ConfigError, match="--fp16 true and --embedding-clip 1.0: .* use --bf16 true"):
+        make_agent("biencoder", fp16=True, embedding_clip=1.0)

@@ -1,0 +1,45 @@
+"""`parlai train_model -m convert`, killed and started again with the same command: bit by bit as if it had not been."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from polyencoder.checkpoint import read_states
+from tests.agents.ranker.learning.killing import (
+    EPISODES,
+    TURNS,
+    assert_same_run,
+    batches,
+    finish,
+    kill,
+    start,
+    wait_for_batches,
+    write_conversations,
+)
+
+
+def test_a_killed_run_goes_on(small, tmp_path):
+    """ADADELTA's averages, the cosine, the scale, the ranges of 8 bits and dropout are where they were."""
+    write_conversations(tmp_path)
+    options = f"-m convert --init-model {small(extra_contexts=3, scale_batches=100)} --num-epochs 2 "
+    options += "--quantization-aware true --quantization-update 7 --final-learning-rate 0.001"
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    finish(start(unbroken, tmp_path, options), unbroken)
+    for learnt_from in (12, 41):
+        child = start(killed, tmp_path, options)
+        wait_for_batches(killed, learnt_from)
+        kill(child)
+    finish(start(killed, tmp_path, options), killed)
+
+    count = EPISODES * TURNS * 2 // 4
+    learnt = batches(killed)
+    assert len(learnt) == count < sum(map(len, learnt.values())), "nothing was done twice: no kill has cost anything"
+    assert_same_run(unbroken, killed, "valid_reports", "final_valid_report", "final_test_report")
+    states = read_states(f"{killed}.checkpoint")  # of the last validation
+    assert int(states["model"]["scale.batches"]) == 45
+    groups, updates = states["optimizer"]["param_groups"], states["number_training_updates"]
+    assert [group["clip"] for group in groups if "clip" in group] == [1.0]
+    rate = 0.001 + 0.009 * (1 + math.cos(math.pi * updates / (count // 2))) / 2
+    assert [group["lr"] for group in groups] == pytest.approx([rate] * 3)

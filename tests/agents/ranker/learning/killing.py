@@ -1,0 +1,131 @@
+"""Runs of `parlai train_model` in processes of their own, which can be killed; and what they leave, compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import parlai.utils.logging as logging
+import pytest
+import torch
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.checkpoint import read_states
+from polyencoder.training.trainer import Trainer
+
+EPISODES, TURNS = 40, 3
+LEARNING = "--eval-candidates batch --seed 5 --batchsize 4 --learningrate 0.01 --update-freq 2 --loglevel error "
+LEARNING += "--validation-every-n-epochs 0.5 --validation-metric loss --validation-cutoff 0 --log-every-n-steps 4"
+"""Of each run, of a task of so many conversations."""
+
+OF_TIME = {"exps", "ltps", "ctps", "tps", "ups", "train_time"}
+
+
+def write_conversations(folder: Path) -> None:
+    """Conversations of three turns in ConvAI2's files, each utterance another."""
+    folder = folder / "ConvAI2"
+    folder.mkdir()
+    for split, episodes in {"train": EPISODES, "valid": 6}.items():
+        lines = (
+            f"{turn + 1} question {episode} {turn}\tanswer {episode} {turn}\n"
+            for episode in range(episodes)
+            for turn in range(TURNS)
+        )
+        (folder / f"{split}_self_original_no_cands.txt").write_text("".join(lines))
+
+
+def start(model: Path, data: Path, options: str) -> int:
+    """`parlai train_model -t selection:convai2` in a process of its own, which has nothing to import any more; its id.
+
+    For each batch it writes a line of what it learns from, and at which place of the run.
+    """
+    child = os.fork()
+    if child:
+        return child
+    try:
+        sys.stdout = sys.stderr = open(f"{model}.log", "a", buffering=1)  # noqa: SIM115, closed with the process
+        logging.logger.streamHandler.setStream(sys.stdout)
+        step = Trainer.step
+
+        def recorded(self: Any, batch: Any) -> Any:
+            place = self.updates.count, self.updates.state_dict()["batches"]
+            with open(f"{model}.batches", "a") as file:
+                print(json.dumps([place, batch.contexts.ids.tolist(), batch.pool.texts]), file=file)
+            return step(self, batch)
+
+        Trainer.step = recorded
+        TrainModel.main(*f"-t selection:convai2 {LEARNING} {options} -mf {model} --datapath {data}".split())
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def finish(child: int, model: Path) -> None:
+    assert os.waitpid(child, 0)[1] == 0, log_of(model)
+
+
+def log_of(model: Path) -> str:
+    return Path(f"{model}.log").read_text()[-3000:]
+
+
+def batches(model: Path) -> dict[str, list[Any]]:
+    """What was learnt from at each place of the run: several times, if it was killed after it."""
+    found: dict[str, list[Any]] = {}
+    for line in Path(f"{model}.batches").read_text().splitlines():
+        place, *learnt = json.loads(line)
+        found.setdefault(str(place), []).append(learnt)
+    return found
+
+
+def wait_for_batches(model: Path, count: int) -> None:
+    """Until so many batches, or more, have been learnt from, counting those that were repeated."""
+    path, end = Path(f"{model}.batches"), time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < end, log_of(model)
+        time.sleep(0.005)
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was over before it was killed"
+
+
+def states(path: Path | str) -> dict[str, Any]:
+    """What a checkpoint says of training: not its name, nor times, nor a warm-up that ParlAI has dropped."""
+    found = read_states(path)
+    del found["training"]["progress"]["seconds"]
+    return {name: value for name, value in found.items() if name not in ("checkpoint", "warmup_scheduler")}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether nested containers of tensors and numbers are equal, bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def reports(model: Path, *kinds: str) -> Iterator[dict[str, float]]:
+    counters = json.loads(Path(f"{model}.trainstats").read_text())
+    for kind in kinds:
+        for report in counters[kind] if isinstance(counters[kind], list) else [counters[kind]]:
+            yield {name: value for name, value in report.items() if name not in OF_TIME}
+
+
+def assert_same_run(one: Path, other: Path, *kinds: str) -> None:
+    for suffix in ("", ".checkpoint"):
+        assert same(states(f"{one}{suffix}"), states(f"{other}{suffix}"))
+    for expected, found in zip(reports(one, *kinds), reports(other, *kinds), strict=True):
+        assert found == pytest.approx(expected, rel=1e-12)  # the epochs are a sum of parts
