@@ -138,6 +138,15 @@ def _table(path: Path) -> None:
     write_csv(path, ["question", "answer", "options"], rows)
 
 
+def _intents(path: Path) -> None:
+    """Texts whose label is a word of theirs, as tables."""
+    frames = {"train": ["where is the {} ?", "a {} , please .", "no {} here !"], "test": ["the {} is gone !"]}
+    for split, texts in frames.items():
+        rows = [[text.format(thing), thing] for thing in _THINGS[:4] for text in texts * 3]
+        write_csv(path / f"{split}.csv", ["text", "intent"], rows)
+    write(path / "new.txt", "where is my cat ?\nwhat ?\n")
+
+
 def _threads(path: Path) -> None:
     records = ({"context": context[-1], "response": label} for context, label, _ in islice(_turns("test"), 100))
     write(path, records)
@@ -207,6 +216,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "my": partial(_folder_of_pairs, with_candidates=True),
     "my_pairs": partial(_folder_of_pairs, with_candidates=False),
     "my.jsonl": _dialogues,
+    "my_intents": _intents,
     "pairs.csv": _table,
     "replies.txt": _replies,
     "replies.jsonl": _replies,

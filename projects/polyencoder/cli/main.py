@@ -16,6 +16,7 @@ from polyencoder.cli.export import export
 from polyencoder.cli.flags import flag_of
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
+from polyencoder.cli.intents import intents
 from polyencoder.cli.mine import mine
 from polyencoder.cli.search import search
 from polyencoder.cli.serve import serve
@@ -49,6 +50,7 @@ app.command("search")(search)
 app.command("serve")(serve)
 app.command("mine")(mine)
 app.command("encode")(encode)
+app.command("intents")(intents)
 app.command("zoo")(zoo)
 
 

@@ -1,0 +1,117 @@
+"""`polyencoder intents`: a head that is trained, measured, saved and used; and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.intents import IntentClassifier
+from polyencoder.ranker import Ranker
+from tests.polyencoder.intents.conftest import made
+
+QUICK = ["--hidden-size", "16", "--max-epochs", "30", "--no-progress"]
+
+
+@pytest.fixture(scope="module")
+def master(make_model, tokenizer, tmp_path_factory):
+    """A model, and files of texts with labels."""
+    from polyencoder.text import TextEncoder
+
+    folder = tmp_path_factory.mktemp("intents")
+    model = make_model("bi")
+    Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu").save_pretrained(folder / "model")
+    for name, part in (("train", made()[::2]), ("test", made()[1::2])):
+        lines = [json.dumps({"text": one.text, "intent": one.label}) for one in part]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    (folder / "texts.txt").write_text("i like dogs .\n\nno more math !\n")
+    return folder
+
+
+@pytest.fixture
+def run(master, tmp_path, monkeypatch):
+    """(*arguments) -> what `polyencoder intents` prints, in a folder of its own."""
+    for path in master.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str):
+        result = CliRunner().invoke(app, ["intents", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def test_from_files_to_predictions(run, tmp_path):
+    learn = ["-m", "model", "--train", "train.jsonl", "--test", "test.jsonl", "--baseline", "tfidf", "--seeds", "2"]
+    said = run(*learn, *QUICK, "-o", "head")
+    assert "test      accuracy" in said
+    assert "over 2 seeds" in said
+    assert "TF-IDF    accuracy" in said
+    assert "head: written. Next: polyencoder intents --predict FILE --head head" in said
+    printed = [json.loads(line) for line in run("--predict", "texts.txt", "--head", "head").splitlines()]
+    assert [one["text"] for one in printed] == ["i like dogs .", "no more math !"]
+    classifier = IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "model"))
+    for one, expected in zip(printed, classifier.predict([one["text"] for one in printed]), strict=True):
+        assert one["intent"] == expected.label == next(iter(one["best"]))
+        assert one["probability"] == pytest.approx(expected.probability)
+        assert len(one["best"]) == 3
+    none = run("--predict", "texts.txt", "--head", "head", "--model", "model", "--min-probability", "1", "--top-k", "1")
+    assert [json.loads(line)["intent"] for line in none.splitlines()] == [None, None]
+    with pytest.raises(ConfigError, match="is there already"):
+        run(*learn, *QUICK, "-o", "head")
+
+
+def test_the_report_as_data(run):
+    given = ["--train", "train.jsonl", "--test", "test.jsonl", "--per-intent", "4", "--seed", "7", "--json"]
+    report = json.loads(run("-m", "model", *given, *QUICK, "--optimizer", "adam", "--learning-rate", "0.01"))
+    assert (report["labels"], report["test_texts"]) == (3, 22)
+    assert report["seeds"][0]["seed"] == 7
+    assert report["seeds"][0]["texts"] == 9
+    assert report["test"]["accuracy"] == report["seeds"][0]["test"]
+    assert report["settings"]["learning_rate"] == 0.01
+    wrong = sum(one["times"] for one in report["confusions"])
+    assert wrong == round(22 * (1 - report["test"]["accuracy"]))
+
+
+def test_a_model_that_is_no_longer_there(run, tmp_path):
+    run("-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match="its encoder was .*model, which is not there; name it by --model"):
+        run("--predict", "texts.txt", "--head", "head")
+    assert run("--predict", "texts.txt", "--head", "head", "-m", "moved")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ([], ConfigError, "give either --train"),
+        (["--train", "train.jsonl", "--predict", "texts.txt"], ConfigError, "give either --train"),
+        (["--predict", "texts.txt"], ConfigError, "--predict needs --head"),
+        (["--predict", "texts.txt", "--head", "model"], CheckpointError, "no such file"),
+        (["--train", "train.jsonl"], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--train", "none.jsonl", "-m", "model"], InputError, "no such file"),
+        (["--train", "train.jsonl", "-m", "model", "--baseline", "bm25"], ConfigError, "it must be tfidf"),
+        (["--train", "train.jsonl", "-m", "model", "--baseline", "tfidf"], ConfigError, "give --test"),
+        (["--train", "train.jsonl", "-m", "model", "--optimizer", "lion"], ConfigError, "optimizer is 'lion'"),
+        (["--train", "train.jsonl", "-m", "model", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
+        (["--train", "train.jsonl", "-m", "model", "--text-column", "q"], InputError, "line 1: has no 'q'"),
+        (["--train", "train.jsonl", "-m", "model", "--per-intent", "0"], InputError, "per_intent is 0"),
+        (["--train", "train.jsonl", "--test", "bad.jsonl", "-m", "model"], InputError, "bad.jsonl, line 1: the label"),
+    ],
+)
+def test_what_it_refuses(run, tmp_path, arguments, error, message):
+    (tmp_path / "bad.jsonl").write_text('{"text": "hi", "label": "new"}\n{"text": "hi", "label": "ski"}\n')
+    with pytest.raises(error, match=message):
+        run(*arguments, *(["-o", "head"] if "--train" in arguments else []))
+    assert not (tmp_path / "head").exists()
+
+
+def test_bad_records_are_left_out_and_counted(run, tmp_path, capsys):
+    (tmp_path / "bad.jsonl").write_text('{"text": "hi", "label": "new"}\n{"text": "i ski", "label": "ski"}\n')
+    given = ["-m", "model", "--train", "train.jsonl", "--test", "bad.jsonl", "--skip-bad-examples", *QUICK]
+    assert "1 bad record was left out; the first: bad.jsonl, line 1" in run(*given)

@@ -1,0 +1,25 @@
+"""Labelled texts whose label is in each of their words."""
+
+from __future__ import annotations
+
+from itertools import islice, product
+
+import pytest
+
+from polyencoder.intents import Labelled
+
+WORDS = {"pets": ["dogs", "cat", "pets"], "ski": ["ski", "mountains", "brother"], "work": ["teach", "math", "school"]}
+
+
+def made() -> list[Labelled]:
+    """45 texts of three labels, each of four words."""
+    return [
+        Labelled(" ".join(words), label, f"{label} {number}")
+        for label, three in WORDS.items()
+        for number, words in enumerate(islice(product(three, repeat=4), 0, 75, 5))
+    ]
+
+
+@pytest.fixture(scope="session")
+def labelled() -> list[Labelled]:
+    return made()

@@ -1,0 +1,109 @@
+"""Predictions, and a head that comes back from disk as it was."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.intents import Head, HeadConfig, IntentClassifier
+from polyencoder.intents.classifier import EncoderSource
+
+LABELS = ["pets", "ski", "work", "straße"]
+
+
+@pytest.fixture(params=["bi", "convert"])
+def classifier(make_ranker, request, sentences):
+    ranker = make_ranker(request.param)
+    vectors = torch.from_numpy(ranker.encode(sentences))
+    head = Head(HeadConfig(1, 8, 0.5), inputs=vectors.size(1), labels=4)
+    head.standardise(vectors)
+    return IntentClassifier(ranker, head, LABELS, temperature=0.3)
+
+
+def test_probabilities_are_the_softmax_of_logits_over_the_temperature(classifier, sentences):
+    with torch.no_grad():
+        logits = classifier.head(torch.from_numpy(classifier.encoder.encode(sentences)))
+    expected = (logits / 0.3).softmax(1)
+    torch.testing.assert_close(classifier.probabilities(sentences), expected, rtol=1e-4, atol=1e-5)
+    for one, row in zip(classifier.predict(sentences, top_k=9), expected, strict=True):
+        assert one.label == LABELS[int(row.argmax())]
+        assert one.probability == pytest.approx(row.max().item(), rel=1e-4)
+        assert [label for label, _ in one.best] == [LABELS[i] for i in row.argsort(descending=True)]
+        np.testing.assert_allclose([p for _, p in one.best], row.sort(descending=True)[0], rtol=1e-3, atol=1e-5)
+
+
+def test_none_of_these(classifier, sentences):
+    all_of_them = classifier.predict(sentences)
+    least = sorted(one.probability for one in all_of_them)[3]
+    for one, other in zip(all_of_them, classifier.predict(sentences, min_probability=least), strict=True):
+        assert other == (one if one.probability >= least else one._replace(label=None))
+    assert sum(one.label is None for one in classifier.predict(sentences, min_probability=least)) == 3
+
+
+def test_white_space_and_batches_change_nothing(classifier, sentences):
+    lines = [sentence.replace(" ", "\n  ") for sentence in sentences]
+    expected = classifier.probabilities(sentences)
+    torch.testing.assert_close(classifier.probabilities(lines, batch_size=2), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_it_comes_back_from_disk(classifier, sentences, tmp_path):
+    classifier.save(tmp_path / "head", source=EncoderSource("somewhere"), measured={"accuracy": 1})
+    asked = []
+    again = IntentClassifier.from_pretrained(
+        tmp_path / "head", lambda source: asked.append(source) or classifier.encoder
+    )
+    assert asked == [EncoderSource("somewhere", None)]
+    assert torch.equal(again.probabilities(sentences), classifier.probabilities(sentences))
+    assert (again.labels, again.kind) == (LABELS, "pooled")
+    assert sorted(path.name for path in (tmp_path / "head").iterdir()) == ["head.json", "head.safetensors"]
+
+
+def test_another_encoder_is_refused(classifier, make_ranker, tmp_path):
+    classifier.save(tmp_path)
+    with pytest.raises(CheckpointError, match="learnt with another encoder"):
+        IntentClassifier.from_pretrained(tmp_path, make_ranker("bi", seed=3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 2}, "format version 2, but this version"),
+        ({"labels": []}, "damaged"),
+        ({"labels": ["a"]}, "layers.3.weight is missing, of another shape"),
+        ({"head": {"layers": 1}}, "damaged"),
+        ({"temperature": 0}, "its temperature is 0.0"),
+        ({"source": {"path": "x"}}, "damaged"),
+        ({"inputs": "many"}, "damaged"),
+    ],
+)
+def test_a_damaged_head_is_refused(classifier, tmp_path, change, message):
+    classifier.save(tmp_path)
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        IntentClassifier.from_pretrained(tmp_path, classifier.encoder)
+
+
+def test_files_that_are_missing_or_something_else(classifier, tmp_path):
+    with pytest.raises(CheckpointError, match="no such file"):
+        IntentClassifier.from_pretrained(tmp_path, classifier.encoder)
+    classifier.save(tmp_path)
+    (tmp_path / "head.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(CheckpointError, match="head.safetensors: missing, damaged"):
+        IntentClassifier.from_pretrained(tmp_path, classifier.encoder)
+    (tmp_path / "head.json").write_text("[1")
+    with pytest.raises(CheckpointError, match="head.json: cannot be read"):
+        IntentClassifier.from_pretrained(tmp_path, classifier.encoder)
+
+
+def test_what_cannot_be_asked(classifier):
+    with pytest.raises(ConfigError, match="min_probability is 2; it must be 0 to 1"):
+        classifier.predict(["hi"], min_probability=2)
+    with pytest.raises(InputError, match="text 1 is empty"):
+        classifier.predict(["hi", ""])
+    with pytest.raises(InputError, match="no text to encode"):
+        classifier.predict([])

@@ -1,0 +1,50 @@
+"""The head's layers, and what it does to vectors before them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.errors import ConfigError
+from polyencoder.intents import Head, HeadConfig
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_it_is_a_perceptron_of_standardised_vectors(layers):
+    head = Head(HeadConfig(layers, 7, 0.5), inputs=5, labels=3).eval()
+    vectors = torch.randn(20, 5) * torch.tensor([1.0, 10, 100, 0.1, 0]) + 4
+    head.standardise(vectors)
+    weights = [module for module in head.layers if isinstance(module, torch.nn.Linear)]
+    assert [tuple(one.weight.shape) for one in weights] == [*[(7, 5), (7, 7)][:layers], (3, 7 if layers else 5)]
+    deviation = vectors.std(0, unbiased=False)
+    hidden = (vectors - vectors.mean(0)) / deviation.where(deviation > 0, torch.inf) * 3 / 5**0.5
+    for layer in weights[:-1]:
+        hidden = torch.relu(hidden @ layer.weight.T + layer.bias)
+    torch.testing.assert_close(head(vectors), hidden @ weights[-1].weight.T + weights[-1].bias)
+
+
+def test_the_size_of_vectors_changes_nothing():
+    vectors = torch.randn(20, 5)
+    logits = []
+    for factor in (1, 1000):
+        torch.manual_seed(0)
+        head = Head(HeadConfig(), inputs=5, labels=3).eval()
+        head.standardise(vectors * factor)
+        logits.append(head(vectors * factor))
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "argument"),
+    [
+        ({"hidden_layers": -1}, "hidden_layers"),
+        ({"hidden_layers": 99}, "hidden_layers"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": "much"}, "dropout"),
+    ],
+)
+def test_what_is_no_head(fields, argument):
+    with pytest.raises(ConfigError, match=argument) as raised:
+        HeadConfig(**fields)
+    assert raised.value.argument == argument
