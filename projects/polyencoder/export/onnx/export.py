@@ -1,26 +1,25 @@
 """A ranker's transformers as ONNX graphs, each checked against torch before it takes its place.
 
-Tracing is torch's older way to ONNX, and the one that every torch since 2.4 has. What it could get wrong (a length or a
-batch size frozen into the graph, a mask taken for all true) the check would see: it runs texts of other lengths and
-batches of other sizes than the trace did.
+What an exporter could get wrong (a length or a batch size frozen into the graph, a mask taken for all true) the check
+would see: it runs texts of other lengths and batches of other sizes than the exporter did.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.onnx.utils import export as trace  # torch.onnx.export is another exporter in newer versions
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER, weights_fingerprint
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.export.onnx.attention import for_graphs
+from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
 from polyencoder.export.onnx.steps import Step, steps_of
@@ -31,7 +30,6 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder, TokenBatch, pad, surround
 
-OPSET = 17  # the first with layer normalisation as one operator
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
 LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB
 
@@ -76,14 +74,14 @@ def export_onnx(
     weights = weights_fingerprint(model.state_dict())
     check_weights(target, weights, remedy="export to another folder, or save this ranker there first")
     example, batches = _token_batches(model, text, texts)
-    steps, differences = steps_of(model), dict[str, float]()
+    steps, traced, differences = steps_of(model), steps_of(for_graphs(model)), dict[str, float]()
     with _no_empty_folder(target), ExitStack() as written:
         # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
         description = written.enter_context(replacing(target / DESCRIPTION))
         for name, step in steps.items():
             path = written.enter_context(replacing(target / name))
-            _trace(step.eval(), example, path)
-            differences[name] = _check(step, batches, path, name=str(target / name))
+            write_graph(traced[name], _inputs(step, example), path)
+            differences[name] = _check(step.eval(), batches, path, name=str(target / name))
         for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
             written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
         candidates = None if isinstance(model, CrossEncoder) else candidate_fingerprint(model, text)
@@ -146,23 +144,6 @@ def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> t
 
 def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
     return tuple(getattr(tokens, name) for name in step.inputs)
-
-
-def _trace(step: Step, example: TokenBatch, path: Path) -> None:
-    """Write the graph of a step."""
-    axes = {name: {0: "batch", 1: "length"} for name in step.inputs}
-    axes |= {name: {0: "batch", 1: "codes"} if len(step.outputs) > 1 else {0: "batch"} for name in step.outputs}
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of all that might go wrong: the check tells whether it did
-        trace(
-            step,
-            _inputs(step, example),
-            os.fspath(path),
-            input_names=list(step.inputs),
-            output_names=list(step.outputs),
-            dynamic_axes=axes,
-            opset_version=OPSET,
-        )
 
 
 def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:

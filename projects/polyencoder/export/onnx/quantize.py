@@ -61,6 +61,7 @@ def _read_graph(path: Path, onnx: Any) -> Any:
         graph = onnx.load(path)
     except Exception as error:  # protobuf's own, which is another in each of its implementations
         raise CheckpointError(f"{path}: not a readable ONNX graph ({first_line(error)}); export again") from None
+    del graph.graph.value_info[:]  # shapes that it may have written down, of what quantization makes others of
     # The mark of a prepared graph. Without it onnxruntime advises to merge operators first, which it does by itself
     # when it opens the graph.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})

@@ -63,8 +63,12 @@ class Graph:
         # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = _providers(runtime, device)
+        # Merged into one operator, an addition and a normalisation take longer on a CPU than one after the other
+        slower = ["SkipLayerNormFusion"] if providers == [CPU] else []
         try:
-            self._session = runtime.InferenceSession(os.fspath(path), options, providers=providers)
+            self._session = runtime.InferenceSession(
+                os.fspath(path), options, providers=providers, disabled_optimizers=slower
+            )
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}

@@ -16,6 +16,12 @@ class Step(nn.Module):
     inputs: tuple[str, ...] = ("ids", "mask")
     outputs: tuple[str, ...] = ("vectors",)
 
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The names of those first axes of an input or output that have another size in another batch."""
+        if name in self.inputs:
+            return ("batch", "length")
+        return ("batch", "codes") if len(self.outputs) > 1 else ("batch",)
+
 
 class ContextStep(Step):
     """-> vectors [batch, codes, dim]; where a short context has fewer codes than others also mask [batch, codes].

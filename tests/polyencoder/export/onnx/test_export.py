@@ -11,6 +11,7 @@ import torch
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.config import TextConfig
 from polyencoder.export.onnx import export, export_onnx
+from polyencoder.modeling.tracing import is_traced
 from polyencoder.text import pad
 
 
@@ -84,22 +85,7 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
     np.testing.assert_allclose(run(folder, "scorer.onnx", tokens)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("backbone", ["bert", "roberta", "modernbert", "distilbert"])
-@pytest.mark.parametrize("architecture", ["poly", "cross"])
-def test_families_of_backbones(backbone_folder, sentences, tmp_path, backbone, architecture):
-    """Positions that start at the padding id, local attention, and no segments."""
-    torch.manual_seed(0)
-    text = {"text_truncate": 20, "label_truncate": 10}
-    ranker = Ranker.from_backbone(backbone_folder(backbone), architecture, device="cpu", text=text, n_codes=4)
-    export_onnx(ranker, tmp_path / "model")
-    found = Ranker.from_pretrained(tmp_path / "model", backend="onnx", device="cpu")
-    contexts = [sentences[:3], ["hello"]]
-    torch.testing.assert_close(
-        found.score(contexts, sentences), ranker.score(contexts, sentences), rtol=1e-4, atol=1e-4
-    )
-
-
-def test_the_ranker_and_the_generator_are_left_alone(make_ranker, tmp_path):
+def test_the_ranker_and_the_generator_are_left_alone(make_ranker, tmp_path, by_current_exporter):
     ranker = make_ranker("poly")
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     state = torch.get_rng_state()
@@ -109,7 +95,7 @@ def test_the_ranker_and_the_generator_are_left_alone(make_ranker, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
 
 
-def test_no_warnings(make_ranker, tmp_path):
+def test_no_warnings(make_ranker, tmp_path, by_current_exporter):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         export_onnx(make_ranker("poly", context_vectors="n_last"), tmp_path)
@@ -127,7 +113,7 @@ def test_a_graph_that_deviates_is_not_let_through(make_ranker, tmp_path, monkeyp
 
     def wrong(tokens):
         vectors = encode(tokens)
-        if not torch.jit.is_tracing():
+        if not is_traced():
             return vectors
         if frozen == "length":
             return vectors + 1e-2 * (int(tokens.ids.size(1)) - tokens.mask.sum(1, keepdim=True))
@@ -155,7 +141,7 @@ def test_check_texts_are_checked(make_ranker, tmp_path, monkeypatch):
 
     def wrong(tokens):
         context = encode(tokens)
-        if torch.jit.is_tracing():
+        if is_traced():
             context.vectors.add_((tokens.ids == rare).any(1)[:, None, None].float())
         return context
 

@@ -1,0 +1,149 @@
+"""Each family of encoders as a graph, by torch's current exporter and by the older one."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from transformers import AutoModel
+
+from polyencoder.errors import ConfigError
+from polyencoder.export.onnx import attention, exporters
+from polyencoder.export.onnx.exporters import write_graph
+from polyencoder.export.onnx.runtime import Graph
+from polyencoder.export.onnx.steps import Step
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.text import TokenBatch, pad
+
+SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+BERT = SIZES | {"max_position_embeddings": 64, "initializer_range": 0.3}
+ROBERTA = BERT | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+DISTILBERT = {"vocab_size": 64, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "initializer_range": 0.3}
+MODERNBERT = {"local_attention": 8, "global_attn_every_n_layers": 2, "max_position_embeddings": 64, **TOKENS}
+FAMILIES = {
+    "bert": lambda: transformers.BertConfig(**BERT),
+    "roberta": lambda: transformers.RobertaConfig(**ROBERTA),
+    "xlm-roberta": lambda: transformers.XLMRobertaConfig(**ROBERTA),
+    "distilbert": lambda: transformers.DistilBertConfig(**DISTILBERT, max_position_embeddings=64),
+    "electra": lambda: transformers.ElectraConfig(**BERT, embedding_size=8),
+    "camembert": lambda: transformers.CamembertConfig(**ROBERTA),
+    "mpnet": lambda: transformers.MPNetConfig(**BERT | {"pad_token_id": 1}),
+    "modernbert": lambda: transformers.ModernBertConfig(**SIZES | {"num_hidden_layers": 2}, **MODERNBERT),
+}
+LENGTHS = [[30, 3], [1], [40], [9, 2, 1, 30, 3, 29, 4, 17]]  # batches; the first is the exporter's
+
+
+class Outputs(Step):
+    """-> outputs of the encoder [batch, length, dim], 0 at padding."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def axes(self, name):
+        return ("batch", "length")
+
+    def forward(self, ids, mask):
+        return (self.backbone(TokenBatch(ids, mask)) * mask.unsqueeze(-1),)
+
+
+def encoder(family: str, implementation: str | None = None) -> Backbone:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Backbone(AutoModel.from_config(FAMILIES[family](), attn_implementation=implementation)).eval()
+
+
+def batch(lengths: list[int]) -> TokenBatch:
+    generator = torch.Generator().manual_seed(len(lengths))
+    return pad([torch.randint(5, 64, (n,), generator=generator).tolist() for n in lengths], pad_id=1)
+
+
+def check_graph(backbone: Backbone, path) -> None:
+    """What torch gives, for any batch."""
+    graph = Graph(path, device="cpu")
+    for lengths in LENGTHS:
+        tokens = batch(lengths)
+        with torch.no_grad():
+            (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
+        np.testing.assert_allclose(graph(tokens)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def said(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
+
+
+def write(backbone: Backbone, path) -> None:
+    tokens = batch(LENGTHS[0])
+    write_graph(Outputs(attention.for_graphs(backbone)).eval(), (tokens.ids, tokens.mask), path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family, tmp_path, by_current_exporter, caplog):
+    backbone = encoder(family)
+    write(backbone, tmp_path / "graph.onnx")
+    check_graph(backbone, tmp_path / "graph.onnx")
+    assert not said(caplog)  # none of them is traced instead
+
+
+@pytest.mark.parametrize("implementation", [None, "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_traced(family, implementation, tmp_path):
+    backbone = encoder(family, implementation)
+    write(backbone, tmp_path / "graph.onnx")
+    check_graph(backbone, tmp_path / "graph.onnx")
+
+
+def test_a_graph_names_its_axes_and_says_nothing_of_this_machine(tmp_path, by_current_exporter):
+    write(encoder("bert"), tmp_path / "graph.onnx")
+    graph = onnx.load(tmp_path / "graph.onnx").graph
+    for one in graph.input:
+        assert [axis.dim_param for axis in one.type.tensor_type.shape.dim] == ["batch", "length"]
+    assert not any(node.metadata_props for node in graph.node)
+    assert b"/projects/" not in (tmp_path / "graph.onnx").read_bytes()
+
+
+def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
+    backbone = encoder("bert")
+    before = backbone.model.config._attn_implementation
+    copy = attention.for_graphs(backbone)
+    assert copy.model.config._attn_implementation == attention.NAME
+    assert backbone.model.config._attn_implementation == before == "polyencoder"
+    pairs = zip(backbone.parameters(), copy.parameters(), strict=True)
+    assert all(one is other for one, other in pairs)  # no second copy of the weights
+    write(backbone, tmp_path / "graph.onnx")
+    operators = {node.op_type for node in onnx.load(tmp_path / "graph.onnx").graph.node}
+    assert "Softmax" in operators
+    assert not operators & {"IsNaN", "Sqrt"}
+
+
+class Unfollowed(Outputs):
+    """What depends on a value, which torch.export does not follow."""
+
+    def forward(self, ids, mask):
+        outputs = super().forward(ids, mask)
+        return (outputs[0] * 2,) if ids.sum() > 0 else outputs
+
+
+@pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
+def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path, by_current_exporter, caplog):
+    tokens = batch(LENGTHS[0])
+    with caplog.at_level(logging.WARNING, logger="polyencoder"):
+        step = Unfollowed(encoder("bert")).eval()
+        write_graph(step, (tokens.ids, tokens.mask), tmp_path / "graph.onnx")
+    (message,) = said(caplog)
+    assert message.startswith("torch's ONNX exporter cannot follow this model, which is traced instead")
+    with torch.no_grad():
+        (expected,) = step(tokens.ids, tokens.mask)
+    np.testing.assert_allclose(Graph(tmp_path / "graph.onnx")(tokens)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter needs nothing else")
+def test_without_onnxscript(tmp_path, by_current_exporter, block_import):
+    block_import("onnxscript")
+    with pytest.raises(ConfigError, match=r"`onnxscript` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+        write(encoder("bert"), tmp_path / "graph.onnx")
