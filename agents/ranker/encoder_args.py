@@ -85,10 +85,11 @@ def add_encoder_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> No
     group.add_argument(
         "--turn-separator",
         type=str,
-        default="sep",
+        default=None,
         choices=list(get_args(TurnSeparator)),
         help="What stands between two turns of a context: the tokenizer's separator, such as [SEP]; a newline token of "
-        "its own, as in the papers, which is added to the vocabulary; or nothing.",
+        "its own, as in the papers, which is added to the vocabulary; or nothing. Default: newline for a --backbone "
+        "that was pre-trained with such a token, else sep.",
     )
     group.add_argument(
         "--output-scaling",

@@ -43,6 +43,7 @@ from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import remember_few_shapes
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
 from polyencoder.training.teacher import Teacher
@@ -148,6 +149,8 @@ class RankerModelAgent(TorchRankerAgent):
         self.scaling_is_to_be_measured = is_new and opt.get("output_scaling") == "auto"
         config, pretrained = self.design.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
+        if pretrained is not None:
+            start_from_heads(model, opt["backbone"])
         freeze(model, fine_tuned=fine_tuned_part(opt))
         if opt.get("compile") and self._should_initialize_optimizer():
             compile_encoders(model, device="cuda" if self.use_cuda else "cpu")

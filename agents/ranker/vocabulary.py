@@ -12,7 +12,7 @@ from parlai.core.opt import Opt
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.loading import load_tokenizer
-from polyencoder.text import AnyTokenizer, separate_turns, train_tokenizer
+from polyencoder.text import AnyTokenizer, own_separator, separate_turns, train_tokenizer
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 __all__ = ["BytePairs", "Fields", "Vocabulary"]
@@ -70,7 +70,8 @@ class BytePairs:
         if delimiter and separator:
             raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
         if separator or is_new:  # a model has its own
-            special = separate_turns(tokenizer, special, separator or opt.get("turn_separator") or "sep")
+            how = separator or opt.get("turn_separator") or own_separator(tokenizer)
+            special = separate_turns(tokenizer, special, how)
         if delimiter and tokenizer.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
         return text_config(opt, special)

@@ -47,12 +47,13 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
+from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.text import TextEncoder, TurnSeparator, read_subwords, separate_turns
+from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -157,20 +158,21 @@ class Ranker(Scorer):
         *,
         device: torch.device | str | None = None,
         text: dict[str, Any] | None = None,
-        turn_separator: TurnSeparator = "sep",
+        turn_separator: TurnSeparator | None = None,
         **config: Any,
     ) -> Ranker:
         """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned.
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
         `turn_separator` stands between two turns of a context: the tokenizer's separator ("sep"), a token of its own,
-        added to the vocabulary, as in the papers ("newline"), or "none". The codes of a poly-encoder and the last layer
-        of a cross-encoder are random until they are trained. A sentence encoder's own pooling, and the cosine, are the
-        default where its files say so (`sentence_vectors`).
+        added to the vocabulary, as in the papers ("newline"), or "none"; None for that of the encoder's pre-training,
+        as far as its vocabulary says. The codes of a poly-encoder and the last layer of a cross-encoder are random
+        until they are trained; the latter begins with the head for next utterances that `polyencoder pretrain` keeps.
+        A sentence encoder's own pooling, and the cosine, are the default where its files say so (`sentence_vectors`).
         """
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
-        special = separate_turns(tokenizer, special, turn_separator)
+        special = separate_turns(tokenizer, special, turn_separator or own_separator(tokenizer))
         backbone.resize(tokenizer.get_vocab_size())
         text_config = TextConfig(**(special | (text or {})))
         if vectors := sentence_vectors(name):
@@ -179,7 +181,9 @@ class Ranker(Scorer):
         ranker_config = RankerConfig(
             architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
         )
-        return cls(build_model(ranker_config, backbone).eval(), TextEncoder(tokenizer, text_config), device=device)
+        model = build_model(ranker_config, backbone).eval()
+        start_from_heads(model, name)
+        return cls(model, TextEncoder(tokenizer, text_config), device=device)
 
     @classmethod
     def from_vocabulary(

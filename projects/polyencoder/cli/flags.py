@@ -9,10 +9,12 @@ __all__ = ["flag_of"]
 OTHER_NAMES = {
     "columns": "column",
     "columns.candidates": "column_candidates",
+    "dim": "embedding_size",
     "hard_negative_margin": "margin",
     "hard_negative_ranks": "ranks",
     "hard_negatives": "negatives",
     "on_cpu": "device",
+    "warmup_updates": "warmup_steps",
     **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
 """What commands call arguments, where they do not have the library's name for them."""

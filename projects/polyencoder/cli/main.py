@@ -18,6 +18,7 @@ from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
 from polyencoder.cli.intents import intents
 from polyencoder.cli.mine import mine
+from polyencoder.cli.pretrain import pretrain_encoder
 from polyencoder.cli.search import search
 from polyencoder.cli.serve import serve
 from polyencoder.cli.train import train
@@ -39,6 +40,7 @@ app = typer.Typer(
 
 app.command("check")(check)
 app.command("vocab")(vocab)
+app.command("pretrain")(pretrain_encoder)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
 app.command("import")(import_model)

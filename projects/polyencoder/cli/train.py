@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import logging
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 import typer
 import yaml
 
+from polyencoder.cli.runs import logged, one_of_several, with_flags
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
 from polyencoder.files import check_writable_folder
-from polyencoder.training.process_group import Place, is_grouped, process_group
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.settings import RunSettings
 
@@ -124,7 +119,7 @@ def train(
     flags = {name: value for name, value in given.items() if value is not None}
     settings = RunSettings(**(values | RunSettings.checked(flags, origin=None)))
     check_writable_folder(settings.out, argument="out")
-    with _one_of_several(settings) as (settings, first), _logged(show=first):
+    with one_of_several(settings) as (settings, first), logged(show=first):
         report = train_ranker(settings)
         if first:
             typer.echo(_summary(report))
@@ -140,33 +135,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: must hold `name: value` lines")
     return {str(name).replace("-", "_"): value for name, value in values.items()}
-
-
-@contextmanager
-def _one_of_several(settings: RunSettings) -> Iterator[tuple[RunSettings, bool]]:
-    """The settings for this process, and whether it is the first, which alone speaks."""
-    if not is_grouped():
-        yield settings, True
-        return
-    place = Place.from_environment()
-    shared = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", "device")}
-    with process_group(place, shared, on_cpu=settings.device == "cpu") as device:
-        yield dataclasses.replace(settings, device=str(device)), place.rank == 0
-
-
-@contextmanager
-def _logged(*, show: bool) -> Iterator[None]:
-    """The library's log on standard error."""
-    log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO if show else logging.ERROR)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
 
 
 def _summary(report: RunReport) -> str:
@@ -190,31 +158,4 @@ def _first(metrics: Mapping[str, float], name: str) -> float:
     return metrics.get(name, metrics["hits@1"])
 
 
-def _parameters() -> list[inspect.Parameter]:
-    """A flag for each field of the settings, which is None unless it was given."""
-    types = get_type_hints(RunSettings)
-    panels = {name: (panel, text) for panel, fields in HELP.items() for name, text in fields.items()}
-    parameters = []
-    for field in dataclasses.fields(RunSettings):
-        panel, text = panels[field.name]
-        if field.default not in (None, "", False, True):
-            text = f"{text.rstrip('.')} (default: {field.default})."
-        option = typer.Option(help=text, rich_help_panel=panel, show_default=False)
-        annotation = Annotated[_plain(types[field.name]) | None, option]  # type: ignore[valid-type]
-        parameters.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        )
-    return parameters
-
-
-def _plain(kind: Any) -> Any:
-    """`int | None` -> int, a choice of texts -> str, which the settings themselves check."""
-    if get_origin(kind) is Literal:
-        return str
-    inner = [_plain(one) for one in get_args(kind) if one is not type(None)]
-    return str if str in inner else inner[0] if inner else kind
-
-
-_own = inspect.signature(train, eval_str=True).parameters["config"].replace(kind=inspect.Parameter.KEYWORD_ONLY)
-train.__signature__ = inspect.Signature([_own, *_parameters()])  # type: ignore[attr-defined]
-train.__annotations__ = {one.name: one.annotation for one in [_own, *_parameters()]}
+with_flags(train, RunSettings, HELP)

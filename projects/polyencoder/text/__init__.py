@@ -6,6 +6,7 @@ from polyencoder.text.same import lines_of, same
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import (
     TurnSeparator,
+    own_separator,
     separate_turns,
     special_tokens,
     train_tokenizer,
@@ -21,6 +22,7 @@ __all__ = [
     "join_turns",
     "latest_utterances",
     "lines_of",
+    "own_separator",
     "pad",
     "persona_lines",
     "read_subwords",

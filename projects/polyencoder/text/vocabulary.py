@@ -88,6 +88,11 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSepar
     return {**special, "separator": special["end_token"]} if special["separator"] in ("", *NEWLINES) else special
 
 
+def own_separator(tokenizer: Tokenizer) -> TurnSeparator:
+    """What an encoder has seen between two turns: the papers' newline token where it was pre-trained with one."""
+    return "newline" if tokenizer.token_to_id(NEWLINES[0]) is not None else "sep"
+
+
 def turn_separator(config: TextConfig) -> TurnSeparator:
     """Which of these a model has between two turns; a delimiter of its own counts as a separator."""
     if config.separator in NEWLINES:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from polyencoder.checkpoint import CONFIG
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
 from polyencoder.export.folder import README
@@ -39,8 +36,8 @@ from polyencoder.training.callbacks.record import Record
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.data import open_data
 from polyencoder.training.distillation import Distillation
+from polyencoder.training.folder import CHECKPOINT, CURVE, FOLDER, RECORD, run_folder
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
-from polyencoder.training.lock import TrainingLock
 from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
 from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
 from polyencoder.training.randomness import seed_everything
@@ -54,8 +51,6 @@ __all__ = ["RunReport", "train_ranker"]
 
 _log = logging.getLogger(__name__)
 
-FOLDER = "training"  # in that of the model: what the run needs to go on, and what it leaves beside
-CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
 METRIC = "hits@1"
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 
@@ -93,17 +88,8 @@ def train_ranker(settings: RunSettings) -> RunReport:
             trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    is_first = not dist.is_initialized() or dist.get_rank() == 0
-    _check_folder(Path(settings.out))
-    lock = TrainingLock.of(Path(settings.out) / CHECKPOINT, argument="out") if is_first else None
-    try:
+    with run_folder(Path(settings.out)) as is_first:
         return _train(settings, is_first=is_first)
-    finally:
-        if lock is not None:
-            lock.release()
-            for folder in (Path(settings.out) / FOLDER, Path(settings.out)):  # of a run that never began
-                with suppress(OSError):
-                    folder.rmdir()
 
 
 def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
@@ -161,12 +147,6 @@ def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
         return config
     halves = ranker.device.type == "cuda" and settings.precision is None and not settings.bf16
     return replace(config, loss_scale=QUANTIZED_LOSS_SCALE, precision="float16" if halves else config.precision)
-
-
-def _check_folder(out: Path) -> None:
-    """Raise CheckpointError where a model would be replaced that is not of this run."""
-    if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
-        raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
 
 
 def _checkpoints(settings: RunSettings, ranker: Ranker) -> Checkpoints:

@@ -1,0 +1,50 @@
+"""How fast a pre-training is beside what the machine multiplies: tokens a second, and the floor of its products."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from polyencoder.pretraining.heads import PretrainingModel
+from polyencoder.pretraining.inputs import PairBatch
+from polyencoder.pretraining.masking import IGNORED
+
+__all__ = ["product_rate", "step_flops"]
+
+SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock rises slowly
+
+
+def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
+    """The least floating-point operations of a step: six for each parameter and each token that goes through it.
+
+    Two for the product, four for its two gradients. All tokens go through the layers, those that are asked for through
+    the head and the table of words; attention is left out.
+    """
+    through_layers = sum(parameter.numel() for parameter in model.encoder.layers().parameters())
+    flops = 6.0 * through_layers * int(batch.contexts.mask.sum())
+    if batch.targets is not None:
+        head = sum(parameter.numel() for parameter in model.masked_words.parameters())
+        words = model.masked_words.bias.numel() * model.encoder.dim
+        flops += 6.0 * (head + words) * int((batch.targets != IGNORED).sum())
+    return flops
+
+
+@torch.no_grad()
+def product_rate(device: torch.device, *, dtype: torch.dtype = torch.float32) -> float:
+    """Floating-point operations a second of large products: the best of a few."""
+    rounds, side = (ROUNDS, SIDE) if device.type == "cpu" else (10 * ROUNDS, 8 * SIDE)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(rounds):
+        _wait(device)
+        start = time.perf_counter()
+        torch.mm(left, right)
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * side**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

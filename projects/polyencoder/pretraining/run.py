@@ -1,0 +1,165 @@
+"""A whole pre-training from files to an encoder's folder: what `polyencoder pretrain` does, in one call.
+
+>>> report = pretrain(PretrainingSettings(corpus=("talks.jsonl",), vocabulary="pieces", out="runs/my", max_steps=1000))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from polyencoder.data.epochs import Reader
+from polyencoder.data.readers import BadExamples, CountedOnce, expand
+from polyencoder.errors import InputError
+from polyencoder.export.folder import README
+from polyencoder.files import write_text
+from polyencoder.pretraining.batches import PairBatches, PairInputs
+from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingLog
+from polyencoder.pretraining.card import encoder_card
+from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
+from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.rate import product_rate
+from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.pretraining.start import Pretrained, starting_model
+from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.record import Record
+from polyencoder.training.folder import CHECKPOINT, RECORD, run_folder
+from polyencoder.training.randomness import seed_everything
+from polyencoder.training.trainer import Trainer
+
+__all__ = ["PretrainingReport", "pretrain"]
+
+_log = logging.getLogger(__name__)
+
+NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
+
+
+@dataclass(frozen=True)
+class PretrainingReport:
+    """What a pre-training came to: metrics of held-out text before and after it (`HeldOut`), and its folder."""
+
+    before: dict[str, float]
+    trained: dict[str, float]
+    out: Path
+    updates: int
+    seconds: float
+    tokens: int
+    """Of all processes, padding not counted."""
+    resumed: bool
+
+
+def pretrain(settings: PretrainingSettings) -> PretrainingReport:
+    """Pre-train an encoder on files and write it, with its card, to a folder; go on where such a run was killed.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+        InputError: a corpus that cannot be used.
+        TrainingError: the losses are not finite again and again, or another process trains in that folder.
+        CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
+    """
+    with run_folder(Path(settings.out)) as is_first:
+        return _pretrain(settings, is_first=is_first)
+
+
+def _pretrain(settings: PretrainingSettings, *, is_first: bool) -> PretrainingReport:
+    bad = CountedOnce(skip=settings.skip_bad_examples)
+    train, held_out = _corpora(settings, bad)
+    seed_everything(settings.seed)
+    pretrained = starting_model(settings)
+    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
+    objective = Pretraining(pretrained.model)
+    evaluation = HeldOut(objective, held_out, inputs, tokens=settings.tokens_per_batch, every=settings.evaluate_every)
+    reader = Reader(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Reader()
+    batches = PairBatches(train, inputs, tokens=settings.tokens_per_batch, seed=settings.seed, reader=reader)
+    log = _logging(settings, pretrained, is_first=is_first)
+    checkpoints = Checkpoints(
+        Path(settings.out) / CHECKPOINT,
+        settings=_of_the_run(settings) | {"processes": reader.count},
+        every_seconds=settings.save_every_seconds,
+    )
+    trainer: Trainer
+
+    def save(report: Mapping[str, float]) -> None:
+        pretrained.save(settings.out)
+        updates, tokens = trainer.updates.count, log.tokens * reader.count
+        write_text(
+            Path(settings.out) / README, encoder_card(pretrained, settings, report, updates=updates, tokens=tokens)
+        )
+
+    trainer = Trainer(
+        pretrained,
+        settings.training(),
+        batches=batches,
+        objective=objective,
+        callbacks=[
+            batches,
+            log,
+            evaluation,
+            KeepEncoder(save),
+            checkpoints,
+            *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
+        ],
+    )
+    before = evaluation.measure(trainer.updates.autocast)
+    progress = trainer.fit()
+    if bad.count and is_first:
+        _log.warning(bad.summary())
+    return PretrainingReport(
+        before,
+        evaluation.report,
+        Path(settings.out),
+        progress.updates,
+        progress.seconds,
+        log.tokens * reader.count,
+        checkpoints.resumed,
+    )
+
+
+def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
+    """What is learnt from, and examples that are held out: of files of their own, or of a share of the documents."""
+    files = expand(settings.corpus)
+    if unseekable := next((file for file in files if not os.path.isfile(file)), None):
+        raise InputError(f"{unseekable}: is no file that can be read again in each epoch", argument="corpus")
+    options: dict[str, Any] = {"history": settings.history_size, "bad": bad}
+    share = 0.0 if settings.valid else settings.held_out
+    train = Corpus(files, part="train", held_out=share, buffer=settings.shuffle_buffer, **options)
+    if settings.valid:
+        valid = Corpus(expand(settings.valid), **options)
+    else:
+        valid = Corpus(files, part="held out", held_out=share, **options)
+    episodes = islice(valid.episodes(None, share=iter), settings.held_out_examples)
+    examples = [episode[0][EXAMPLE] for episode in episodes]
+    if not examples:
+        raise InputError(
+            f"{settings.valid or ', '.join(settings.corpus)}: has no example to evaluate on"
+            + ("" if settings.valid else f", {share:.2%} of its documents held out; hold out more, or give valid"),
+            argument="valid" if settings.valid else "held_out",
+        )
+    if next(train.episodes(None, share=iter), None) is None:
+        raise InputError(f"{', '.join(settings.corpus)}: has no example to learn from", argument="corpus")
+    _log.info("%d examples are held out; %d files to learn from", len(examples), len(files))
+    return train, examples
+
+
+def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first: bool) -> PretrainingLog:
+    if not is_first:
+        return PretrainingLog(every_seconds=None)
+    precision = settings.training().precision
+    rate = product_rate(pretrained.device, dtype=getattr(torch, precision))
+    _log.info("large products in %s: %.3g floating-point operations a second", precision, rate)
+    return PretrainingLog(rate=rate)
+
+
+def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
+    """The settings that a run which goes on must have again, in plain values."""
+    values = dataclasses.asdict(settings) | {"corpus": list(settings.corpus)}
+    return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN}

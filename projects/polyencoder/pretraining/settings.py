@@ -1,0 +1,133 @@
+"""`PretrainingSettings`: the settings of a pre-training, as the flags of `polyencoder pretrain` have them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from polyencoder.errors import ConfigError
+from polyencoder.training.config import TrainingConfig
+from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
+from polyencoder.training.precision import PrecisionName
+from polyencoder.training.schedule import ScheduleConfig, ScheduleName
+
+__all__ = ["WARMUP", "WARMUP_SHARE", "PretrainingSettings"]
+
+WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, steps
+
+
+@dataclass(frozen=True)
+class PretrainingSettings:
+    """Everything that a pre-training is made of, flat. The defaults are the paper's (Section 4.1).
+
+    What the paper does not state: the warm-up, 6% of the steps; `clip`, which is XLM's, with which the paper trained.
+    """
+
+    corpus: tuple[str, ...] = ()
+    out: str = ""
+    valid: str | None = None
+    held_out: float = 0.01
+    held_out_examples: int = 1_000
+    shuffle_buffer: int = 20_000
+    skip_bad_examples: bool = False
+    vocabulary: str | None = None
+    backbone: str | None = None
+    n_layers: int | None = None
+    """Of a new encoder, as all to `ffn_size`: 12 layers, 768 numbers, 12 heads, 3,072 numbers."""
+    embedding_size: int | None = None
+    n_heads: int | None = None
+    ffn_size: int | None = None
+    n_positions: int | None = None
+    """512, or a backbone's."""
+    text_truncate: int | None = None
+    history_size: int = 20
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    mask_probability: float = 0.15
+    tokens_per_batch: int = 32_000
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    learning_rate: float = 2e-4
+    optimizer: OptimizerName = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.98
+    weight_decay: float = 0.0
+    schedule: ScheduleName = "invsqrt"
+    warmup_steps: int | None = None
+    precision: PrecisionName = "float32"
+    bf16: bool = False
+    """The same as the precision "bfloat16"."""
+    accumulate: int = 1
+    clip: float = 5.0
+    max_nonfinite: int = 5
+    evaluate_every: int = 1_000
+    save_every_seconds: float = 600.0
+    seed: int = 0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.corpus or not self.out:
+            raise ConfigError(
+                "a pre-training needs a corpus and a folder for the encoder (out)",
+                argument="out" if self.corpus else "corpus",
+            )
+        if bool(self.vocabulary) == bool(self.backbone):
+            raise ConfigError(
+                "give one of vocabulary, which `polyencoder vocab --type bpe` learns, for a new encoder, and backbone, "
+                "an encoder that goes on",
+                argument="vocabulary",
+            )
+        for name in ("n_layers", "embedding_size", "n_heads", "ffn_size"):
+            if self.backbone and getattr(self, name) is not None:
+                raise ConfigError(f"{name} is that of the backbone {self.backbone}: leave it out", argument=name)
+        if self.max_steps is None and self.max_seconds is None:
+            raise ConfigError("a run without an end: give max_steps or max_seconds", argument="max_steps")
+        if self.bf16 and self.precision == "float16":
+            raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them", argument="bf16")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
+        for name in ("held_out_examples", "shuffle_buffer", "evaluate_every", "save_every_seconds", "tokens_per_batch"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0", argument=name)
+        for name in ("n_layers", "embedding_size", "n_heads", "ffn_size"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ConfigError(f"{name} is {size}; it must be at least 1", argument=name)
+        if self.n_positions is not None and self.n_positions < 8:
+            raise ConfigError(f"n_positions is {self.n_positions}; it must be at least 8", argument="n_positions")
+        for name in ("held_out", "dropout", "attention_dropout", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1", argument=name)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Of a new encoder, as the arguments of `scratch_config`."""
+        return {
+            "n_layers": self.n_layers or 12,
+            "dim": self.embedding_size or 768,
+            "n_heads": self.n_heads or 12,
+            "ffn_dim": self.ffn_size or 3_072,
+        }
+
+    def training(self) -> TrainingConfig:
+        """The trainer's part of the settings."""
+        warmup = self.warmup_steps
+        if warmup is None:
+            warmup = WARMUP if self.max_steps is None else max(1, round(WARMUP_SHARE * self.max_steps))
+        return TrainingConfig(
+            epochs=None,
+            max_updates=self.max_steps,
+            max_seconds=self.max_seconds,
+            candidates="inline",  # none are drawn from the batch
+            optimizer=OptimizerConfig(
+                self.optimizer, self.learning_rate, self.weight_decay, betas=(self.beta1, self.beta2)
+            ),
+            schedule=ScheduleConfig(self.schedule, warmup),
+            precision="bfloat16" if self.bf16 else self.precision,
+            fine_tuned="all",
+            accumulate=self.accumulate,
+            clip=self.clip or None,
+            max_nonfinite=self.max_nonfinite,
+            seed=self.seed,
+        )

@@ -1,0 +1,40 @@
+"""The folder of a run: the model, and in it what the run needs to go on and leaves beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch.distributed as dist
+
+from polyencoder.checkpoint import CONFIG
+from polyencoder.errors import CheckpointError
+from polyencoder.training.lock import TrainingLock
+
+__all__ = ["CHECKPOINT", "CURVE", "FOLDER", "RECORD", "run_folder"]
+
+FOLDER = "training"
+CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
+
+
+@contextmanager
+def run_folder(out: Path) -> Iterator[bool]:
+    """Have a run's folder for this run alone; gives whether this process is the first, which writes.
+
+    Raises:
+        CheckpointError: it holds a model that no run has written there.
+        TrainingError: another process trains in it.
+    """
+    if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
+        raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    lock = TrainingLock.of(out / CHECKPOINT, argument="out") if is_first else None
+    try:
+        yield is_first
+    finally:
+        if lock is not None:
+            lock.release()
+            for folder in (out / FOLDER, out):  # of a run that never began
+                with suppress(OSError):
+                    folder.rmdir()

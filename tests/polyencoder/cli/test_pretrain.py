@@ -1,0 +1,99 @@
+"""`polyencoder pretrain`: from files to an encoder that `train` takes, its errors, and two processes under torchrun."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app, main
+from polyencoder.cli.pretrain import HELP
+from polyencoder.pretraining.settings import PretrainingSettings
+
+WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Twenty conversations, pairs, and a vocabulary of these."""
+    monkeypatch.chdir(tmp_path)
+    talks = [
+        [f"do you like {word} ?", f"my {word} is {how} .", f"{how} {word} !"] for word in WORDS for how in ("ok", "mad")
+    ]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"turns": talk}) + "\n" for talk in talks))
+    pairs = [{"context": talk[:1], "response": talk[1]} for talk in talks]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    learnt = CliRunner().invoke(app, ["vocab", "--type", "bpe", "talks.jsonl", "--out", "pieces", "--size", "90"])
+    assert learnt.exit_code == 0, learnt.output
+    return tmp_path
+
+
+def arguments(out: str, *more: object) -> list[str]:
+    flags = ["talks.jsonl", "--vocabulary", "pieces", "--out", out, "--valid", "talks.jsonl", "--device", "cpu"]
+    flags += ["--n-layers", 1, "--embedding-size", 16, "--n-heads", 2, "--ffn-size", 32, "--n-positions", 40]
+    flags += ["--tokens-per-batch", 320, "--max-steps", 4, *more]
+    return ["pretrain", *map(str, flags)]
+
+
+def test_each_setting_has_a_flag_and_a_line_of_help():
+    fields = {field.name for field in dataclasses.fields(PretrainingSettings)} - {"corpus"}
+    assert {name for panel in HELP.values() for name in panel} == fields
+
+
+def test_an_encoder_that_a_ranker_is_made_of(folder):
+    result = CliRunner().invoke(app, arguments("encoder"), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    said = result.output.splitlines()
+    assert [line.split()[0] for line in said[-4:-2]] == ["before", "pre-trained"]
+    assert "perplexity" in said[-3]
+    assert said[-2].startswith("4 updates, ")
+    assert "tokens/s" in result.output or "of held-out text" in result.output
+    train = ["train", "--backbone", "encoder", "--train", "pairs.jsonl", "--valid", "pairs.jsonl", "--out", "ranker"]
+    train += ["--architecture", "cross", "--max-updates", "2", "--text-truncate", "20", "--label-truncate", "20"]
+    trained = CliRunner().invoke(app, [*train, "--output-scaling", "auto", "--num-negatives", "3"])
+    assert trained.exit_code == 0, trained.output
+    assert (folder / "ranker" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--vocabulary", ""], "give one of vocabulary, .* (flag --vocabulary)"),
+        (["--tokens-per-batch", "60"], "tokens_per_batch is 60; .* (flag --tokens-per-batch)"),
+        (["--n-heads", "3"], "dim is 16, which is not a multiple of n_heads, 3 .* (flag --embedding-size)"),
+        (["--mask-probability", "2"], "mask_probability is 2.0; .* (flag --mask-probability)"),
+        (["--vocabulary", "talks.jsonl"], "vocabulary talks.jsonl: .* (flag --vocabulary)"),
+        (["--warmup-steps", "9"], "a warm-up of 9 updates takes the whole run, .* (flag --warmup-steps)"),
+        (["--valid", "none.jsonl"], "'none.jsonl': no such file, .*"),
+    ],
+)
+def test_an_error_is_one_line(folder, monkeypatch, capsys, more, message):
+    monkeypatch.setattr(sys, "argv", ["polyencoder", *arguments("out", *more)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    beginning, _, flag = message.partition(" .*")
+    assert said.startswith(f"polyencoder: {beginning}")
+    assert said.endswith(flag.strip())
+    assert not (folder / "out" / "model.safetensors").exists()
+
+
+def test_two_processes_under_torchrun_go_on(folder):
+    def run(steps: int) -> subprocess.CompletedProcess[str]:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command = [*torchrun, "-m", "polyencoder.cli.main", *arguments("two", "--evaluate-every", 2)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+
+    done = run(4)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pre-trained") == 1  # by the first of them alone
+    weights = (folder / "two" / "model.safetensors").read_bytes()
+    again = run(4)
+    assert again.returncode == 0, again.stderr
+    assert "going on from" in again.stderr
+    assert (folder / "two" / "model.safetensors").read_bytes() == weights

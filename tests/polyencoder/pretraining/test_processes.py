@@ -1,0 +1,61 @@
+"""Two processes learn what one does, when each batch is all that is sorted together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.data.epochs import Reader
+from polyencoder.pretraining.batches import PairBatches, PairInputs
+from polyencoder.pretraining.callbacks import HeldOut
+from polyencoder.pretraining.corpus import EXAMPLE, Corpus
+from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.start import Pretrained
+from polyencoder.training.config import TrainingConfig
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.trainer import Trainer
+from tests.polyencoder.pretraining.conftest import LONGEST
+
+EXAMPLES = 40  # of a step of each objective: some four epochs of the corpus
+CONFIG = TrainingConfig(
+    epochs=None,
+    max_updates=6,
+    candidates="inline",
+    fine_tuned="all",
+    optimizer=OptimizerConfig("sgd", 0.1),
+    schedule=ScheduleConfig("constant", warmup_updates=0),
+)
+
+
+@pytest.fixture
+def learn(make_pretraining, piece_text, masking, talks):
+    """(processes, rank) -> the weights after six updates, and the metrics of all examples."""
+
+    def run(processes: int, rank: int = 0):
+        torch.manual_seed(rank)
+        model = make_pretraining()
+        inputs = PairInputs(piece_text, longest=LONGEST, masking=masking)
+        corpus, objective = Corpus([talks], buffer=8), Pretraining(model)
+        examples = [episode[0][EXAMPLE] for episode in corpus.episodes(None, share=iter)]
+        evaluation = HeldOut(objective, examples, inputs, tokens=4 * LONGEST, every=100)
+        batches = PairBatches(
+            corpus,
+            inputs,
+            tokens=EXAMPLES * LONGEST,
+            reader=Reader(rank, processes),
+            pool=EXAMPLES // processes,
+        )
+        pretrained = Pretrained(model, piece_text, torch.device("cpu"), LONGEST, masking)
+        Trainer(pretrained, CONFIG, batches=batches, objective=objective, callbacks=[batches, evaluation]).fit()
+        return [p.detach().flatten().tolist() for p in model.parameters()], evaluation.report
+
+    return run
+
+
+def test_two_processes_learn_what_one_does(learn, in_processes):
+    expected, report = learn(1)
+    for found, measured in in_processes(lambda rank: learn(2, rank)):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-5)
+        assert measured == pytest.approx(report, rel=1e-4)

@@ -1,0 +1,226 @@
+"""A whole pre-training: it memorises, it goes on bit by bit, its folder is an encoder, rankers begin with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+from polyencoder.data.readers import BadExamples
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.importing.folder import save_tokenizer
+from polyencoder.modeling.loading import load_pretrained
+from polyencoder.pretraining import run as module
+from polyencoder.pretraining.callbacks import HeldOut
+from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.pretraining.run import pretrain
+from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.pretraining.start import starting_model
+from polyencoder.ranker import Ranker
+from polyencoder.text import TokenBatch, turn_separator
+from polyencoder.text.learning import ROLES
+from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
+
+TINY = {"n_layers": 1, "embedding_size": 32, "n_heads": 2, "ffn_size": 64, "n_positions": LONGEST}
+
+
+@pytest.fixture(autouse=True)
+def no_products(monkeypatch):
+    """The rate of the machine's products takes time, and says nothing here."""
+    monkeypatch.setattr(module, "product_rate", lambda device, *, dtype: 1e9)
+
+
+@pytest.fixture
+def pieces(piece_tokenizer, tmp_path) -> str:
+    save_tokenizer(tmp_path / "pieces", piece_tokenizer, special_tokens=ROLES)
+    return str(tmp_path / "pieces")
+
+
+@pytest.fixture
+def make_settings(talks, pieces, tmp_path):
+    """(**fields) -> the settings of a tiny run on the tiny corpus, which it is evaluated on too."""
+
+    def make(**fields) -> PretrainingSettings:
+        options = {
+            "corpus": (talks,),
+            "valid": talks,
+            "vocabulary": pieces,
+            "out": str(tmp_path / "out"),
+            "tokens_per_batch": 8 * LONGEST,
+            "max_steps": 6,
+            "warmup_steps": 2,
+            "evaluate_every": 4,
+            "device": "cpu",
+        }
+        return PretrainingSettings(**(options | TINY | fields))
+
+    return make
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors") | load_file(folder / "heads.safetensors")
+
+
+def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
+    """It sees each sequence with other words masked, hundreds of times."""
+    settings = make_settings(
+        max_steps=700, learning_rate=3e-3, warmup_steps=50, dropout=0.0, attention_dropout=0.0, evaluate_every=10_000
+    )
+    report = pretrain(settings)
+    assert report.before["masked_accuracy"] < 0.2
+    assert report.before["perplexity"] > 60
+    assert report.trained["masked_accuracy"] > 0.8
+    assert report.trained["next_accuracy"] > 0.9
+    assert report.tokens > 50_000
+
+
+def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp_path, talks):
+    settings = make_settings()
+    report = pretrain(settings)
+    assert (report.updates, report.resumed) == (6, False)
+    model = AutoModel.from_pretrained(report.out).eval()
+    tokenizer = AutoTokenizer.from_pretrained(report.out)
+    assert tokenizer.mask_token == "[MASK]"
+    backbone = load_pretrained(report.out).eval()
+    pair = tokenizer(TALKS[0][0], TALKS[0][1], return_tensors="pt")
+    text = starting_model(settings).text
+    ours = text.context_ids([TALKS[0][0]]) + text.candidate_ids([TALKS[0][1]])[0][1:]
+    assert pair["input_ids"][0].tolist() == ours
+    tokens = TokenBatch(pair["input_ids"], pair["attention_mask"].bool(), pair["token_type_ids"])
+    torch.testing.assert_close(backbone(tokens), model(**pair).last_hidden_state, rtol=1e-4, atol=1e-5)
+    card = (report.out / "README.md").read_text()
+    assert "6 updates" in card
+    assert "talks.jsonl" in card
+    assert str(tmp_path) not in card
+    record = json.loads((report.out / "training" / "run.json").read_text())
+    assert record["options"]["max_steps"] == 6
+
+
+def test_rankers_begin_with_it(make_settings):
+    report = pretrain(make_settings())
+    start = partial(Ranker.from_backbone, report.out, device="cpu", text={"text_truncate": 12, "label_truncate": 12})
+    cross = start("cross")
+    heads = load_file(report.out / "heads.safetensors")
+    assert cross.model.linear.weight.equal(heads["next_utterance.weight"])
+    assert cross.model.linear.bias.equal(heads["next_utterance.bias"])
+    assert turn_separator(cross.model.config.text) == "newline"
+    scores = cross.score([TALKS[0][:1]], [TALKS[0][1], TALKS[1][1]])
+    assert scores.isfinite().all()
+    bi = start("bi", turn_separator="sep")
+    assert turn_separator(bi.model.config.text) == "sep"
+    mean = start("cross", reduction="mean")
+    assert not mean.model.linear.weight.equal(heads["next_utterance.weight"])
+
+
+def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_settings, piece_text):
+    report = pretrain(make_settings())
+    started = starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
+    cross = Ranker.from_backbone(report.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
+    inputs = [pair_input(started.text, [TALKS[1][0]], response, longest=LONGEST) for response in TALKS[1][1:]]
+    batch = pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
+    with torch.no_grad():
+        expected = started.model.eval().next_scores(batch.contexts)
+    torch.testing.assert_close(cross.score([[TALKS[1][0]]], TALKS[1][1:])[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
+    first = pretrain(make_settings())
+    sizes = dict.fromkeys(TINY)
+    settings = make_settings(vocabulary=None, backbone=str(first.out), out=str(tmp_path / "more"), **sizes)
+    started = starting_model(settings)
+    had = weights(first.out)
+    state = started.model.state_dict()
+    for name in ("next_utterance.weight", "masked_words.bias", "masked_words.transform.dense.weight"):
+        assert state[name].equal(had[name])
+    second = pretrain(settings)
+    assert second.before["loss"] == pytest.approx(first.trained["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate):
+    options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate}
+    whole = pretrain(make_settings(out=str(tmp_path / "whole"), **options))
+    settings = make_settings(out=str(tmp_path / "killed"), **options)
+
+    def killed(self, run, outcome):
+        if run.updates.count == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldOut, "after_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings)
+    again = pretrain(settings)
+    assert again.resumed
+    assert again.trained == whole.trained
+    assert again.tokens == whole.tokens
+    expected = weights(whole.out)
+    for name, tensor in weights(again.out).items():
+        assert tensor.equal(expected[name]), name
+
+
+def test_a_finished_run_has_nothing_to_do_and_another_one_is_refused(make_settings):
+    first = pretrain(make_settings())
+    second = pretrain(make_settings())
+    assert second.resumed
+    assert second.updates == 6
+    assert second.trained == first.trained
+    with pytest.raises(CheckpointError, match="was begun with learning_rate"):
+        pretrain(make_settings(learning_rate=1e-3))
+
+
+def test_bad_lines_are_an_error_or_skipped_and_counted(make_settings, talks, caplog, tmp_path):
+    good = tmp_path / "good.jsonl"
+    with open(talks) as file:
+        good.write_text(file.read())
+    with open(talks, "a") as file:
+        file.write('{"turns": 5}\n')
+    with pytest.raises(InputError, match=r"talks.jsonl, line 5: 'turns' is neither"):
+        pretrain(make_settings(valid=str(good)))
+    assert not (tmp_path / "out").exists()
+    pretrain(make_settings(valid=str(good), skip_bad_examples=True))
+    assert "1 bad record was left out" in caplog.text
+    assert BadExamples(skip=True).summary() is None
+
+
+def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
+    pretrain(make_settings(valid=None, held_out=0.5))
+    with pytest.raises(InputError, match="no example to evaluate on"):
+        pretrain(make_settings(valid=None, held_out=0.0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"corpus": ()}, "needs a corpus"),
+        ({"vocabulary": None}, "give one of vocabulary"),
+        ({"backbone": "x", "vocabulary": None}, "n_layers is that of the backbone"),
+        ({"max_steps": None}, "a run without an end"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
+        ({"n_layers": 0}, "n_layers is 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"bf16": True, "precision": "float16"}, "contradict each other"),
+    ],
+)
+def test_settings_that_cannot_be_are_errors(make_settings, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        make_settings(**fields)
+
+
+def test_the_papers_numbers_are_the_defaults():
+    settings = PretrainingSettings(corpus=("c",), out="o", vocabulary="v", max_steps=1_000)
+    config = settings.training()
+    assert settings.sizes == {"n_layers": 12, "dim": 768, "n_heads": 12, "ffn_dim": 3072}
+    assert (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.betas) == (
+        "adam",
+        2e-4,
+        (0.9, 0.98),
+    )
+    assert (config.optimizer.weight_decay, config.schedule.name, config.schedule.warmup_updates) == (0, "invsqrt", 60)
+    assert (settings.tokens_per_batch, settings.dropout, settings.attention_dropout) == (32_000, 0.1, 0.1)
