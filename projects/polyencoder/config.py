@@ -128,6 +128,8 @@ class RankerConfig:
     candidate_mlp: bool = field(default=False, metadata=LATER)
     """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
+    candidate_map: bool = field(default=False, metadata=LATER)
+    """Whether a linear map stands behind candidates' vectors, as `polyencoder map` learns one."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     format_version: int = FORMAT_VERSION
@@ -139,6 +141,8 @@ class RankerConfig:
         _check_choice("codes_attention", self.codes_attention, Attention)
         _check_choice("poly_attention", self.poly_attention, Attention)
         check_fields(self)
+        if self.candidate_map and self.architecture == "cross":
+            raise ConfigError("candidate_map is true, but a cross-encoder has no vectors of candidates")
         if not self.output_scaling > 0:
             raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0", argument="output_scaling")
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):

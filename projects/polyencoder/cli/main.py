@@ -17,6 +17,7 @@ from polyencoder.cli.flags import flag_of
 from polyencoder.cli.importing import import_model
 from polyencoder.cli.index import index, update
 from polyencoder.cli.intents import intents
+from polyencoder.cli.map import map_candidates
 from polyencoder.cli.mine import mine
 from polyencoder.cli.pretrain import pretrain_encoder
 from polyencoder.cli.search import search
@@ -53,6 +54,7 @@ app.command("serve")(serve)
 app.command("mine")(mine)
 app.command("encode")(encode)
 app.command("intents")(intents)
+app.command("map")(map_candidates)
 app.command("zoo")(zoo)
 
 

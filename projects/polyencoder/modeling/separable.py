@@ -24,6 +24,8 @@ class SeparableRanker(nn.Module, ABC):
     candidate_fingerprint: str | None = None
     """Of the weights that it was loaded with, where it computes with rounded ones; see `polyencoder.encoding`."""
     weights_fingerprint: str | None = None
+    candidate_map: nn.Linear | None
+    """What stands behind the vectors of candidates, for `RankerConfig.candidate_map`."""
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__()
@@ -89,6 +91,7 @@ class TwoTowers(SeparableRanker):
         self.context_tower = backbone
         self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
         self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
+        self.candidate_map = linear_map(backbone.dim) if config.candidate_map else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -104,10 +107,12 @@ class TwoTowers(SeparableRanker):
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
-        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+        vectors = self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+        return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
     def candidate_modules(self) -> list[nn.Module]:
-        return [self.candidate_tower, *([] if self.candidate_mlp is None else [self.candidate_mlp])]
+        behind = (self.candidate_mlp, self.candidate_map)
+        return [self.candidate_tower, *(module for module in behind if module is not None)]
 
     def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
         config = self.config
@@ -117,6 +122,13 @@ class TwoTowers(SeparableRanker):
         if self.config.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1)
         return vectors * self.config.output_scaling
+
+
+def linear_map(dim: int) -> nn.Linear:
+    """Of candidates' vectors, [n, dim] -> [n, dim]; the identity, before it is learnt."""
+    layer = nn.Linear(dim, dim, bias=False)
+    nn.init.eye_(layer.weight)
+    return layer
 
 
 def perceptron(dim: int) -> nn.Sequential:

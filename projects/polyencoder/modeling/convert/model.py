@@ -25,7 +25,7 @@ from polyencoder.modeling.convert.quantization import (
 from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
 from polyencoder.modeling.convert.scale import AnnealedScale
-from polyencoder.modeling.separable import SeparableRanker
+from polyencoder.modeling.separable import SeparableRanker, linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
@@ -100,6 +100,7 @@ class ConveRT(SeparableRanker):
         if self.skip is not None:
             nn.init.orthogonal_(self.skip.weight)
         self.history = _History(self.encoder.dim, sizes) if sizes.multi_context else None
+        self.candidate_map = linear_map(sizes.output_size) if config.candidate_map else None
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector: ContextVector = "combined"
         """Of a multi-context model: which of its vectors `encode_context` gives."""
@@ -224,8 +225,9 @@ class ConveRT(SeparableRanker):
 
     def _candidates(self, tokens: TokenBatch) -> Tensor:
         vectors: Tensor = self.response_head(self.encoder(tokens), self.skip)
-        return vectors
+        return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
     def candidate_modules(self) -> list[nn.Module]:
         kept = self.as_kept()
-        return [kept.encoder, kept.response_head, *([] if kept.skip is None else [kept.skip])]
+        behind = (kept.skip, kept.candidate_map)
+        return [kept.encoder, kept.response_head, *(module for module in behind if module is not None)]

@@ -1,0 +1,216 @@
+"""MAP: a linear map from the vectors of responses to those of contexts, learnt while the encoder stays as it is.
+
+The baseline of Henderson et al., "A repository of conversational datasets" (2019), which ConveRT's paper gives for
+encoders that were not trained on responses (Section 3). As in its published code, a response's vector y becomes
+(W + alpha I) y; W and alpha learn from the cross-entropy over the batch, with L2 regularization of W, by Adagrad; the
+learning rate and the regularization are those of a grid that do best on what is held out.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.checks import check_fields
+from polyencoder.data.pairs import Pair
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling import ConveRT, SeparableRanker
+from polyencoder.modeling.convert.quantization import round_parameters
+from polyencoder.scorer import Scorer
+from polyencoder.training.losses import smoothed_cross_entropy
+
+__all__ = ["LearntMap", "MapSettings", "PairVectors", "learn_map", "mapped", "pair_vectors"]
+
+AMONG = 100
+"""Responses of other pairs that what is held out is ranked among, as in the published code."""
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """How a map is learnt.
+
+    learning_rates and regularizers: all pairs of them are tried. batch_size: pairs, whose other responses are the wrong
+    ones. patience: so many epochs without a better one end a try. label_smoothing: what the wrong ones share.
+    """
+
+    learning_rates: tuple[float, ...] = (0.1, 0.03, 0.01, 0.003)
+    regularizers: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)
+    batch_size: int = 256
+    patience: int = 10
+    max_epochs: int = 100
+    label_smoothing: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("batch_size", "patience", "max_epochs"):
+            least = 2 if name == "batch_size" else 1
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}", argument=name)
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(
+                f"label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1",
+                argument="label_smoothing",
+            )
+        for name in ("learning_rates", "regularizers"):
+            values = getattr(self, name)
+            if not values or not all(isinstance(one, (int, float)) and one >= 0 for one in values):
+                raise ConfigError(f"{name} is {values}; it must be numbers of at least 0", argument=name)
+
+
+class PairVectors(NamedTuple):
+    """Pairs as an encoder sees them."""
+
+    contexts: Tensor
+    """[pairs, dim]."""
+    responses: Tensor
+    """[pairs, dim]."""
+    texts: Tensor
+    """[pairs]: which text each response is; equal ones are not each other's wrong responses."""
+
+    def split(self, count: int) -> tuple[PairVectors, PairVectors]:
+        """The first so many, and the others."""
+        places = torch.arange(len(self.texts))
+        return self.take(places[:count]), self.take(places[count:])
+
+    def take(self, rows: Tensor) -> PairVectors:
+        return PairVectors(self.contexts[rows], self.responses[rows], self.texts[rows])
+
+
+class LearntMap(NamedTuple):
+    """The map that did best on what was held out."""
+
+    matrix: Tensor
+    """[dim, dim]: W + alpha I."""
+    recall: float
+    """R@1 among `AMONG` on what was held out; and `before`, that of the vectors as they are."""
+    before: float
+    learning_rate: float
+    regularizer: float
+    epochs: int
+    """Those that it learnt for; 0 where none was better than the vectors as they are."""
+
+
+def pair_vectors(
+    encoder: Scorer, pairs: Sequence[Pair], *, batch_size: int = 256, progress: bool = False
+) -> PairVectors:
+    """The vectors of pairs' contexts and responses; each different response is encoded once.
+
+    Raises:
+        InputError: there is no pair, or the encoder does not have one vector for each context.
+    """
+    place = {text: i for i, text in enumerate(dict.fromkeys(pair.response for pair in pairs))}
+    contexts = [pair.context.split("\n") for pair in pairs]
+    vectors = encoder.encode(contexts, kind="context", batch_size=batch_size, progress=progress, as_tensor=True)
+    responses = encoder.encode(list(place), kind="candidate", batch_size=batch_size, progress=progress, as_tensor=True)
+    texts = torch.tensor([place[pair.response] for pair in pairs], device=vectors.device)
+    return PairVectors(vectors.clone(), responses[texts].clone(), texts)  # ordinary tensors, which can be learnt from
+
+
+def learn_map(
+    train: PairVectors,
+    held_out: PairVectors,
+    settings: MapSettings | None = None,
+    *,
+    said: Callable[[str], object] | None = None,
+) -> LearntMap:
+    """The best map of the grid.
+
+    Args:
+        train: two pairs at least.
+        held_out: others, of which recall chooses.
+        settings: the grid, and how each is learnt.
+        said: told in a line of each that is done.
+
+    Raises:
+        InputError: there are too few pairs.
+    """
+    settings = settings or MapSettings()
+    if len(train.texts) < 2 or len(held_out.texts) < 2:
+        raise InputError(
+            f"{len(train.texts)} pairs to learn a map from and {len(held_out.texts)} held out are too few; give more"
+        )
+    identity = torch.eye(train.contexts.size(1), device=train.contexts.device)
+    before = _recall(identity, held_out)
+    best = LearntMap(identity, before, before, 0.0, 0.0, 0)
+    for rate, regularizer in itertools.product(settings.learning_rates, settings.regularizers):
+        found = _learn(train, held_out, settings, rate=rate, regularizer=regularizer, before=before)
+        if said is not None:
+            said(f"learning rate {rate:g}, L2 {regularizer:g}: R@1 {found.recall:.3f} after {found.epochs} epochs")
+        best = found if found.recall > best.recall else best
+    return best
+
+
+def mapped(model: SeparableRanker, matrix: Tensor) -> SeparableRanker:
+    """A copy of a ranker's model whose candidates are mapped by a matrix [dim, dim], behind a map that it may have."""
+    made = copy.deepcopy(model)
+    layer = nn.Linear(model.dim, model.dim, bias=False, device=matrix.device)
+    with torch.no_grad():
+        layer.weight.copy_(matrix if made.candidate_map is None else matrix @ made.candidate_map.weight)
+    made.config = replace(model.config, candidate_map=True)
+    made.candidate_map = layer
+    if isinstance(made, ConveRT) and made.is_for_inference:
+        round_parameters(layer)
+        layer.requires_grad_(False)
+    return made
+
+
+def _learn(
+    train: PairVectors,
+    held_out: PairVectors,
+    settings: MapSettings,
+    *,
+    rate: float,
+    regularizer: float,
+    before: float,
+) -> LearntMap:
+    """W begins with 0 and alpha with 1: the vectors as they are."""
+    identity = torch.eye(train.contexts.size(1), device=train.contexts.device)
+    weights, alpha = nn.Parameter(torch.zeros_like(identity)), nn.Parameter(identity.new_ones(()))
+    optimizer = torch.optim.Adagrad([weights, alpha], lr=rate, initial_accumulator_value=0.1)
+    generator = torch.Generator().manual_seed(settings.seed)
+    best, waited = LearntMap(identity, before, before, rate, regularizer, 0), 0
+    for epoch in range(settings.max_epochs):
+        for rows in torch.randperm(len(train.texts), generator=generator).split(settings.batch_size):
+            loss = _loss(weights + alpha * identity, train.take(rows), smoothing=settings.label_smoothing)
+            loss = loss + regularizer / 2 * weights.square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        matrix = (weights + alpha * identity).detach()
+        recall = _recall(matrix, held_out)
+        if recall > best.recall:
+            best, waited = best._replace(matrix=matrix, recall=recall, epochs=epoch + 1), 0
+        else:
+            waited += 1
+            if waited == settings.patience:
+                break
+    return best
+
+
+def _scores(matrix: Tensor, pairs: PairVectors) -> Tensor:
+    """Of each context and each pair's response, [pairs, pairs]; -inf for another pair's equal response."""
+    same = pairs.texts.unsqueeze(0) == pairs.texts.unsqueeze(1)
+    same.fill_diagonal_(False)
+    return (pairs.contexts @ (pairs.responses @ matrix.T).T).masked_fill(same, -torch.inf)
+
+
+def _loss(matrix: Tensor, pairs: PairVectors, *, smoothing: float) -> Tensor:
+    labels = torch.arange(len(pairs.texts), device=pairs.texts.device)
+    return smoothed_cross_entropy(_scores(matrix, pairs), labels, smoothing=smoothing).mean()
+
+
+@torch.no_grad()
+def _recall(matrix: Tensor, pairs: PairVectors) -> float:
+    """R@1 among the responses of so many pairs."""
+    hits = 0
+    for rows in torch.arange(len(pairs.texts)).split(AMONG):
+        scores = _scores(matrix, pairs.take(rows))
+        hits += int((scores.argmax(1) == torch.arange(len(rows), device=scores.device)).sum())
+    return hits / len(pairs.texts)

@@ -1,0 +1,67 @@
+"""`polyencoder map`: what it prints, the ranker that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.ranker import Ranker
+from tests.polyencoder.intents.conftest import made
+
+QUICK = ["--learning-rates", "0.1", "--regularizers", "0", "--max-epochs", "5", "--num-negatives", "4"]
+
+
+@pytest.fixture
+def run(make_ranker, tmp_path, monkeypatch):
+    """(*arguments) -> what `polyencoder map` prints."""
+    make_ranker("bi", reduction="mean").save_pretrained(tmp_path / "model")
+    texts = [one.text for one in made()]
+    lines = [
+        json.dumps({"context": [text], "response": f"{other} !"}) for text, other in zip(texts, texts, strict=True)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    (tmp_path / "valid.jsonl").write_text("\n".join(lines[::4]))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> str:
+        given = ["map", "--train", "train.jsonl", "-m", "model", "--no-progress", *QUICK, *arguments]
+        result = CliRunner().invoke(app, given, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def test_from_pairs_to_a_ranker(run, tmp_path):
+    said = run("--valid", "valid.jsonl", "--out", "mapped")
+    assert "held out: R@1" in said
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["TF-IDF", "as", "mapped"]
+    assert Ranker.from_pretrained(tmp_path / "mapped").model.config.candidate_map
+    evaluated = ["evaluate", "-m", "mapped", "-d", "valid.jsonl", "--negatives", "train.jsonl", "--num-negatives", "4"]
+    result = CliRunner().invoke(app, [*evaluated, "--json"], catch_exceptions=False)
+    report = json.loads(run("--valid", "valid.jsonl", "--json"))
+    assert json.loads(result.output)["R5@1"] == pytest.approx(report["valid"]["mapped"]["R5@1"])
+    with pytest.raises(ConfigError, match="holds a model already"):
+        run("--out", "mapped")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--learning-rates", "much"], ConfigError, "learning_rates is 'much'"),
+        (["--train", "none.jsonl"], InputError, "no such file"),
+        (["--train", "one.jsonl"], InputError, "are too few"),
+        (["--valid", "bad.jsonl"], InputError, "bad.jsonl, line 1: has no 'response'"),
+    ],
+)
+def test_what_it_refuses(run, tmp_path, arguments, error, message):
+    (tmp_path / "one.jsonl").write_text('{"context": "a", "response": "b"}')
+    (tmp_path / "bad.jsonl").write_text('{"context": "a"}')
+    with pytest.raises(error, match=message):
+        run(*arguments, "--out", "mapped")
+    assert not (tmp_path / "mapped").exists()
