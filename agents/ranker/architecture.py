@@ -187,7 +187,7 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
 def pooling_of_checkpoint(stored: RankerConfig, architecture: Architecture) -> dict[str, Any]:
     """What the model of `--init-model` does with its outputs, for flags that say nothing."""
     names = ["reduction", "reduction_outputs", "normalize", "output_scaling"]
-    names += ["candidate_mlp"] if architecture != "cross" else []
+    names += ["candidate_mlp", "candidate_map"] if architecture != "cross" else []
     return {name: getattr(stored, name) for name in names}
 
 
