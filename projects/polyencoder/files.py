@@ -113,6 +113,15 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def onto_the_disk(path: str | os.PathLike[str]) -> None:
+    """Wait until what was written to a file, or the names in a folder, would outlast a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def fingerprint(parts: Iterable[bytes | memoryview | str]) -> str:
     """A hex digest of the parts; where one part ends and the next begins counts."""
     digest = hashlib.blake2b(digest_size=16)

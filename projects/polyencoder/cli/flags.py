@@ -15,6 +15,8 @@ OTHER_NAMES = {
     "hard_negatives": "negatives",
     "on_cpu": "device",
     "warmup_updates": "warmup_steps",
+    "seconds": "timeout",  # of a server's limits
+    **{name: f"max_{name}" for name in ("concurrent", "bytes", "documents", "characters", "tokens")},
     **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
 """What commands call arguments, where they do not have the library's name for them."""

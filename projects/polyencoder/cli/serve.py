@@ -56,6 +56,17 @@ def serve(
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens that go through the model together; a longer text goes alone.")
     ] = 4096,
+    max_concurrent: Annotated[
+        int, typer.Option(help="Requests under way in each worker; one more is answered 429.")
+    ] = 256,
+    max_bytes: Annotated[int, typer.Option(help="Of a request; more is answered 413.")] = 8 << 20,
+    max_documents: Annotated[int, typer.Option(help="Texts of a request; more is answered 422.")] = 1000,
+    max_characters: Annotated[int, typer.Option(help="Of one text; more is answered 422.")] = 100_000,
+    max_tokens: Annotated[int, typer.Option(help="Of a request; more is answered 422.")] = 1 << 17,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up, and answered 504.")] = 30.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="For what is under way when the server is told to end (SIGTERM).")
+    ] = 30.0,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
@@ -63,7 +74,7 @@ def serve(
     """Answer over HTTP: rerank, embeddings, search and chat. `/docs` says how to ask."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, extra="serve")
-    from polyencoder.serving.config import ServerConfig
+    from polyencoder.serving.config import Limits, ServerConfig
     from polyencoder.serving.run import serve as run
 
     config = ServerConfig(
@@ -86,5 +97,14 @@ def serve(
         sessions=sessions,
         max_sessions=max_sessions,
         session_seconds=session_seconds,
+        limits=Limits(
+            concurrent=max_concurrent,
+            bytes=max_bytes,
+            documents=max_documents,
+            characters=max_characters,
+            tokens=max_tokens,
+            seconds=timeout,
+            drain_seconds=drain_seconds,
+        ),
     )
     run(config, listening=lambda url: typer.echo(f"polyencoder: serving {model} on {url}", err=True))

@@ -106,6 +106,10 @@ class Index(ABC):
         """Give candidates another text or other metadata. InputError for an id that is not there."""
 
     @abstractmethod
+    def put(self, records: Iterable[Candidate]) -> None:
+        """Put in candidates, in the place of those that have their ids. What is there already stays as it is."""
+
+    @abstractmethod
     def has_field(self, key: str) -> bool:
         """Whether the metadata of any candidate has this field."""
 

@@ -151,11 +151,11 @@ class Catalogue:
         finally:
             self._connection.execute("RELEASE block")
 
-    def put(self, candidate: Candidate) -> None:
+    def put(self, candidate: Candidate, *, replace: bool = False) -> None:
         """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
 
         Raises InputError for a text that is empty or no valid Unicode, metadata that JSON cannot hold, and an id that
-        is there with another text or other metadata.
+        is there with another text or other metadata, unless it is to `replace` that.
         """
         where = f"{candidate.where}: " if candidate.where else ""
         try:
@@ -168,13 +168,15 @@ class Catalogue:
         known = ask("SELECT number, row, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
         if (entry := known.fetchone()) is not None:
             number, _, old_metadata, old_text = entry
-            if (old_text, old_metadata) != (text, metadata):
+            if (old_text, old_metadata) == (text, metadata):
+                return
+            if not replace:
                 other = "text" if old_text != text else "metadata"
                 raise InputError(
                     f"{where}the id {id_!r} is that of candidate {number + 1} already, {shortened(old_text)}, which "
                     f"has other {other}: give each candidate an id of its own, or update the one that is there"
                 )
-            return
+            self.remove(id_)
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
             row = self.rows
             ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))

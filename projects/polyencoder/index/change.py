@@ -19,6 +19,7 @@ from torch import Tensor
 
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.files import onto_the_disk
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.faiss_file import Tuned, build_faiss, copy_faiss, faiss_files
@@ -28,7 +29,7 @@ from polyencoder.index.tuning import sample
 from polyencoder.index.vectors import Vectors, quantize, scales_file, vectors_file, write_vectors
 from polyencoder.protocol import TextRanker
 
-__all__ = ["OF_AN_INDEX", "Change", "explained", "lock"]
+__all__ = ["OF_AN_INDEX", "Change", "IndexBusy", "explained", "lock"]
 
 OF_AN_INDEX = re.compile(
     r"(meta|unfinished)\.json|catalogue(-\d+)?\.sqlite.*|vectors-\d+(-[0-9a-f]+)?(\.scales)?\.npy|faiss.*\.(json|index)"
@@ -38,6 +39,10 @@ OF_AN_INDEX = re.compile(
 
 _LOCK = ".lock"
 _BUSY_SECONDS = 30
+
+
+class IndexBusy(InputError):
+    """Another process is changing the index, and has been for a while."""
 
 
 class Change:
@@ -144,9 +149,9 @@ class Change:
         meta = replace(self._meta, rows=len(vectors), candidates=None if other else self._meta.candidates)
         for name in sorted(_files(meta) - _files(self._before.meta)):
             with suppress(FileNotFoundError):  # a kind of FAISS index, or a scale, that there is not
-                _onto_the_disk(self.folder / name)
+                onto_the_disk(self.folder / name)
         meta.write(self.folder)
-        _onto_the_disk(self.folder)
+        onto_the_disk(self.folder)
         self._remove_others(meta, vectors=True)
 
     def discard(self, *, vectors: bool) -> None:
@@ -207,7 +212,7 @@ def lock(folder: Path) -> filelock.BaseFileLock:
     try:
         held.acquire()
     except filelock.Timeout:
-        raise InputError(f"{folder}: cannot be changed now; is another process at it?") from None
+        raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
     return held
 
 
@@ -233,12 +238,3 @@ def _file_of(rows: Tensor, vectors: Vectors) -> str | None:
     """The file that has just these rows."""
     first, last = int(rows[0]), int(rows[-1])
     return vectors.file_of(first, len(rows)) if last - first + 1 == len(rows) else None
-
-
-def _onto_the_disk(path: Path) -> None:
-    """Wait until what was written to a file, or the names in a folder, would outlast a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -188,6 +188,11 @@ class FolderIndex(Index):
                 catalogue.remove(record.id)
                 catalogue.put(record)
 
+    def put(self, records: Iterable[Candidate]) -> None:
+        with self._entries() as catalogue:
+            for record in records:
+                catalogue.put(record, replace=True)
+
     def compact(self) -> None:
         """Give the space of dead rows back, and make full files of small ones. Nothing is encoded again.
 

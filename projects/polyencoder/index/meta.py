@@ -14,7 +14,7 @@ from typing import NamedTuple
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.files import write_text
+from polyencoder.files import onto_the_disk, replacing
 from polyencoder.index.catalogue import CATALOGUE
 from polyencoder.index.faiss_file import FAISS, has_faiss
 from polyencoder.index.vectors import VectorDtype, check_dtype
@@ -68,7 +68,10 @@ class IndexMeta:
         values = dataclasses.asdict(self)
         fingerprints = values.pop("fingerprints")
         values |= {"model_fingerprint": fingerprints[0], "tokenizer_fingerprint": fingerprints[1]}
-        write_text(folder / name, json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+            onto_the_disk(temporary)  # or it could be empty, and with it the index lost, when the power is
 
     @classmethod
     def read(cls, folder: Path, name: str = META) -> IndexMeta:

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 import anyio.to_thread
 from fastapi import FastAPI
 
+from polyencoder.serving.admission import Admission, Counted
+from polyencoder.serving.exchange import Exchange
 from polyencoder.serving.hosts import Hosts, allowed_hosts
 from polyencoder.serving.keys import Key
 from polyencoder.serving.problems import handle_problems
-from polyencoder.serving.routes import chat, embeddings, health, rerank, search
+from polyencoder.serving.routes import candidates, chat, embeddings, health, rerank, search
 from polyencoder.serving.service import Service
 
 __all__ = ["create_app"]
@@ -28,11 +30,15 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None)
     app.state.service = service
-    for one in (rerank, embeddings, search, chat, health):
+    for one in (rerank, embeddings, search, chat, candidates, health):
         app.include_router(one.router)
     handle_problems(app)
+    limits, metrics = service.config.limits, service.metrics
     # The last that is added comes first.
+    app.add_middleware(Exchange, limits=limits)
+    app.add_middleware(Admission, most=limits.concurrent, metrics=metrics)
     if service.config.api_key is not None:
         app.add_middleware(Key, key=service.config.api_key)
     app.add_middleware(Hosts, hosts=allowed_hosts(service.config))
+    app.add_middleware(Counted, metrics=metrics)
     return app

@@ -12,11 +12,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.index.change import IndexBusy
 from polyencoder.serving.sessions import NoSession, SessionBusy
 
 __all__ = ["handle_problems", "problem"]
 
-_STATUS = {InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
+_STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
 _log = logging.getLogger(__name__)
 
 

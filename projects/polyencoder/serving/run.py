@@ -17,6 +17,7 @@ from uvicorn.supervisors import Multiprocess
 from polyencoder.errors import ConfigError
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.connections import UvicornConfig
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 
@@ -54,17 +55,16 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
 def uvicorn_config(config: ServerConfig, app: FastAPI | Callable[[], FastAPI]) -> uvicorn.Config:
     """How uvicorn runs an application, or what makes one in each worker."""
-    return uvicorn.Config(
+    return UvicornConfig(
         app,
         factory=not isinstance(app, FastAPI),
         workers=config.workers,
-        http="h11",
+        limits=config.limits,
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(config.limits.drain_seconds)),
-        limit_concurrency=config.limits.connections,
         timeout_worker_healthcheck=_STARTING,
     )
 

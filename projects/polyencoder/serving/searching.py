@@ -79,6 +79,9 @@ class Search:
         least = self._min_probability if min_probability is None else min_probability
         settings = (options, least, keep_turns)
 
+        if self.index is not None and await engine.tokenized(self.index.__len__) == 0:
+            return Found([], 0, {})
+
         def tokenized() -> list[int]:
             self.searcher(*settings)  # what does not fit is this request's own error
             return engine.ranker.text.context_ids(turns)
@@ -109,6 +112,8 @@ class Search:
     def _find(
         self, settings: tuple[SearchOptions, LeastProbability | None, bool], jobs: Sequence[Job]
     ) -> list[list[Hit]]:
+        if self.index is None or len(self.index) == 0:  # all were removed since it was asked
+            return [[] for _ in jobs]
         encoded = stacked([job.results[0] for job in jobs])
         with torch.inference_mode():
             return self.searcher(*settings).find(encoded, [job.about for job in jobs])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
@@ -18,6 +20,7 @@ from polyencoder.serving.engine import Engine
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.searching import Search
 from polyencoder.serving.sessions import Sessions
+from polyencoder.serving.writing import Writer
 
 __all__ = ["Service"]
 
@@ -31,6 +34,7 @@ class Service:
     config: ServerConfig
     engine: Engine
     search: Search
+    writer: Writer
     sessions: Sessions
     metrics: Metrics
 
@@ -70,17 +74,27 @@ class Service:
         sessions = Sessions(Path(path), most=config.max_sessions, seconds=config.session_seconds)
         if index is not None and len(index):
             search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
-        return cls(config, engine, search, sessions, metrics)
+        return cls(config, engine, search, Writer(engine, index), sessions, metrics)
 
     async def warm(self) -> None:
         """Let a few texts go all the ways, so that no request is the first."""
         for _ in range(2):
-            await reranking.rank(self.engine, _WARM[:1], _WARM)
-            if embedding.gives_embeddings(self.engine.ranker):
-                await embedding.embed(self.engine, _WARM, input_type="query")
-            if self.search.index is not None and len(self.search.index):
-                await self.search(_WARM[:1], SearchOptions())
+            for way in (self._rank_some, self._embed_some, self._search_some):
+                with suppress(InputError):  # of limits that are smaller than these texts
+                    await way()
+
+    async def _rank_some(self) -> None:
+        await reranking.rank(self.engine, _WARM[:1], _WARM)
+
+    async def _embed_some(self) -> None:
+        if embedding.gives_embeddings(self.engine.ranker):
+            await embedding.embed(self.engine, _WARM, input_type="query")
+
+    async def _search_some(self) -> None:
+        if self.search.index is not None and len(self.search.index):
+            await self.search(_WARM[:1], SearchOptions())
 
     def close(self) -> None:
-        """Finish what was asked for."""
+        """Finish what was asked for, then let go of the index."""
+        self.writer.close()
         self.engine.close()

@@ -110,6 +110,11 @@ class AgainstADict(RuleBasedStateMachine):
         self.index.update(iter(there))
         self.oracle |= {r.id: (r.text, r.metadata) for r in there}
 
+    @rule(records=st.lists(RECORDS, max_size=4))
+    def put(self, records):
+        self.index.put(iter(records))
+        self.oracle |= {r.id: (r.text, r.metadata) for r in records}
+
     @rule()
     def compact(self):
         if isinstance(self.index, FolderIndex):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -87,3 +92,39 @@ def serve(make_service):
             return client
 
         yield make
+
+
+@pytest.fixture
+def place(make_ranker, tmp_path, monkeypatch):
+    """A folder with the model `model` and its index `replies`."""
+    ranker = make_ranker("poly")
+    ranker.save_pretrained(tmp_path / "model")
+    ranker.index(REPLIES, tmp_path / "replies")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def started(*options: str):
+    """A process of `polyencoder serve` with its URL, once it is ready."""
+    command = [sys.executable, "-m", "polyencoder.cli.main", "serve", "-m", "model", "--port", "0", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            lines = []
+            while not (found := re.search(r"serving model on (http://\S+)", lines[-1] if lines else "")):
+                lines.append(process.stderr.readline())
+                assert lines[-1], "".join(lines)
+            until = time.monotonic() + SECONDS
+            while True:
+                try:
+                    if httpx.get(f"{found[1]}/ready", timeout=5).status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                assert time.monotonic() < until
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.05)
+            yield process, found[1]
+        finally:
+            process.kill()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,45 +13,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
+from polyencoder.cli.main import app, main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
-from tests.polyencoder.serving.conftest import REPLIES, SECONDS
-
-
-@pytest.fixture
-def place(make_ranker, tmp_path, monkeypatch):
-    """A folder with the model `model` and its index `replies`."""
-    ranker = make_ranker("poly")
-    ranker.save_pretrained(tmp_path / "model")
-    ranker.index(REPLIES, tmp_path / "replies")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@contextlib.contextmanager
-def started(*options: str):
-    """A process of `polyencoder serve` with its URL, once it is ready."""
-    command = [sys.executable, "-m", "polyencoder.cli.main", "serve", "-m", "model", "--port", "0", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            lines = []
-            while not (found := re.search(r"serving model on (http://\S+)", lines[-1] if lines else "")):
-                lines.append(process.stderr.readline())
-                assert lines[-1], "".join(lines)
-            until = time.monotonic() + SECONDS
-            while True:
-                try:
-                    if httpx.get(f"{found[1]}/ready", timeout=5).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                assert time.monotonic() < until
-                assert process.poll() is None, process.stderr.read()
-                time.sleep(0.05)
-            yield process, found[1]
-        finally:
-            process.kill()
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
 
 
 def ask(url: str) -> list[str]:
@@ -129,3 +90,36 @@ def test_without_the_extra_the_message_names_it(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     result = CliRunner().invoke(app, ["serve", "-m", "model"])
     assert "parlai-polyencoder[serve]" in str(result.exception)
+
+
+def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
+    with started("--threads", "1", "--drain-seconds", "60") as (process, url):
+        asked = {"query": "hello", "documents": [f"do you ski {n} ?" * 5 for n in range(1000)]}
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(httpx.post, f"{url}/v1/rerank", json=asked, timeout=SECONDS) for _ in range(4)]
+            while "requests_under_way 4.0" not in httpx.get(f"{url}/metrics", timeout=SECONDS).text:
+                assert not all(answer.done() for answer in answers)
+                time.sleep(0.005)
+            process.send_signal(signal.SIGTERM)
+            assert [answer.result().status_code for answer in answers] == [200] * 4
+        assert process.wait(SECONDS) in (0, -signal.SIGTERM)
+
+
+def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(place):
+    with started("--threads", "1", "--drain-seconds", "1") as (process, url):
+        waiting = socket.create_connection((httpx.URL(url).host, httpx.URL(url).port))
+        head = "POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        waiting.sendall(head.encode())  # of which the body never comes
+        while "requests_under_way 1.0" not in httpx.get(f"{url}/metrics", timeout=SECONDS).text:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) in (0, -signal.SIGTERM)
+        waiting.close()
+
+
+def test_errors_of_limits_name_their_flags(place, capsys, monkeypatch):
+    for flag in ("--max-bytes", "--timeout", "--drain-seconds"):
+        monkeypatch.setattr(sys, "argv", ["polyencoder", "serve", "-m", "model", flag, "0"])
+        with pytest.raises(SystemExit):
+            main()
+        assert f"(flag {flag})" in capsys.readouterr().err

@@ -66,8 +66,9 @@ def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
     finally:
         engine.close()
     queries, documents = found.split(len(texts))
-    torch.testing.assert_close(queries, ranker.encode_contexts(texts).vectors[:, 0].clone(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(documents, ranker.encode_candidates(texts).clone(), atol=1e-5, rtol=1e-5)
+    for found, kind in ((queries, "context"), (documents, "candidate")):
+        expected = torch.from_numpy(ranker.encode(texts, kind=kind))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])

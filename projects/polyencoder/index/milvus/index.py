@@ -251,6 +251,13 @@ class MilvusIndex(Index):
                         raise self._missing(entry.id)
                     changes.entries[key_of(entry.id)] = entry
 
+    def put(self, records: Iterable[Candidate]) -> None:
+        for step in batches(records, _RECORDS_AT_ONCE):
+            with self._step() as changes:
+                new = [_Entry.of(record) for record in step]
+                there = self._there(entry.id for entry in new)
+                changes.entries.update({key_of(one.id): one for one in new if one != there.get(one.id)})
+
     @contextmanager
     def _step(self) -> Iterator[_Changes]:
         with self.changing():

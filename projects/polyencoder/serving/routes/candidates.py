@@ -1,0 +1,77 @@
+"""`PUT` and `DELETE /v1/candidates`: the index, changed while it is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from polyencoder.index.base import Candidate
+from polyencoder.serving.routes.common import Serving
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["candidates"])
+
+
+class NewCandidate(BaseModel):
+    """A candidate, as an index has it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = Field(None, min_length=1, description="None for one made of the text and the metadata.")
+    text: str
+    metadata: dict[str, Any] | None = None
+
+
+class PutRequest(BaseModel):
+    """Candidates to be added, or to take the place of those with their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    candidates: list[NewCandidate]
+
+
+class DeleteRequest(BaseModel):
+    """Candidates to be removed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str]
+
+
+class Changed(BaseModel):
+    """The index after a change."""
+
+    candidates: int = Field(description="How many there are.")
+
+
+@router.put("/v1/candidates")
+async def put(request: PutRequest, service: Serving) -> Changed:
+    """Add candidates or replace them: all or none; on disk before the answer. The same again changes nothing."""
+    records = [
+        Candidate(one.id, one.text, one.metadata, f"candidates.{place}") for place, one in enumerate(request.candidates)
+    ]
+    await service.writer.put(records)
+    return await _changed(service)
+
+
+@router.delete("/v1/candidates")
+async def delete(request: DeleteRequest, service: Serving) -> Changed:
+    """Remove candidates: all or none; on disk before the answer."""
+    await service.writer.remove(request.ids)
+    return await _changed(service)
+
+
+@router.delete("/v1/candidates/{id_}")
+async def delete_one(id_: str, service: Serving) -> Changed:
+    """Remove one candidate."""
+    await service.writer.remove([id_])
+    return await _changed(service)
+
+
+async def _changed(service: Serving) -> Changed:
+    index = service.search.index
+    assert index is not None  # or there was no change
+    return Changed(candidates=await service.engine.tokenized(lambda: len(index)))

@@ -1,0 +1,163 @@
+"""`PUT` and `DELETE /v1/candidates`: whole, on disk, seen by everyone, and searches see one state or the other."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from polyencoder.index.folder import FolderIndex
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
+
+NEW = {"id": "new", "text": "do you have a horse ?", "metadata": {"lang": "en"}}
+
+
+def found(client, **more) -> dict[str, tuple]:
+    answer = client.post("/v1/search", json={"query": "hello", "top_k": 1000, **more})
+    assert answer.status_code == 200, answer.text
+    return {one["id"]: (one["text"], one.get("metadata")) for one in answer.json()["results"]}
+
+
+def put(client, *candidates) -> int:
+    answer = client.put("/v1/candidates", json={"candidates": list(candidates)})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["candidates"]
+
+
+def delete(client, *ids) -> httpx.Response:
+    return client.request("DELETE", "/v1/candidates", json={"ids": list(ids)})
+
+
+def test_what_is_put_is_found_replaced_and_removed(serve):
+    client = serve("poly")
+    before = found(client)
+    assert put(client, NEW, {"text": "without an id"}) == len(before) + 2
+    after = found(client)
+    assert after["new"] == (NEW["text"], NEW["metadata"])
+    assert {**before, **after} == after
+    assert put(client, NEW) == len(after)  # again: nothing changes
+    assert put(client, NEW | {"text": "no horse .", "metadata": None}, {"id": "ski", "text": "no skis ."}) == len(after)
+    assert found(client)["new"] == ("no horse .", None)
+    assert found(client)["ski"] == ("no skis .", None)
+    assert delete(client, "new", "ski").json() == {"candidates": len(after) - 2}
+    assert client.delete("/v1/candidates/tag").json() == {"candidates": len(after) - 3}
+    assert found(client).keys() == after.keys() - {"new", "ski", "tag"}
+    ranker, index = client.service.engine.ranker, client.service.search.index
+    hits = ranker.search("hello", FolderIndex.open(index.folder, ranker), top_k=1000)
+    assert [hit.id for hit in hits] == list(found(client))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "says"),
+    [
+        ([NEW, {"id": "x", "text": " "}], "candidates.1"),
+        ([NEW, NEW], "there twice"),
+        ([NEW, {"id": "x", "text": "a", "more": 1}], "more"),
+        ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
+        ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
+        ([], "candidates is empty"),
+    ],
+)
+def test_what_cannot_be_put_changes_nothing(shared, candidates, says):
+    before = found(shared)
+    answer = shared.put("/v1/candidates", json={"candidates": candidates})
+    assert answer.status_code == 422
+    assert says in answer.json()["message"]
+    assert found(shared) == before
+
+
+@pytest.mark.parametrize("ids", [["tag", "nothing"], ["tag", "tag"], []])
+def test_what_cannot_be_removed_changes_nothing(shared, ids):
+    before = found(shared)
+    assert delete(shared, *ids).status_code == 422
+    assert found(shared) == before
+
+
+def test_without_an_index_there_is_nothing_to_change(serve):
+    client = serve("bi", records=None)
+    assert client.put("/v1/candidates", json={"candidates": [NEW]}).status_code == 422
+
+
+def test_an_index_without_candidates_finds_nothing_and_can_be_filled(serve):
+    client = serve("bi", no_answer="nothing .")
+    assert delete(client, *(one.id for one in REPLIES)).json() == {"candidates": 0}
+    assert found(client) == {}
+    assert client.post("/v1/chat", json={"message": "hello"}).json()["reply"] == "nothing ."
+    assert put(client, NEW) == 1
+    assert found(client).keys() == {"new"}
+
+
+def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
+    client = serve("bi")
+    index = client.service.search.index
+    before = index.meta.generation
+    writer = client.service.writer
+    busy = threading.Event()
+    writer._thread.submit(busy.wait, SECONDS)
+    with ThreadPoolExecutor(6) as pool:
+        good = [pool.submit(put, client, NEW | {"id": f"n{n}", "text": f"text {n}"}) for n in range(4)]
+        bad = pool.submit(delete, client, "nothing")
+        while len(writer._waiting) < 5:
+            busy.wait(0.02)
+        busy.set()
+        assert {one.result() for one in good} == {len(REPLIES) + 4}
+        assert bad.result().status_code == 422
+    assert index.meta.generation == before + 1
+    assert {f"n{n}" for n in range(4)} <= found(client).keys()
+
+
+def test_searches_see_the_state_before_or_after_and_every_worker_the_same(make_ranker, tmp_path):
+    """Two services over one folder, as two workers are: each change gives all candidates another number."""
+    ranker = make_ranker("bi")
+    ranker.index(["nothing"], tmp_path / "index")
+    config = ServerConfig(model="tiny", index="index", port=0)
+    services = [Service.of(config, ranker, index=FolderIndex.open(tmp_path / "index", ranker)) for _ in range(2)]
+    ids = [f"c{n}" for n in range(6)]
+
+    def numbered(number: int) -> list[dict]:
+        return [{"id": id_, "text": f"{id_} {number % 2}", "metadata": {"number": number}} for id_ in ids]
+
+    def look(client) -> int:
+        numbers = {found_one[1]["number"] for id_, found_one in found(client).items() if id_ in ids}
+        assert len(numbers) == 1
+        return numbers.pop()
+
+    with running(services[0]) as one, running(services[1]) as other:
+        clients = [httpx.Client(base_url=url, timeout=SECONDS) for url in (one, other)]
+        put(clients[0], *numbered(0))
+        done = threading.Event()
+
+        def watch(client) -> list[int]:
+            seen = []
+            while not done.is_set():
+                seen.append(look(client))
+            return seen
+
+        with ThreadPoolExecutor(4) as pool:
+            watchers = [pool.submit(watch, client) for client in clients * 2]
+            for number in range(1, 9):
+                put(clients[number % 2], *numbered(number))
+                assert {look(client) for client in clients} == {number}
+            done.set()
+            for watcher in watchers:
+                seen = watcher.result()
+                assert seen == sorted(seen)
+        for client in clients:
+            client.close()
+
+
+def test_what_was_answered_outlasts_a_kill(place, make_ranker):
+    with started("--index", "replies") as (process, url):
+        client = httpx.Client(base_url=url, timeout=SECONDS)
+        put(client, NEW)
+        delete(client, "ski")
+        process.send_signal(signal.SIGKILL)
+        process.wait(SECONDS)
+    index = FolderIndex.open(place / "replies", make_ranker("poly"))
+    hits = make_ranker("poly").search("hello", index, top_k=1000)
+    assert {hit.id for hit in hits} == {one.id for one in REPLIES} - {"ski"} | {"new"}

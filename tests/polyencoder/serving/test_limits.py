@@ -1,0 +1,258 @@
+"""What is too much, too slow or nonsense: each has its answer, frees what it held, and the next is served as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from polyencoder.errors import ConfigError
+from polyencoder.serving.config import Limits
+from tests.polyencoder.serving.conftest import SECONDS
+
+ASKED = {"query": "hello", "documents": ["a", "b", "c"]}
+
+
+def fine(client) -> None:
+    """The server does what it is there for, and holds nothing that it should not."""
+    answer = client.post("/v1/rerank", json=ASKED)
+    assert answer.status_code == 200, answer.text
+    until = time.monotonic() + SECONDS
+    while value(client, "polyencoder_requests_under_way") or value(client, "polyencoder_queued_tokens"):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def value(client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+class Slow:
+    """Holds the model's passes back until it is told to let them go, and counts them."""
+
+    def __init__(self, client) -> None:
+        model = client.service.engine._model
+        self._compute = model._compute
+        model._compute = self
+        self.passes = 0
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def __call__(self, kind, tokens):
+        self.entered.release()
+        assert self.go_on.wait(SECONDS)
+        self.passes += 1
+        return self._compute(kind, tokens)
+
+
+def connected(client) -> socket.socket:
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=SECONDS)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the server has hung up, waited for."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def post(path: str, body: bytes = b"", *, length: int | None = None) -> bytes:
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body) if length is None else length}",
+    ]
+    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode() + body
+
+
+def test_a_body_of_too_many_bytes_with_its_length_and_without(serve):
+    client = serve("bi", records=None, limits=Limits(bytes=1000))
+    body = b'{"query": "hello", "documents": ["' + b"a" * 1000 + b'"]}'
+    answer = client.post("/v1/rerank", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "1,000 bytes" in answer.json()["message"]
+    chunks = iter([body[:400], body[400:800], body[800:]])
+    answer = client.post("/v1/rerank", content=chunks, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    fine(client)
+
+
+def test_each_limit_of_texts_says_which_one_it_is(serve):
+    client = serve("bi", limits=Limits(documents=3, characters=50, tokens=40, top_k=10))
+    long = "hello " * 10
+    cases = [
+        ("/v1/rerank", {"query": "a", "documents": ["a"] * 4}, "documents has 4 texts"),
+        ("/v1/rerank", {"query": "a", "documents": ["a", long]}, "documents.1 has 60 characters"),
+        ("/v1/rerank", {"query": long, "documents": ["a"]}, "query has 60 characters"),
+        ("/v1/rerank", {"query": "a", "documents": ["x " * 20, "y " * 20, "z " * 20]}, "documents.1: up to it"),
+        ("/score", {"text_1": "a", "text_2": ["a"] * 4}, "text_2 has 4 texts"),
+        ("/v1/embeddings", {"input": ["a", "b", long]}, "input.2 has 60 characters"),
+        ("/v1/search", {"query": "a", "top_k": 11}, "top_k is 11"),
+        ("/v1/chat", {"message": long}, "message has 60 characters"),
+    ]
+    for route, body, says in cases:
+        answer = client.post(route, json=body)
+        assert answer.status_code == 422
+        assert says in answer.json()["message"], (says, answer.text)
+    fine(client)
+
+
+def test_one_request_too_many_is_told_when_to_come_again(serve):
+    client = serve("bi", records=None, limits=Limits(concurrent=2))
+    slow = Slow(client)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(client.post, "/v1/rerank", json=ASKED) for _ in range(2)]
+        while value(client, "polyencoder_requests_under_way") < 2:
+            time.sleep(0.02)
+        refused = client.post("/v1/rerank", json=ASKED)
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert client.get("/health").status_code == 200
+        slow.go_on.set()
+        assert [one.result().status_code for one in waiting] == [200, 200]
+    fine(client)
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_its_work_dropped(serve):
+    client = serve("bi", records=None, limits=Limits(seconds=0.3))
+    slow = Slow(client)
+    with ThreadPoolExecutor(3) as pool:
+        late = [pool.submit(client.post, "/v1/rerank", json=ASKED) for _ in range(3)]
+        assert [one.result().status_code for one in late] == [504] * 3
+    assert "0.3 seconds" in late[0].result().json()["message"]
+    slow.go_on.set()
+    while value(client, "polyencoder_queued_tokens"):
+        time.sleep(0.02)
+    assert slow.passes <= 1  # that which had begun
+    with contextlib.suppress(AssertionError):
+        fine(client)
+    assert client.get("/ready").status_code == 200
+
+
+def test_the_work_of_a_client_that_hangs_up_is_dropped(serve):
+    client = serve("bi", records=None)
+    slow = Slow(client)
+    body = b'{"query": "hello", "documents": ["a", "b"]}'
+    gone = [connected(client) for _ in range(5)]
+    for connection in gone:
+        connection.sendall(post("/v1/rerank", body))
+    while value(client, "polyencoder_requests_under_way") < 5:
+        time.sleep(0.02)
+    assert slow.entered.acquire(timeout=SECONDS)
+    for connection in gone:
+        connection.close()
+    while value(client, "polyencoder_requests_under_way"):
+        time.sleep(0.02)
+    slow.go_on.set()
+    fine(client)
+    assert slow.passes <= 1 + 1 + 2  # what had begun, the next that was taken before, and the one that is fine
+
+
+def test_who_sends_too_slowly_is_sent_away(serve):
+    client = serve("bi", records=None, limits=Limits(read_seconds=0.4))
+    silent, half, slow = connected(client), connected(client), connected(client)
+    half.sendall(b"POST /v1/rerank HTTP/1.1\r\nHost: loc")
+    slow.sendall(post("/v1/rerank", b'{"query": ', length=500))
+    answer = slow.recv(1 << 16)
+    assert b" 408 " in answer.partition(b"\r\n")[0]
+    again = connected(client)  # a second request on a connection has the same limit
+    again.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b" 200 " in again.recv(1 << 16).partition(b"\r\n")[0]
+    again.sendall(b"GET /hea")
+    for connection in (silent, half, slow, again):
+        assert closed(connection)
+        connection.close()
+    fine(client)
+
+
+def test_a_body_that_goes_on_after_its_answer_is_not_listened_to_for_ever(serve):
+    client = serve("bi", records=None, limits=Limits(bytes=1000, read_seconds=0.4))
+    with connected(client) as connection:
+        connection.sendall(post("/v1/rerank", b"a" * 100, length=1 << 40))
+        assert b" 413 " in connection.recv(1 << 16).partition(b"\r\n")[0]
+        assert closed(connection)
+    fine(client)
+
+
+def test_who_does_not_take_the_answer_is_sent_away(serve):
+    limits = Limits(write_seconds=0.4, concurrent=4)
+    client = serve("bi", records=None, limits=limits)
+    documents = ", ".join(['"' + "a b c d " * 1000 + '"'] * 400)
+    body = f'{{"query": "hello", "documents": [{documents}], "return_documents": true}}'.encode()
+    connections = []
+    for _ in range(4):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(SECONDS)
+        connection.connect((client.base_url.host, client.base_url.port))
+        connection.sendall(post("/v1/rerank", body))
+        connections.append(connection)
+    while value(client, 'polyencoder_requests_total{route="/v1/rerank"') < 4:
+        time.sleep(0.02)
+    fine(client)
+    for connection in connections:
+        assert closed(connection)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\r\n" * 100,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ],
+)
+def test_garbage_on_a_connection(serve, sent):
+    client = serve("bi", records=None, limits=Limits(read_seconds=0.4))
+    with connected(client) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+        assert closed(connection)
+    fine(client)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe{",
+        b"[" * 100_000,
+        b'{"query": "\\ud83d", "documents": ["a"]}',
+        b'{"query": "a", "documents": ["\\ud83d"]}',
+        b'{"query": "a", "filter": {"n": NaN}}',
+        b'{"query": "a", "top_k": 1e400}',
+        b'{"query": "a", "documents": {"a": 1}}',
+        b"null",
+        b'{"query": "a", "documents": ["a"], "top_n": 10000000000000000000000000000000000000000000}',
+    ],
+)
+@pytest.mark.parametrize("route", ["/v1/rerank", "/v1/search", "/v1/chat", "/v1/embeddings", "/score"])
+def test_nonsense_in_a_body(shared, route, body):
+    answer = shared.post(route, content=body, headers={"Content-Type": "application/json"})
+    if not (answer.status_code == 200 and b"top_n" in body):  # as many as there are
+        assert answer.status_code in (400, 422), answer.text
+        assert answer.json()["message"]
+
+
+def test_what_is_no_limit_is_an_error():
+    for name in ("concurrent", "bytes", "seconds", "read_seconds"):
+        for wrong in (0, -1, "many", float("nan")):
+            with pytest.raises(ConfigError, match=name):
+                Limits(**{name: wrong})
