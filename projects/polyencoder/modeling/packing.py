@@ -89,7 +89,7 @@ class Blocks(Packing):
         window: int | None = None,
     ) -> Tensor:
         sizes = [count * length for count, length in self.blocks]
-        split = [tensor[0].transpose(0, 1).split(sizes) for tensor in (query, key, value)]
+        split = [tensor.squeeze(0).transpose(0, 1).split(sizes) for tensor in (query, key, value)]
         outputs = []
         for *parts, block, mask in zip(*split, self.blocks, self.masks, strict=True):
             q, k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)

@@ -1,20 +1,26 @@
 """Scaled dot-product attention on a CPU, by whichever kernel is fastest for the inputs.
 
 torch's flash attention is the fastest, but not for everything: in bfloat16 its backward pass takes four times as long
-as in float32, in which it is therefore computed; and it knows no dropout of attention weights. For that torch takes
-a plain kernel that computes in float32 what comes as bfloat16: two matrix products and a softmax in the inputs' type
-are faster.
+as in float32, in which it is therefore computed; and it knows no dropout of attention weights. What torch has for that
+goes through memory for each of its many small steps. Here a few heads at a time go through all of them, in the
+processor's cache, in float32 whatever the inputs' type.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from polyencoder.modeling.cpu.dropout import dropout
+from polyencoder.modeling.cpu.dropout import decides, draw, kept, raised
 
-__all__ = ["attention", "plain_attention"]
+__all__ = ["attention", "attention_with_dropout"]
+
+CACHED = 2**17  # attention weights that go through all steps together, for each thread
 
 
 def attention(
@@ -26,40 +32,98 @@ def attention(
     scale: float | None = None,
 ) -> Tensor:
     """`scaled_dot_product_attention`, whichever way is faster here. The same heads for all three."""
-    if dropout_p:
-        return plain_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, scale=scale)
+    if decides(dropout_p):
+        return attention_with_dropout(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, scale=scale)
+    options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
     if query.dtype == torch.float32 or not torch.is_grad_enabled():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, scale=scale)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask = attn_mask.float()
     with torch.autocast("cpu", enabled=False):
         output = F.scaled_dot_product_attention(
-            query.float(), key.float(), value.float(), attn_mask=attn_mask, scale=scale
+            query.float(), key.float(), value.float(), attn_mask=attn_mask, **options
         )
     return output.to(query.dtype)
 
 
-def plain_attention(
+def attention_with_dropout(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
+    *,
+    dropout_p: float,
     scale: float | None = None,
 ) -> Tensor:
-    """`scaled_dot_product_attention` as written in its documentation.
+    """softmax(scale * query @ key.T + mask), of which some weights are dropped, @ value, in the type of the inputs.
 
     Args:
         query, key, value: [batch, heads, length, dim].
         attn_mask: bool, True where attention may go, or numbers to add; broadcast to [batch, heads, length, length].
             A query that may go nowhere gets what means nothing, but is finite.
+        dropout_p: the share of attention weights that become 0, neither 0 nor 1 when rounded to 1 / 65,536.
 
     Returns:
         [batch, heads, length, dim]
     """
-    scores = query * (query.size(-1) ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = scores.new_zeros(()).masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
-        scores = scores + attn_mask
-    return dropout(scores.softmax(-1), dropout_p) @ value
+    batch, heads, *_ = query.shape
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    with torch.autocast("cpu", enabled=False):
+        inputs = [tensor.flatten(0, 1).float() for tensor in (query, key, value)]
+        output: Tensor = _Dropped.apply(*inputs, _added(attn_mask, batch, heads), scale, dropout_p)
+    return output.unflatten(0, (batch, heads)).to(query.dtype)
+
+
+def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
+    """What is added to the scores [batch x heads, length, length] for a mask, in no more memory than it must be."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    mask = mask.float()[(None,) * (4 - mask.dim())]
+    return mask.flatten(0, 1) if mask.size(0) == mask.size(1) == 1 else mask.expand(batch, heads, -1, -1).flatten(0, 1)
+
+
+class _Dropped(torch.autograd.Function):
+    """Attention of heads [n, length, dim], of which it keeps the weights, and 16 bits of chance for each."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, p: float
+    ) -> Tensor:
+        weights = query.new_empty(len(query), query.size(1), key.size(1))
+        numbers, output = draw(weights.shape), torch.empty_like(value)
+        # What all weights are multiplied by is done to the smaller tensors beside them
+        query, value = query * scale, value * raised(p)
+        for heads in _cached(weights):
+            part = weights[heads]
+            torch.bmm(query[heads], key[heads].mT, out=part)
+            if added is not None:
+                part += added if len(added) == 1 else added[heads]
+            torch.softmax(part, -1, out=part)
+            torch.bmm(kept(numbers[heads], p).mul_(part), value[heads], out=output[heads])
+        ctx.save_for_backward(query, key, value, weights, numbers)
+        ctx.scale, ctx.p = scale, p
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, numbers = ctx.saved_tensors
+        of_query, of_key, of_value = (torch.empty_like(tensor) for tensor in (query, key, value))
+        for heads in _cached(weights):
+            part, of_output, chosen = weights[heads], gradient[heads], kept(numbers[heads], ctx.p)
+            dropped = part * chosen
+            torch.bmm(dropped.mT, of_output, out=of_value[heads])
+            of_weights = torch.bmm(of_output, value[heads].mT, out=dropped).mul_(chosen)
+            # of the softmax: w * (g - sum(w * g))
+            of_scores = of_weights.sub_(torch.mul(of_weights, part, out=chosen).sum(-1, keepdim=True)).mul_(part)
+            torch.bmm(of_scores, key[heads], out=of_query[heads])
+            torch.bmm(of_scores.mT, query[heads], out=of_key[heads])
+        return of_query.mul_(ctx.scale), of_key, of_value.mul_(raised(ctx.p)), None, None, None
+
+
+def _cached(weights: Tensor) -> Iterator[slice]:
+    """So many of the heads [n, length, length] at a time as the caches hold."""
+    step = max(1, CACHED * torch.get_num_threads() // max(1, weights.shape[1:].numel()))
+    return (slice(start, start + step) for start in range(0, len(weights), step))

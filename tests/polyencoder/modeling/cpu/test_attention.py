@@ -1,4 +1,4 @@
-"""Plain attention equals torch's."""
+"""Attention with dropout is what its definition says, and each kernel is where it is the fastest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.modeling.cpu.attention import attention, plain_attention
+from polyencoder.modeling.cpu.attention import attention, attention_with_dropout
+from polyencoder.modeling.cpu.dropout import draw
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.text import TokenBatch
 
@@ -29,24 +30,83 @@ def masks():
     }
 
 
+def by_the_book(query, key, value, mask, *, p, scale):
+    """In plain operations, with torch's own gradients, and the same weights dropped."""
+    scores = query @ key.transpose(-2, -1) * (query.size(-1) ** -0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e30) if mask.dtype == torch.bool else scores + mask
+    bits = draw((scores.size(0) * scores.size(1), *scores.shape[2:])).view(scores.shape).int() + 2**15
+    return (scores.softmax(-1) * (bits >= round(p * 2**16)) / (1 - round(p * 2**16) / 2**16)) @ value
+
+
+@pytest.mark.parametrize("cached", [1, 60, 2**17])
 @pytest.mark.parametrize("name", ["none", "keys", "pairs", "added"])
-@pytest.mark.parametrize("options", [{}, {"scale": 0.3}])
-def test_equals_torch_with_gradients(name, options):
-    results = []
-    for function in (F.scaled_dot_product_attention, plain_attention):
-        tensors = inputs()
-        output = function(*tensors, attn_mask=masks()[name], **options)
+@pytest.mark.parametrize("options", [{"p": 0.3, "scale": None}, {"p": 0.1, "scale": 0.3}])
+def test_dropout_by_the_book_with_gradients(monkeypatch, name, options, cached):
+    """Whether one head goes through at a time, a few or all of them."""
+    monkeypatch.setattr("polyencoder.modeling.cpu.attention.CACHED", cached)
+    mask, results = masks()[name], []
+    for ours in (True, False):
+        query, key, value = tensors = inputs()
+        torch.manual_seed(3)
+        if ours:
+            output = attention_with_dropout(
+                query, key, value, attn_mask=mask, dropout_p=options["p"], scale=options["scale"]
+            )
+        else:
+            output = by_the_book(query, key, value, mask, **options)
         output.square().sum().backward()
         results.append([output, *(tensor.grad for tensor in tensors)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert float((results[0][0] == 0).float().mean()) < 0.2
+
+
+def test_dropout_of_rows_as_models_have_them():
+    """Views of [batch, length, heads, dim], with gradients that are views as well, and one sequence alone."""
+    for batch in (1, 2):
+        torch.manual_seed(0)
+        rows = [torch.randn(batch, LENGTH, HEADS, DIM, requires_grad=True) for _ in range(3)]
+        results = []
+        for ours in (True, False):
+            views = [row.transpose(1, 2) for row in rows]
+            torch.manual_seed(3)
+            output = (
+                attention_with_dropout(*views, dropout_p=0.5) if ours else by_the_book(*views, None, p=0.5, scale=None)
+            )
+            weights = torch.arange(float(DIM))
+            results.append([output, *torch.autograd.grad((output.transpose(1, 2) @ weights).square().sum(), rows)])
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
+def test_what_learns_nothing_gets_no_gradient():
+    query, key, value = inputs()
+    with torch.no_grad():
+        assert attention_with_dropout(query, key, value, dropout_p=0.5).grad_fn is None
+    attention_with_dropout(query, key.detach(), value.detach(), dropout_p=0.5).sum().backward()
+    assert query.grad is not None
+
+
+@pytest.mark.parametrize("shape", [(0, HEADS, LENGTH, DIM), (BATCH, HEADS, 0, DIM), (1, 1, 1, 1)])
+def test_dropout_of_nothing_or_little(shape):
+    query = torch.ones(shape, requires_grad=True)
+    output = attention_with_dropout(query, query, query, dropout_p=0.5)
+    output.sum().backward()
+    assert output.shape == query.grad.shape == shape
+
+
+@pytest.mark.parametrize("p", [1e-9, 1.0])
+def test_nothing_to_decide(p):
+    tensors = inputs()
+    output = attention(*tensors, dropout_p=p)
+    assert torch.allclose(output, torch.zeros(()) if p == 1 else F.scaled_dot_product_attention(*tensors), atol=1e-6)
 
 
 def test_a_query_that_may_go_nowhere():
     query, key, value = inputs()
     mask = torch.ones(BATCH, 1, 1, LENGTH, dtype=torch.bool)
     mask[0] = False
-    output = plain_attention(query, key, value, attn_mask=mask)
+    output = attention_with_dropout(query, key, value, attn_mask=mask, dropout_p=0.2)
     output.sum().backward()
     assert all(bool(tensor.isfinite().all()) for tensor in (output, query.grad, key.grad, value.grad))
 
@@ -54,7 +114,7 @@ def test_a_query_that_may_go_nowhere():
 def test_dropout_takes_out_weights_and_keeps_their_sum():
     query, key, _ = inputs()
     torch.manual_seed(0)
-    many = torch.stack([plain_attention(query, key, torch.ones_like(query), dropout_p=0.5) for _ in range(2000)])
+    many = torch.stack([attention_with_dropout(query, key, torch.ones_like(query), dropout_p=0.5) for _ in range(2000)])
     assert many.std(0).min() > 0.1
     torch.testing.assert_close(many.mean(0), torch.ones_like(query), rtol=0, atol=0.1)
 
@@ -88,22 +148,25 @@ def test_which_kernel_in_which_type(monkeypatch, learning, dtype, dropout_p):
     def counted(name, kernel):
         return lambda *tensors, **options: calls.append((name, tensors[0].dtype)) or kernel(*tensors, **options)
 
-    monkeypatch.setattr("polyencoder.modeling.cpu.attention.plain_attention", counted("plain", plain_attention))
+    kernel = "polyencoder.modeling.cpu.attention.attention_with_dropout"
+    monkeypatch.setattr(kernel, counted("ours", attention_with_dropout))
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted("flash", flash))
     with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         output = attention(*inputs(dtype), dropout_p=dropout_p)
     assert output.dtype == dtype
-    assert calls == [("plain", dtype) if dropout_p else ("flash", torch.float32 if learning else dtype)]
+    assert calls == [("ours", dtype) if dropout_p else ("flash", torch.float32 if learning else dtype)]
 
 
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
 @pytest.mark.parametrize("name", ["none", "keys", "pairs", "added"])
-def test_learning_in_bfloat16_is_that_of_float32_but_for_rounding(name):
+def test_learning_in_bfloat16_is_that_of_float32_but_for_rounding(name, dropout_p):
     results = []
     for dtype in (torch.float32, torch.bfloat16):
         tensors = [tensor.detach().bfloat16().to(dtype).requires_grad_() for tensor in inputs()]
         mask = masks()[name]
         mask = mask.to(dtype) if name == "added" else mask
-        output = attention(*tensors, attn_mask=mask)
+        torch.manual_seed(3)
+        output = attention(*tensors, attn_mask=mask, dropout_p=dropout_p)
         output.float().square().sum().backward()
         results.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
     for exact, rounded in zip(*results, strict=True):

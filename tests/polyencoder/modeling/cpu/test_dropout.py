@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.modeling.cpu.dropout import dropout
+from polyencoder.modeling.cpu.dropout import dropout, kept, raised
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
@@ -39,6 +39,14 @@ def test_gradients_are_those_of_what_was_kept():
     values.sum().backward()
     expected = torch.where(values.t() != 0, 4 / 3, 0.0)
     torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("p", [1 / 2**16, 0.1, 0.5, 1 - 1 / 2**16])
+def test_each_number_is_kept_or_dropped_as_a_comparison_says(p):
+    numbers = torch.arange(-(2**15), 2**15).to(torch.int16)
+    expected = (numbers.int() >= -(2**15) + round(p * 2**16)).float()
+    assert torch.equal(kept(numbers, p), expected)
+    assert float(kept(numbers, p).mean()) * raised(p) == pytest.approx(1)
 
 
 def test_repeated_with_the_same_random_state():
