@@ -25,7 +25,7 @@ __all__ = ["index", "update"]
 
 _FILES = (
     "FILE, GLOB or - for standard input, several with commas: a text a line, or JSON lines, CSV, TSV or Parquet with "
-    "`text`, perhaps `id`, and any metadata; also .gz, .bz2 and .xz."
+    "`text`, perhaps `id`, and any metadata; also .gz, .bz2, .xz and .zst."
 )
 _SKIP = "Leave out candidates that cannot be used, and say how many."
 _FAISS = (

@@ -33,7 +33,7 @@ def vocab(
         list[str],
         typer.Argument(
             help="FILE or GLOB: a text a line, or JSON lines, CSV, TSV or Parquet with text, turns, context or "
-            "response; also .gz, .bz2 and .xz. Read twice.",
+            "response; also .gz, .bz2, .xz and .zst. Read twice.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder that gets the vocabulary, tokenizer.json.")],

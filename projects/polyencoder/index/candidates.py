@@ -25,7 +25,7 @@ def candidates_from(
 
     JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata. Any
     other file is a text a line, of which empty ones are left out. The names may be globs and comma-separated lists;
-    `-` is standard input; `.gz`, `.bz2` and `.xz` files are read as they are.
+    `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are read as they are.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,

@@ -26,7 +26,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
     Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array.
 
     Args:
-        source: a path (`.gz`, `.bz2` and `.xz` are decompressed, `-` is standard input) or an open `DataFile`.
+        source: a path (`.gz`, `.bz2`, `.xz`, `.zst` are decompressed, `-` is standard input) or an open `DataFile`.
         bad: gets the error of an element that is not an object; of a file that holds something other than an array,
             and of one that is damaged, cut off or not JSON from some example on.
 

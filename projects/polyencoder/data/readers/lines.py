@@ -22,7 +22,7 @@ def lines(source: Source, *, encoding: str = "utf-8", bad: OnBad = raise_it) -> 
     their line. A mark of UTF-8 at the beginning is dropped.
 
     Args:
-        source: a path (`.gz`, `.bz2` and `.xz` are decompressed, `-` is standard input) or an open `DataFile`.
+        source: a path (`.gz`, `.bz2`, `.xz`, `.zst` are decompressed, `-` is standard input) or an open `DataFile`.
         encoding: any in which a newline is one byte.
         bad: gets the error of a line that is not in this encoding, and of a file that is damaged from some line on.
 

@@ -28,8 +28,8 @@ def records(
     """The records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
-    (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), behind `.gz`, `.bz2` or `.xz` too.
-    Empty lines are left out, except of `txt`.
+    (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), behind `.gz`, `.bz2`, `.xz` or
+    `.zst` too. Empty lines are left out, except of `txt`.
 
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from polyencoder.data.readers.zst import decompressed
 from polyencoder.errors import InputError, first_line
 
 __all__ = ["DamagedFile", "DataFile", "Source", "expand", "is_compressed", "open_bytes", "opened"]
@@ -72,7 +73,7 @@ Source: TypeAlias = "str | os.PathLike[str] | DataFile"
 
 
 def open_bytes(path: str | os.PathLike[str]) -> DataFile:
-    """Open a file for reading: a context manager. `.gz`, `.bz2` and `.xz` are decompressed, `-` is standard input.
+    """Open a file for reading: a context manager. `.gz`, `.bz2`, `.xz`, `.zst` are decompressed; `-` is standard input.
 
     Raises:
         InputError: it cannot be opened. Reading it raises `DamagedFile`, an InputError, where it is damaged or cut off.
@@ -218,4 +219,9 @@ def _gunzip(disk: io.FileIO) -> io.BufferedIOBase:
     return gzip.GzipFile(fileobj=disk, mode="rb")
 
 
-DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {".gz": _gunzip, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+    ".gz": _gunzip,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": decompressed,
+}

@@ -1,0 +1,134 @@
+"""Comments of dumps, put in order of their threads by an index on disk, and joined to what they reply to."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from polyencoder.data.readers import OnBad, raise_it, records
+from polyencoder.errors import InputError
+from polyencoder.pretraining.reddit.filters import Filters, LeftOut
+
+__all__ = ["Reply", "ThreadIndex"]
+
+AT_ONCE = 10_000  # rows
+ROOT = -1  # the number of a submission in its thread
+_KINDS = {"t1_": "comment", "t3_": "submission"}
+
+
+class Reply(NamedTuple):
+    """A comment, and the path of those that it replies to, from the first on."""
+
+    context: Sequence[str]
+    response: str
+    thread: int
+
+
+class ThreadIndex:
+    """An index on disk, in which the texts that are kept stand thread by thread.
+
+    In memory are rows of one thread, and SQLite's cache. A context manager; `path` is removed at its end.
+
+    Attributes:
+        left_out: how many comments and submissions were left out, by reason. kept: how many were not.
+    """
+
+    def __init__(self, path: Path, filters: Filters) -> None:
+        self.path, self.left_out, self.kept = path, Counter[str](), 0
+        self._filters = filters
+        path.unlink(missing_ok=True)
+        self._rows = sqlite3.connect(path, isolation_level=None)
+        for pragma in (
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "cache_size = -200000",
+        ):  # it is made anew after a kill
+            self._rows.execute(f"PRAGMA {pragma}")
+        # dumps come in the order of time, and so do the numbers of threads: the table grows near its end
+        columns = "thread INTEGER, number INTEGER, parent INTEGER, text TEXT, PRIMARY KEY (thread, number)"
+        self._rows.execute(f"CREATE TABLE texts ({columns}) WITHOUT ROWID")
+
+    def __enter__(self) -> ThreadIndex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows.close()
+        self.path.unlink(missing_ok=True)
+
+    def read(self, files: Iterable[str], *, bad: OnBad = raise_it) -> Iterator[int]:
+        """Take in the comments and submissions of dumps, JSON lines; gives how many were read, now and then.
+
+        Raises:
+            InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that is
+                neither a comment nor a submission.
+        """
+        rows, count = [], 0
+        for file in files:
+            for where, record in records(file, format="jsonl", bad=bad):
+                count += 1
+                try:
+                    rows.append(self._row(record, where))
+                    self.kept += 1
+                except LeftOut as reason:
+                    self.left_out[str(reason)] += 1
+                except InputError as error:
+                    bad(error)
+                if len(rows) >= AT_ONCE:
+                    self._add(rows)
+                    rows = []
+                    yield count
+        self._add(rows)
+        yield count
+
+    def replies(self, *, history: int) -> Iterator[Reply]:
+        """Each text that replies to another one which was kept; of its path the last `history`, itself left out."""
+        cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
+        for thread, rows in groupby(cursor, key=itemgetter(0)):
+            texts = {number: (parent, text) for _, number, parent, text in rows}
+            for parent, text in texts.values():
+                context: list[str] = []
+                above: int | None = parent
+                while above in texts and len(context) < history:
+                    above, said = texts[above]
+                    context.append(said)
+                if context:
+                    yield Reply(context[::-1], text, thread)
+
+    def _row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
+        if "body" in record:
+            thread, number = _number(record, "link_id", where, kinds=("t3_",))[1], _number(record, "id", where)[1]
+            kind, above = _number(record, "parent_id", where, kinds=("t1_", "t3_"))
+            parent: int | None = ROOT if kind == "t3_" else above
+        elif "title" in record:
+            thread, number, parent = _number(record, "id", where)[1], ROOT, None
+        else:
+            raise InputError(f"{where}: is neither a comment, with a 'body', nor a submission, with a 'title'")
+        return thread, number, parent, self._filters.of_record(record)
+
+    def _add(self, rows: Sequence[tuple[int, int, int | None, str]]) -> None:
+        try:
+            self._rows.execute("BEGIN")
+            self._rows.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", rows)
+            self._rows.execute("COMMIT")
+        except sqlite3.OperationalError as error:  # SQLite's word for a disk that is full
+            raise InputError(f"{self.path}: cannot be written ({error}); make room") from None
+
+
+def _number(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequence[str] = ("",)) -> tuple[str, int]:
+    """The kind of what a column names, `t1_` or `t3_`, and its number, written in base 36."""
+    value = record.get(name)
+    for kind in kinds:
+        if isinstance(value, str) and value.startswith(kind):
+            try:
+                return kind, int(value.removeprefix(kind), 36)
+            except ValueError:
+                break
+    if isinstance(value, int) and not isinstance(value, bool) and "t1_" in kinds:  # as older dumps name a parent
+        return "t1_", value
+    wanted = " or ".join(f"{kind}... ({_KINDS[kind]})" for kind in kinds if kind) or "a number in base 36"
+    raise InputError(f"{where}: {name!r} is {value!r:.40}; it must be {wanted}")

@@ -1,0 +1,56 @@
+"""Zstandard: several frames, long windows, damage."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from polyencoder.data.readers import DamagedFile, open_bytes, records
+
+zstandard = pytest.importorskip("zstandard", reason="the extra `data` is not installed: zstandard")
+
+
+@pytest.fixture
+def content() -> bytes:
+    return random.Random(0).randbytes(700_000)
+
+
+def test_frame_after_frame(tmp_path, content):
+    path = tmp_path / "data.zst"
+    frames = [content[start : start + 100_000] for start in range(0, len(content), 100_000)]
+    path.write_bytes(b"".join(map(zstandard.compress, frames)))
+    with open_bytes(path) as file:
+        assert file.read() == content
+        assert file.read() == b""
+
+
+def test_a_window_that_is_longer_than_the_default_allows(tmp_path):
+    """As of `zstd --long=31`."""
+    path = tmp_path / "RC_2019-01.zst"
+    settings = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False, compression_level=1)
+    line = b'{"body": "hello"}\n'
+    path.write_bytes(zstandard.ZstdCompressor(compression_params=settings).compressobj().compress(b""))
+    with open(path, "wb") as file, zstandard.ZstdCompressor(compression_params=settings).stream_writer(file) as writer:
+        for _ in range(1_000):
+            writer.write(line)
+    assert sum(1 for _ in records(str(path), format="jsonl")) == 1_000
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.999])
+def test_what_is_cut_off_is_an_error_behind_the_bytes_before_it(tmp_path, content, kept):
+    packed = zstandard.compress(content)
+    path = tmp_path / "data.zst"
+    path.write_bytes(packed[: int(len(packed) * kept)])
+    got: list[bytes] = []
+    with open_bytes(path) as file, pytest.raises(DamagedFile, match="data.zst: damaged or cut off after"):
+        got.extend(iter(partial(file.read1, 1 << 16), b""))
+    assert content.startswith(b"".join(got))
+    assert sum(map(len, got)) > len(content) * kept - 300_000
+
+
+def test_what_is_no_zstandard_is_an_error(tmp_path):
+    (tmp_path / "data.zst").write_bytes(b"hello" * 100)
+    with open_bytes(tmp_path / "data.zst") as file, pytest.raises(DamagedFile, match="after 0 bytes"):
+        file.read()

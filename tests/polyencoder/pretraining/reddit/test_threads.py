@@ -1,0 +1,147 @@
+"""Dumps, made ones, joined: against a plain join in memory, with counted reasons, and as a corpus."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from polyencoder.cli.main import app, main
+from polyencoder.data.readers import BadExamples
+from polyencoder.errors import InputError
+from polyencoder.pretraining.documents import read_documents
+from polyencoder.pretraining.reddit.filters import Filters
+from polyencoder.pretraining.reddit.threads import ThreadIndex
+
+
+def base36(number: int) -> str:
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    return (base36(number // 36) if number >= 36 else "") + digits[number % 36]
+
+
+def made_dump(threads: int = 20, comments: int = 15):
+    """Submissions, and comments that reply to any text of their thread before them; some are deleted."""
+    rng = random.Random(0)
+    submissions, rest = [], []
+    for thread in range(1_000, 1_000 + threads):
+        name = base36(thread)
+        submissions.append({"id": name, "title": f"what of thread {name} ?", "author": "someone"})
+        said = [f"t3_{name}"]
+        for number in range(comments):
+            own = base36(thread * 100 + number)
+            body = "[deleted]" if rng.random() < 0.15 else f"comment {own} of thread {name} &amp; more"
+            parent = rng.choice(said)
+            rest.append({"id": own, "link_id": f"t3_{name}", "parent_id": parent, "body": body, "author": "me"})
+            said.append(f"t1_{own}")
+    rng.shuffle(rest)
+    return submissions, rest
+
+
+@pytest.fixture
+def dumps(tmp_path):
+    """Files of submissions and comments, the latter in two, one compressed; and their records."""
+    submissions, comments = made_dump()
+    half = len(comments) // 2
+    files = {"RS_2019-01": submissions, "RC_2019-01": comments[:half], "RC_2019-02.gz": comments[half:]}
+    for name, records in files.items():
+        data = "".join(json.dumps(record) + "\n" for record in records).encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return [str(tmp_path / name) for name in files], submissions, comments
+
+
+def expected_replies(submissions, comments, *, history: int):
+    """The same by looking up parents in a dictionary."""
+    texts = {f"t3_{one['id']}": (one["title"], None) for one in submissions}
+    texts |= {
+        f"t1_{one['id']}": (one["body"].replace("&amp;", "&"), one["parent_id"])
+        for one in comments
+        if one["body"] != "[deleted]"
+    }
+    for text, parent in texts.values():
+        path = []
+        while parent in texts and len(path) < history:
+            path.insert(0, texts[parent][0])
+            parent = texts[parent][1]
+        if path:
+            yield path, text
+
+
+@pytest.mark.parametrize("history", [1, 3, 10])
+def test_comments_are_joined_to_those_that_they_reply_to(dumps, tmp_path, history):
+    files, submissions, comments = dumps
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        assert list(index.read(files))[-1] == len(submissions) + len(comments)
+        found = [(reply.context, reply.response) for reply in index.replies(history=history)]
+        deleted = sum(one["body"] == "[deleted]" for one in comments)
+        assert index.left_out == Counter({"deleted or removed": deleted})
+        assert index.kept == len(submissions) + len(comments) - deleted
+    expected = list(expected_replies(submissions, comments, history=history))
+    assert sorted(found) == sorted(expected)
+    assert len(found) > 150
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_command_writes_a_corpus_and_says_what_it_left_out(dumps, tmp_path):
+    files, submissions, comments = dumps
+    out = tmp_path / "pairs.jsonl.gz"
+    result = CliRunner().invoke(app, ["prepare-reddit", *files, "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = [(list(one.units[:-1]), one.units[-1]) for one in read_documents(str(out))]
+    assert sorted(found) == sorted(expected_replies(submissions, comments, history=10))
+    deleted = sum(one["body"] == "[deleted]" for one in comments)
+    assert f"deleted or removed   {deleted}\n" in result.output
+    assert f"{out}: {len(found):,} pairs" in result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"RS_2019-01", "RC_2019-01", "RC_2019-02.gz", "pairs.jsonl.gz"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"id": "a"}', "is neither a comment"),
+        ('{"id": "a", "body": "b", "link_id": "t5_x"}', "'link_id' is 't5_x'; it must be t3_"),
+        ('{"id": "a!", "body": "b", "link_id": "t3_x", "parent_id": "t3_x"}', "'id' is 'a!'"),
+        ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": null}', "'parent_id' is None"),
+        ("not json", "not JSON"),
+    ],
+)
+def test_a_bad_line_is_an_error_or_counted(dumps, tmp_path, line, problem):
+    files, *_ = dumps
+    with open(files[1], "a") as file:
+        file.write(line + "\n")
+    with (
+        ThreadIndex(tmp_path / "index", Filters()) as index,
+        pytest.raises(InputError, match=f"RC_2019-01, line .*{problem}"),
+    ):
+        list(index.read(files))
+    bad = BadExamples(skip=True)
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read(files, bad=bad))
+    assert bad.count == 1
+
+
+def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    dump, out = tmp_path / "RC", tmp_path / "out.jsonl"
+    dump.write_text('{"id": "a", "body": "all alone here", "link_id": "t3_x", "parent_id": "t1_b"}\n')
+    monkeypatch.setattr(sys, "argv", ["polyencoder", "prepare-reddit", str(dump), "--out", str(out)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no comment replies to another one" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["RC"]
+
+
+def test_a_real_zst_dump(dumps, tmp_path):
+    zstandard = pytest.importorskip("zstandard", reason="the extra `data` is not installed: zstandard")
+    files, submissions, comments = dumps
+    packed = tmp_path / "RC_2019-01.zst"
+    with open(files[1], "rb") as file:
+        packed.write_bytes(zstandard.compress(file.read()))
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read([files[0], str(packed), files[2]]))
+        assert sum(1 for _ in index.replies(history=10)) == len(
+            list(expected_replies(submissions, comments, history=10))
+        )
