@@ -6,7 +6,7 @@ from typing import Any
 
 from parlai.agents.ranker import flags
 from parlai.agents.ranker.design import Start
-from parlai.agents.ranker.learning.loop import trains
+from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
@@ -62,7 +62,7 @@ FOLLOWED = (flags.FOLLOWED - frozenset(_NOT_HERE.split())) | {
 def check_flags(opt: Opt) -> None:
     """Before anything is built: raise ConfigError for a flag that a ConveRT cannot follow."""
     flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
-    if opt.get("context_vector") and trains(opt):
+    if opt.get("context_vector") and is_training_script(opt):
         raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
 
 

@@ -214,7 +214,7 @@ def _limited(command: Command) -> Command:
     for name, limits in LIMITS.items():
         if f" {name} " in f" {command} ":
             words += limits.split()
-    if "train_model" in words and not {"--backbone", "--init-model", "tfidf"} & set(words):
+    if "train_model" in words and not {"--backbone", "--init-model", "convert", "tfidf"} & set(words):
         words += FROM_SCRATCH.split()
     return replace(command, arguments=tuple(words))
 

@@ -119,7 +119,7 @@ def build_schedule(
         if end <= 0:
             raise ConfigError(
                 f"--lr-scheduler {opt['lr_scheduler']} ends with the run, and how many updates that has cannot be "
-                "known here: give --max-train-steps"
+                "known here: give --max-train-steps, or --num-epochs of data whose size is known"
             )
         if has_final:
             to_final = ToFinalRate(optimizer, opt, updates=end)

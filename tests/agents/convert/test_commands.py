@@ -11,6 +11,7 @@ import pytest
 import torch
 from parlai.core.agents import create_agent_from_model_file
 from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.generate_model_card import GenerateModelCard
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.self_chat import SelfChat
@@ -139,13 +140,22 @@ def test_a_multi_context_model_is_evaluated_with_less(learnt, evaluate):
     assert len({round(loss, 5) for loss in (report["loss"], *losses)}) == 4
 
 
-def test_contexts_are_chosen_of_models_that_have_them(small, make, learnt):
+def test_eval_model_in_a_shell(learnt, task, copied):
+    """There ParlAI's evaluation has the options of training, of a model file without what trains it too."""
+    Vacuum.main(model_file=str(copied), no_backup=True)
+    flags = [part for name, value in task.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    for path, options in ((learnt[0], ["--context-vector", "immediate"]), (copied, [])):
+        report = EvalModel.main("-mf", str(path), *flags, *options)
+        assert report["exs"].value() == 24
+
+
+def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, learnt, tmp_path):
     with pytest.raises(ConfigError, match="only a multi-context convert model has contexts to choose from"):
         make(init_model=str(small()), context_vector="extra", datatype="valid")
     with pytest.raises(CheckpointError, match="--extra-contexts 2 contradicts --init-model .* trained with 0"):
         make(init_model=str(small()), extra_contexts=2)
     with pytest.raises(ConfigError, match="--context-vector extra: is of evaluation; leave it out in training"):
-        make(init_model=str(learnt[0]), context_vector="extra")
+        learn(tmp_path / "model", init_model=str(learnt[0]), context_vector="extra")
 
 
 def test_turns_are_numbered(small, make):

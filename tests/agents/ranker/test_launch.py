@@ -9,6 +9,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.process_group import VARIABLES
+from tests.task_files import write
 
 
 def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path):
@@ -33,6 +34,29 @@ def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path
     for report in launched("eval_model", {**evaluation, "batchsize": 5}, {**evaluation, "batchsize": 5}):
         for name in ("loss", "accuracy", "hits@5", "mrr", "exs"):
             assert float(report[name]) == pytest.approx(float(alone[name]), rel=1e-4), name
+
+
+def test_two_processes_have_the_curve_of_one_with_several_objectives(make_convert_ranker, launched, losses, tmp_path):
+    """A multi-context ConveRT: of two processes one may have no example with earlier turns, whose loss it lacks."""
+    animals = ["cat", "dogs", "pets", "school", "math", "ski", "teacher", "brother"]
+    for split in ("train", "valid", "test"):
+        pairs = [
+            {"context": ["hello !", f"the {one} ?"] if n % 4 == 0 else f"the {one} ?", "response": f"my {one} ."}
+            for n, one in enumerate(animals)
+        ]
+        write(tmp_path / f"{split}.jsonl", pairs)
+    make_convert_ranker(extra_contexts=3).save_pretrained(tmp_path / "start")
+    options = {"task": "selection:jsonl", "selection_folder": str(tmp_path), "num_negatives": 3, "model": "convert"}
+    options |= {"init_model": str(tmp_path / "start"), "dropout": 0.0, "seed": 3, "loglevel": "error"}
+    options |= {"max_train_steps": 8, "validation_every_n_epochs": -1, "log_every_n_steps": 1}
+    expected, _ = TrainModel.main(**options, batchsize=4, model_file=str(tmp_path / "one"))
+    half = {**options, "batchsize": 2, "model_file": str(tmp_path / "two")}
+    reports = launched("train_model", half, half)
+    curve = losses(tmp_path / "one")
+    assert len(curve) == 7  # the last step ends the run before a report
+    assert losses(tmp_path / "two") == pytest.approx(curve, rel=1e-4)
+    for valid, _ in reports:
+        assert float(valid["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-4)
 
 
 def test_a_vocabulary_is_learnt_before_the_processes_part(options, launched, tmp_path):

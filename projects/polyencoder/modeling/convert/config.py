@@ -130,17 +130,19 @@ def convert_ranker(config: ConvertConfig, text: TextConfig) -> RankerConfig:
 
 def _check(name: str, value: Any, kind: str) -> None:
     """Raise ConfigError for a number that cannot be a size, a limit or a rate."""
+    least = 0 if name in ("scale_batches", "attention_limits") else 1
     if kind == "int":
-        fits = type(value) is int and value >= (0 if name == "scale_batches" else 1)
+        fits, wanted = type(value) is int and value >= least, f"a whole number, at least {least}"
     elif kind.startswith("tuple"):
-        least = 0 if name == "attention_limits" else 1
+        wanted = f"whole numbers, each at least {least}"
         fits = isinstance(value, tuple) and all(type(one) is int and one >= least for one in value)
         fits = fits and len(value) <= 1_000 and (bool(value) or name == "attention_limits")
     elif kind == "float":
         fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        wanted = "at least 0 and below 1"
     elif kind == "bool":
-        fits = isinstance(value, bool)
+        fits, wanted = isinstance(value, bool), "true or false"
     else:
-        fits = isinstance(value, str)
+        fits, wanted = isinstance(value, str), "a text"
     if not fits:
-        raise ConfigError(f"{name} of a convert model is {value!r:.60}", argument=name)
+        raise ConfigError(f"{name} of a convert model is {value!r:.60}; it must be {wanted}", argument=name)
