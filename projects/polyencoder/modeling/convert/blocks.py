@@ -15,8 +15,12 @@ from torch import Tensor, nn
 from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding
 from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.cpu.products import scaled_linear
+from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["Block", "Embeddings", "SelfAttention", "activation", "layer_norm"]
+
+SLOPE = 1.702  # of the approximation of GeLU
 
 
 def layer_norm(size: int) -> nn.LayerNorm:
@@ -25,7 +29,19 @@ def layer_norm(size: int) -> nn.LayerNorm:
 
 def activation(values: Tensor, name: str) -> Tensor:
     """The paper's approximation of GeLU, x sigmoid(1.702 x) (Hendrycks and Gimpel, 2016); or ReLU."""
-    return values * torch.sigmoid(1.702 * values) if name == "gelu" else F.relu(values)
+    return values * torch.sigmoid(SLOPE * values) if name == "gelu" else F.relu(values)
+
+
+def feed_forward(inputs: Tensor, inner: nn.Linear, outer: nn.Linear, *, activation_name: str) -> Tensor:
+    """Feed-forward 1: [tokens, dim] -> [tokens, dim].
+
+    x sigmoid(s x) is silu(s x) / s: with both factors left to the products, one pass over the inner vectors computes
+    what otherwise takes three, a fifth of a model's time.
+    """
+    if activation_name != "gelu" or is_traced():
+        return outer(activation(inner(inputs), activation_name))
+    hidden = scaled_linear(inputs, inner.weight, inner.bias * SLOPE, scale=SLOPE)
+    return scaled_linear(F.silu(hidden, inplace=not torch.is_grad_enabled()), outer.weight, outer.bias, scale=1 / SLOPE)
 
 
 class Embeddings(nn.Module):
@@ -78,18 +94,13 @@ class SelfAttention(nn.Module):
         padded = rows.put(self.queries_keys_values(inputs))
         queries, keys, values = padded.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
         scores = queries @ keys.transpose(2, 3) / math.sqrt(keys.size(-1))  # [b, heads, n, n]
-        distances = self._distances(rows.mask)
+        distances = rows.distances
         if self.bias is not None:
             scores = scores + self.bias[distances.clamp(-self.limit, self.limit) + self.limit]
         seen = (distances.abs() <= self.limit) & rows.mask[:, None, None, :]
         scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
         outputs = torch.softmax(scores, dim=-1).to(values.dtype) @ values
         return self.output(rows.take(outputs.transpose(1, 2).flatten(2)))
-
-    def _distances(self, mask: Tensor) -> Tensor:
-        """[n, n]: how far to the right of token i token j is."""
-        places = torch.arange(mask.size(1), device=mask.device)
-        return places[None, :] - places[:, None]
 
 
 class Block(nn.Module):
@@ -111,4 +122,5 @@ class Block(nn.Module):
     def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
         """[tokens, dim] -> [tokens, dim]."""
         inputs = self.attention_norm(inputs + self.dropout(self.attention(inputs, rows)))
-        return self.outer_norm(inputs + self.outer(activation(self.inner(inputs), self.activation)))
+        outputs = feed_forward(inputs, self.inner, self.outer, activation_name=self.activation)
+        return self.outer_norm(inputs + outputs)

@@ -25,6 +25,7 @@ from polyencoder.modeling.convert.quantization import (
 from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
 from polyencoder.modeling.convert.scale import AnnealedScale
+from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.separable import SeparableRanker, linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
@@ -104,6 +105,7 @@ class ConveRT(SeparableRanker):
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector: ContextVector = "combined"
         """Of a multi-context model: which of its vectors `encode_context` gives."""
+        for_cpu(self)
 
     def set_dropout(self, rate: float) -> None:
         """Learn with another dropout, after embeddings and attention."""

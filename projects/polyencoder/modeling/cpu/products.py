@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CpuLinear", "is_intels", "linear", "onednn_is_faster", "remember_few_shapes"]
+__all__ = ["CpuLinear", "is_intels", "linear", "onednn_is_faster", "remember_few_shapes", "scaled_linear"]
 
 SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
 
@@ -46,6 +46,13 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         output: Tensor = _Linear.apply(input, weight, bias)
         return output
     return _product(input, weight, bias)
+
+
+def scaled_linear(input: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
+    """scale * input @ weight^T + bias, [n, in] -> [n, out]: a product can scale its results without another pass."""
+    if input.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and onednn_is_faster():
+        return torch.add(bias, linear(input, weight), alpha=scale)
+    return torch.addmm(bias, input, weight.t(), alpha=scale)
 
 
 class CpuLinear(nn.Linear):
