@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.adadelta import Adadelta
 
 __all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "clip_embeddings", "parameter_groups"]
 
@@ -26,7 +27,7 @@ _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamax": torch.optim.Adamax,
     "sgd": torch.optim.SGD,
-    "adadelta": torch.optim.Adadelta,
+    "adadelta": Adadelta,
 }
 FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
 _ADAMS = ("adam", "adamw", "adamax")

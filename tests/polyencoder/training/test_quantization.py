@@ -73,7 +73,7 @@ def test_the_range_grows_with_what_is_learnt(make_quantized):
     words = ranker.model.encoder.embeddings.words
     assert isinstance(words, QuantizationAwareEmbedding)
     before = float(words.scale)
-    Trainer(ranker, replace(CONFIG, max_updates=20, optimizer=OptimizerConfig("sgd", 5.0)), train=EXAMPLES).fit()
+    Trainer(ranker, replace(CONFIG, max_updates=20, optimizer=OptimizerConfig("adamw", 0.1)), train=EXAMPLES).fit()
     assert float(words.scale) > 1.2 * before
     lowest, highest = words.range.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
     assert lowest < float(words.weight.min().detach()) < float(words.weight.max().detach()) < highest

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from polyencoder.modeling.convert import ConvertConfig
-from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation
+from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation, feed_forward
 from polyencoder.modeling.convert.feed_forward import FeedForward
 from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
@@ -145,3 +145,31 @@ def test_the_scale_rises_to_the_root_of_the_dimension():
     again.load_state_dict(scale.state_dict())
     assert again().item() == pytest.approx(top)
     assert AnnealedScale(512, over=0)().item() == pytest.approx(top)
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu"])
+def test_feed_forward_1_in_fewer_passes(name):
+    torch.manual_seed(0)
+    inner, outer = torch.nn.Linear(6, 20), torch.nn.Linear(20, 6)
+    inputs, found = torch.randn(9, 6), []
+    for run in (
+        lambda x: feed_forward(x, inner, outer, activation_name=name),
+        lambda x: outer(activation(inner(x), name)),
+    ):
+        leaf = inputs.clone().requires_grad_()
+        outputs = run(leaf)
+        gradients = torch.autograd.grad(outputs.square().sum(), [leaf, *inner.parameters(), *outer.parameters()])
+        with torch.no_grad():
+            again = run(inputs.clone())
+        found.append([outputs.detach(), again, *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_without_padding_nothing_is_moved():
+    rows = Rows.of(torch.ones(2, 3, dtype=torch.bool))
+    inputs = torch.randn(6, 4)
+    assert rows.put(inputs).data_ptr() == inputs.data_ptr()
+    assert torch.equal(rows.take(rows.put(inputs)), inputs)
+    padded = Rows.of(torch.tensor([[True, True, True], [True, True, False]]))
+    assert torch.equal(padded.take(padded.put(inputs[:5])), inputs[:5])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.modeling.cpu import products
-from polyencoder.modeling.cpu.products import linear, onednn_is_faster
+from polyencoder.modeling.cpu.products import linear, onednn_is_faster, scaled_linear
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
@@ -147,3 +147,16 @@ def test_an_operator_that_has_changed_is_not_used(monkeypatch, product):
     onednn_is_faster.cache_clear()
     monkeypatch.setattr(products, "_product", product)
     assert not onednn_is_faster()
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+@pytest.mark.parametrize("scale", [1.702, 1 / 1.702])
+def test_a_scaled_product(monkeypatch, is_faster, scale):
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: is_faster)
+    tensors = [torch.randn(shape, requires_grad=True) for shape in ((7, 5), (3, 5), (3,))]
+    double = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    gradient = torch.randn(7, 3)
+    found = results(lambda *given: scaled_linear(*given, scale=scale), tensors, gradient)
+    exact = results(lambda x, weight, bias: scale * (x @ weight.t()) + bias, double, gradient)
+    for ours, wanted in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, wanted.float(), rtol=1e-5, atol=1e-5)
