@@ -22,10 +22,11 @@ from polyencoder.pretraining.objective import MASKED, NEXT, Pretraining
 from polyencoder.pretraining.rate import step_flops
 from polyencoder.text.tokens import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.curve import RATE, LearningCurve
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["HeldOut", "KeepEncoder", "PretrainingLog"]
+__all__ = ["HeldOut", "KeepEncoder", "PretrainingCurve", "PretrainingLog"]
 
 _log = logging.getLogger(__name__)
 
@@ -182,6 +183,18 @@ class PretrainingLog(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.tokens = state["tokens"][dist.get_rank() if dist.is_initialized() else 0]
+
+
+class PretrainingCurve(LearningCurve):
+    """Losses and accuracies of both objectives."""
+
+    panels = (f"{MASKED} loss", f"{MASKED} accuracy", f"{NEXT} loss", f"{NEXT} accuracy", RATE)
+
+    def of_training(self, outcome: Outcome) -> dict[str, float]:
+        return {name.replace("_", " "): value / max(1, count) for name, (value, count) in outcome.sums.items()}
+
+    def of_evaluation(self, report: Mapping[str, float]) -> dict[str, float | None]:
+        return {panel: report.get(panel.replace(" ", "_")) for panel in self.panels}
 
 
 def _shown(report: Mapping[str, float]) -> str:

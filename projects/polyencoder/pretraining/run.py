@@ -23,7 +23,7 @@ from polyencoder.errors import InputError
 from polyencoder.export.folder import README
 from polyencoder.files import write_text
 from polyencoder.pretraining.batches import PairBatches, PairInputs
-from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingLog
+from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
 from polyencoder.pretraining.card import encoder_card
 from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
@@ -32,7 +32,7 @@ from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.folder import CHECKPOINT, RECORD, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 
@@ -105,6 +105,7 @@ def _pretrain(settings: PretrainingSettings, *, is_first: bool) -> PretrainingRe
             log,
             evaluation,
             KeepEncoder(save),
+            *([PretrainingCurve(Path(settings.out) / CURVE, title=Path(settings.out).name)] if is_first else []),
             checkpoints,
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
         ],

@@ -97,6 +97,7 @@ def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp
     assert "6 updates" in card
     assert "talks.jsonl" in card
     assert str(tmp_path) not in card
+    assert (report.out / "training" / "curve.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((report.out / "training" / "run.json").read_text())
     assert record["options"]["max_steps"] == 6
 

@@ -17,9 +17,8 @@ from polyencoder.training.objective import Outcome
 
 __all__ = ["LearningCurve"]
 
-CHOICES = ("loss", "R@1")  # numbers that say how well the right candidate was chosen, and depend on how many there were
-PANELS = (*CHOICES, "learning rate")
-SIZE, DPI = (7, 8), 120  # inches
+RATE = "learning rate"
+WIDTH, HEIGHT, DPI = 7, 2.7, 120  # inches, for each panel
 MOST_POINTS = 500  # of training: a longer run has them further apart
 
 Points = dict[str, list[dict[str, float]]]
@@ -38,6 +37,8 @@ class LearningCurve(Callback):
     """
 
     name = "curve"
+    panels: tuple[str, ...] = ("loss", "R@1", RATE)
+    """What is drawn, each number by itself. The first ones depend on how many candidates there were."""
 
     def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
         self.path, self._title = os.fspath(path), title
@@ -47,16 +48,8 @@ class LearningCurve(Callback):
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         updates = run.updates.count
-        if outcome is not None and len(outcome) and outcome.pool.labels is not None:
-            first = ranks(outcome.scores, outcome.pool.labels) == 1
-            self._batches.append(
-                {
-                    "loss": float(outcome.losses.mean()),
-                    "R@1": float(first.float().mean()),
-                    "learning rate": run.updates.learning_rate,
-                    "among": sum(outcome.pool.counts(len(outcome))) / len(outcome),
-                }
-            )
+        if outcome is not None and len(outcome) and (point := self.of_training(outcome)):
+            self._batches.append({**point, RATE: run.updates.learning_rate})
         points = self.points["training"]
         if self._batches and updates - (points[-1]["updates"] if points else 0) >= self._every:
             points.append({"updates": updates, **_mean(self._batches)})
@@ -67,10 +60,24 @@ class LearningCurve(Callback):
             self._every *= 2
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        values = {"loss": report.get("loss"), "R@1": report.get("hits@1")}
-        values["among"] = number_of_candidates(main_measures(report))
-        known = {name: float(value) for name, value in values.items() if value is not None}
+        known = {name: float(value) for name, value in self.of_evaluation(report).items() if value is not None}
         self.points["validation"].append({"updates": run.updates.count, **known})
+
+    def of_training(self, outcome: Outcome) -> dict[str, float]:
+        """The numbers of a batch; none of one that has none."""
+        if outcome.pool.labels is None:
+            return {}
+        first = ranks(outcome.scores, outcome.pool.labels) == 1
+        return {
+            "loss": float(outcome.losses.mean()),
+            "R@1": float(first.float().mean()),
+            "among": sum(outcome.pool.counts(len(outcome))) / len(outcome),
+        }
+
+    def of_evaluation(self, report: Mapping[str, float]) -> dict[str, float | None]:
+        """The numbers of an evaluation; None where there is none."""
+        candidates = number_of_candidates(main_measures(report))
+        return {"loss": report.get("loss"), "R@1": report.get("hits@1"), "among": candidates}
 
     def on_end(self, run: Run) -> None:
         if not any(self.points.values()):
@@ -89,16 +96,17 @@ class LearningCurve(Callback):
             ConfigError: the extra `plot` is not installed.
         """
         figure_module = require("matplotlib.figure", extra="plot")
-        figure = figure_module.Figure(figsize=SIZE, dpi=DPI, layout="constrained")  # no window, no global state
+        size = (WIDTH, HEIGHT * len(self.panels))
+        figure = figure_module.Figure(figsize=size, dpi=DPI, layout="constrained")  # no window, no global state
         figure.suptitle(self._title)
-        for panel, axes in zip(PANELS, figure.subplots(len(PANELS), sharex=True), strict=True):
+        for panel, axes in zip(self.panels, figure.subplots(len(self.panels), sharex=True), strict=True):
             for kind, style in (("training", {}), ("validation", {"marker": "o"})):
                 points = [(point["updates"], point[panel]) for point in self.points[kind] if panel in point]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=self.label(kind), **style)
             axes.set_ylabel(panel)
             axes.grid(alpha=0.3)
-            if axes.lines and panel in CHOICES:
+            if axes.lines and panel != RATE:
                 axes.legend()
         axes.set_xlabel("updates")
         with replacing(self.path) as temporary:
