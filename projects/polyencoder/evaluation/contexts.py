@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel
-from polyencoder.modeling.convert import CONTEXT_VECTORS, ConveRT
+from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.protocol import TextRanker
 from polyencoder.scorer import Scorer
 from polyencoder.text import TextEncoder
@@ -16,14 +16,14 @@ __all__ = ["choose_context_vector", "with_contexts"]
 
 def choose_context_vector(model: RankerModel, vector: str) -> None:
     """Have a model give this one of its `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""
-    convert = _multi_context(model)
+    multi_context = _multi_context(model)
     if vector not in CONTEXT_VECTORS:
         raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
-    convert.context_vector = next(name for name in CONTEXT_VECTORS if name == vector)
+    multi_context.context_vector = vector
 
 
-def _multi_context(model: RankerModel) -> ConveRT:
-    if not isinstance(model, ConveRT) or not model.sizes.multi_context:
+def _multi_context(model: RankerModel) -> SeparableRanker:
+    if isinstance(model, CrossEncoder) or model.context_vector is None:
         raise ConfigError("only a multi-context convert model has contexts to choose from")
     return model
 

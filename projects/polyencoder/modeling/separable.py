@@ -26,6 +26,8 @@ class SeparableRanker(nn.Module, ABC):
     weights_fingerprint: str | None = None
     candidate_map: nn.Linear | None
     """What stands behind the vectors of candidates, for `RankerConfig.candidate_map`."""
+    context_vector: str | None = None
+    """Of a multi-context model: which of its vectors (`modeling.convert.CONTEXT_VECTORS`) `encode_context` gives."""
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__()

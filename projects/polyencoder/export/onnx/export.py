@@ -22,7 +22,7 @@ from polyencoder.export.onnx.attention import for_graphs
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
-from polyencoder.export.onnx.steps import Step, steps_of
+from polyencoder.export.onnx.steps import Step, inputs_of, steps_of
 from polyencoder.extras import require
 from polyencoder.files import replacing
 from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
@@ -94,8 +94,8 @@ def _plain(model: RankerModel) -> RankerModel:
     """The model on the CPU in float32, where graphs are made and compared."""
     if isinstance(model, OnnxSeparable | OnnxCrossEncoder):
         raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
-    if isinstance(model, ConveRT) and model.sizes.multi_context:
-        raise ConfigError("a multi-context convert model cannot be exported to ONNX yet; a single-context one can")
+    if isinstance(model, ConveRT):
+        model = model.as_kept()  # of a quantized one what it is rounded to
     for tower in [module for module in model.modules() if isinstance(module, Backbone)]:
         if tower.rounded:
             raise InputError(
@@ -124,10 +124,10 @@ def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> t
             return many[:limit]
         return surround(many, start=text.start_id, end=text.end_id, max_tokens=limit)
 
-    sequences = [text.context_ids([one]) for one in texts] + [
-        text.context_ids(texts),
-        longest(text.config.text_truncate),
-    ]
+    last = longest(text.config.text_truncate)
+    if isinstance(model, ConveRT) and model.sizes.multi_context:
+        last = [*last, *text.separator_ids, *last]
+    sequences = [*(text.context_ids([one]) for one in texts), text.context_ids(texts), last]
     segments = [[0] * len(ids) for ids in sequences]
     if isinstance(model, CrossEncoder):
         seconds = [*text.candidate_ids([*reversed(texts), texts[0]]), longest(text.config.label_truncate)]
@@ -143,12 +143,13 @@ def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> t
 
 
 def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
-    return tuple(getattr(tokens, name) for name in step.inputs)
+    given = inputs_of(tokens, separator=step.separator)
+    return tuple(given[name] for name in step.inputs)
 
 
 def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:
     """How far the graph deviates from torch, relative to the largest value; an error when that is too far."""
-    graph = Graph(path, device="cpu")
+    graph = Graph(path, device="cpu", separator=step.separator)
     deviations, largest = [], 0.0
     for tokens in batches:
         with torch.no_grad():

@@ -48,6 +48,7 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
                 # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
                 reduce_range=True,
                 weight_type=quantization.QuantType.QInt8,
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # where it cannot infer one
             )
         if target.resolve() != source.resolve():
             for name in (CONFIG, TOKENIZER, DESCRIPTION):
@@ -62,10 +63,25 @@ def _read_graph(path: Path, onnx: Any) -> Any:
     except Exception as error:  # protobuf's own, which is another in each of its implementations
         raise CheckpointError(f"{path}: not a readable ONNX graph ({first_line(error)}); export again") from None
     del graph.graph.value_info[:]  # shapes that it may have written down, of what quantization makes others of
+    _unshare(graph)
     # The mark of a prepared graph. Without it onnxruntime advises to merge operators first, which it does by itself
     # when it opens the graph.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
     return graph
+
+
+def _unshare(graph: Any) -> None:
+    """Give each Gemm weights of its own: onnxruntime turns those in place, once for each node that has them."""
+    weights = {weight.name: weight for weight in graph.graph.initializer}
+    seen: set[str] = set()
+    for node in graph.graph.node:
+        name = node.input[1] if node.op_type == "Gemm" else None
+        if name in seen and name in weights:
+            copied = graph.graph.initializer.add()
+            copied.CopyFrom(weights[name])
+            copied.name = node.input[1] = f"{name} of {node.name}"
+        elif name is not None:
+            seen.add(name)
 
 
 def _narrowing(graph: Any) -> list[str]:

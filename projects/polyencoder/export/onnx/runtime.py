@@ -29,8 +29,11 @@ from polyencoder.export.onnx.files import (
     int8_name,
     read_description,
 )
+from polyencoder.export.onnx.steps import inputs_of
 from polyencoder.extras import require
 from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.contexts import by_vector
 from polyencoder.online import downloaded, there
 from polyencoder.scoring import ContextEncoding, Keys
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
@@ -40,10 +43,15 @@ GROUP = 16  # sequences that go through a graph together on a CPU: enough to kee
 
 
 class Graph:
-    """One ONNX graph: token ids and mask in, tensors out."""
+    """One ONNX graph: token ids and masks in, tensors out."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, threads: int | None = None, device: torch.device | str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        device: torch.device | str | None = None,
+        separator: int | None = None,
     ) -> None:
         """Open a graph.
 
@@ -51,6 +59,7 @@ class Graph:
             path: the file.
             threads: of onnxruntime; None for as many as torch uses.
             device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
+            separator: the token between the two texts of a context that the graph is given.
 
         Raises:
             ConfigError: onnxruntime is not installed, or has no CUDA although it was asked for.
@@ -72,6 +81,7 @@ class Graph:
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}
+        self._separator = separator
         self._on_cpu = providers == [CPU]
         self.outputs = [one.name for one in self._session.get_outputs()]
         self.dim = self._session.get_outputs()[0].shape[-1]
@@ -90,10 +100,8 @@ class Graph:
         return [_stack(outputs)[order] for outputs in zip(*parts, strict=True)]
 
     def _run(self, tokens: TokenBatch) -> list[Tensor]:
-        given = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
-        feed = {
-            name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs and tensor is not None
-        }
+        given = inputs_of(tokens, separator=self._separator)
+        feed = {name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs}
         return [torch.from_numpy(output) for output in self._session.run(None, feed)]
 
 
@@ -123,6 +131,7 @@ class OnnxSeparable(_Exported, SeparableRanker):
         nn.Module.__init__(self)  # not SeparableRanker's: there are no towers to build
         self._stand(config)
         self._context, self._candidates = context, candidates
+        self.context_vector = "combined" if _separator(config) is not None else None
 
     @property
     def dim(self) -> int:
@@ -135,7 +144,8 @@ class OnnxSeparable(_Exported, SeparableRanker):
         keys = None
         if "keys" in named:
             keys = Keys(named["keys"], named["key_biases"], self.config.poly_attention_heads)
-        return ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
+        encoded = ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
+        return encoded if self.context_vector is None else by_vector(encoded)[self.context_vector]
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
@@ -205,7 +215,11 @@ def load_onnx(
     check_weights(source, description.weights, remedy="the model was saved again since: export the graphs again")
     _read(source / TOKENIZER)
     text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
-    graphs = {name: Graph(source / file, threads=threads, device=device) for name, file in files.items()}
+    separators = {CONTEXT: _separator(config)}
+    graphs = {
+        name: Graph(source / file, threads=threads, device=device, separator=separators.get(name))
+        for name, file in files.items()
+    }
     model: OnnxRanker
     if config.architecture == "cross":
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
@@ -215,6 +229,14 @@ def load_onnx(
         model.candidate_fingerprint = description.candidates if exact else f"{description.candidates}-{precision}"
     model.weights_fingerprint = description.weights
     return model.eval(), text
+
+
+def _separator(config: RankerConfig) -> int | None:
+    """The token between the two texts of a context, which a multi-context ConveRT's graph is given."""
+    if config.architecture != "convert":
+        return None
+    sizes = ConvertConfig.from_backbone(config.backbone)
+    return sizes.separator_id if sizes.multi_context else None
 
 
 def _read(path: Path) -> bytes:

@@ -5,9 +5,24 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polyencoder.export.onnx.files import CANDIDATES, CONTEXT, SCORER
-from polyencoder.modeling import BiEncoder, CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import BiEncoder, ConveRT, CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling.convert.contexts import both_texts
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
+
+
+def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
+    """All that graphs may ask for of a batch, by the names of their inputs.
+
+    `separator` is a multi-context ConveRT's, whose graph is given two texts of each context.
+    """
+    given = {}
+    if separator is not None:
+        tokens, extra = both_texts(tokens, separator=separator)
+        given = {"extra_ids": extra.ids, "extra_mask": extra.mask}
+    if tokens.segments is not None:
+        given["segments"] = tokens.segments
+    return {"ids": tokens.ids, "mask": tokens.mask, **given}
 
 
 class Step(nn.Module):
@@ -15,6 +30,8 @@ class Step(nn.Module):
 
     inputs: tuple[str, ...] = ("ids", "mask")
     outputs: tuple[str, ...] = ("vectors",)
+    separator: int | None = None
+    """See `inputs_of`."""
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The names of those first axes of an input or output that have another size in another batch."""
@@ -43,12 +60,36 @@ class ContextStep(Step):
         return outputs if context.keys is None else (*outputs, context.keys.vectors, context.keys.biases)
 
 
+class BothTextsStep(Step):
+    """A multi-context ConveRT's contexts -> vectors [batch, 3, dim], `CONTEXT_VECTORS`, and their mask [batch, 3].
+
+    extra_ids and extra_mask are of what was said before the last utterance; False where there is nothing.
+    """
+
+    inputs = ("ids", "mask", "extra_ids", "extra_mask")
+    outputs = ("vectors", "codes_mask")
+
+    def __init__(self, model: ConveRT) -> None:
+        super().__init__()
+        self.model = model
+        self.separator = model.sizes.separator_id
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        return super().axes(name) if name in self.inputs else ("batch",)
+
+    def forward(self, ids: Tensor, mask: Tensor, extra_ids: Tensor, extra_mask: Tensor) -> tuple[Tensor, ...]:
+        context = self.model.from_texts(TokenBatch(ids, mask), TokenBatch(extra_ids, extra_mask))
+        assert context.mask is not None
+        return context.vectors, context.mask
+
+
 class CandidatesStep(Step):
     """-> vectors [batch, dim]."""
 
-    def __init__(self, model: SeparableRanker) -> None:
+    def __init__(self, model: SeparableRanker, *, separator: int | None = None) -> None:
         super().__init__()
         self.model = model
+        self.separator = separator  # which is no part of a candidate: of contexts it gets the last utterances
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         return (self.model.encode_candidates(TokenBatch(ids, mask)),)
@@ -75,4 +116,9 @@ def steps_of(model: RankerModel) -> dict[str, Step]:
     """The steps of a ranker, by the name of their graph."""
     if isinstance(model, CrossEncoder):
         return {SCORER: ScorerStep(model)}
+    if isinstance(model, ConveRT) and model.sizes.multi_context:
+        return {
+            CONTEXT: BothTextsStep(model),
+            CANDIDATES: CandidatesStep(model, separator=model.sizes.separator_id),
+        }
     return {CONTEXT: ContextStep(model), CANDIDATES: CandidatesStep(model)}

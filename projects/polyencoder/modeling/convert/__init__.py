@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyencoder.modeling.convert.config import ConvertConfig
-from polyencoder.modeling.convert.model import CONTEXT_VECTORS, ContextVector, ConveRT
+from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, ContextVector
+from polyencoder.modeling.convert.model import ConveRT
 
 __all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "ConvertConfig"]

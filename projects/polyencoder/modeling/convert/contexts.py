@@ -1,13 +1,36 @@
-"""A batch of contexts taken apart: the last utterances, and what was said before them where there is any."""
+"""A batch of contexts taken apart: the last utterances, and what was said before them where there is any.
+
+And the vectors that a multi-context model makes of both.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal, get_args
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["immediate_and_extra"]
+__all__ = ["CONTEXT_VECTORS", "ContextVector", "both_texts", "by_vector", "immediate_and_extra"]
+
+ContextVector = Literal["combined", "immediate", "extra"]
+"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
+
+CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
+
+
+def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
+    """The three codes of contexts, [batch, 3, dim], each by itself; the extra one is masked where nothing was said."""
+    assert encoded.mask is not None
+    codes = encoded.vectors.unbind(1)
+    found: dict[str, ContextEncoding] = {
+        name: ContextEncoding(codes[i].unsqueeze(1)) for i, name in enumerate(CONTEXT_VECTORS)
+    }
+    return found | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
 
 
 def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:
@@ -30,3 +53,17 @@ def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBat
     columns = torch.arange(int(lengths.max()), device=tokens.ids.device)
     ids = tokens.ids[rows].gather(1, (begins + columns).clamp(max=tokens.ids.size(1) - 1))
     return last.select(everyone), TokenBatch(ids, columns < lengths), rows
+
+
+def both_texts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch]:
+    """Both texts of each context, [batch, length] each: the last utterance, and what was said before it, if anything.
+
+    No token of the second is one where there is nothing.
+    """
+    last, earlier, rows = immediate_and_extra(tokens, separator=separator)
+    width = max(last.ids.size(1), earlier.ids.size(1))
+    ids, mask = (F.pad(part, (0, width - part.size(1))) for part in (earlier.ids, earlier.mask))
+    ids = ids.new_zeros(len(tokens), width).index_copy(0, rows, ids)
+    mask = mask.new_zeros(len(tokens), width).index_copy(0, rows, mask)
+    last_ids, last_mask = (F.pad(part, (0, width - part.size(1))) for part in (last.ids, last.mask))
+    return TokenBatch(last_ids, last_mask), TokenBatch(ids, mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.config import ConvertConfig
-from polyencoder.modeling.convert.contexts import immediate_and_extra
+from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
 from polyencoder.modeling.convert.feed_forward import FeedForward
 from polyencoder.modeling.convert.quantization import (
     QuantizationAwareEmbedding,
@@ -30,14 +30,9 @@ from polyencoder.modeling.separable import SeparableRanker, linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "SharedEncoder"]
+__all__ = ["ConveRT", "SharedEncoder"]
 
 T = TypeVar("T")
-
-ContextVector = Literal["combined", "immediate", "extra"]
-"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
-
-CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
 
 
 class SharedEncoder(nn.Module):
@@ -103,8 +98,7 @@ class ConveRT(SeparableRanker):
         self.history = _History(self.encoder.dim, sizes) if sizes.multi_context else None
         self.candidate_map = linear_map(sizes.output_size) if config.candidate_map else None
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
-        self.context_vector: ContextVector = "combined"
-        """Of a multi-context model: which of its vectors `encode_context` gives."""
+        self.context_vector = "combined" if sizes.multi_context else None
         for_cpu(self)
 
     def set_dropout(self, rate: float) -> None:
@@ -187,7 +181,7 @@ class ConveRT(SeparableRanker):
         return self._rounded(self.encoder, tokens)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        return self.objectives(self.encode_objectives(tokens))["" if self.history is None else self.context_vector]
+        return self.objectives(self.encode_objectives(tokens))[self.context_vector or ""]
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
         """For a multi-context model three codes, `CONTEXT_VECTORS`; the last is masked where nothing was said before.
@@ -207,20 +201,31 @@ class ConveRT(SeparableRanker):
         extra = torch.zeros_like(immediate)
         if len(rows):
             extra = extra.index_copy(0, rows, self.history.head(self.encoder(earlier), self.skip))
+        said = torch.zeros(len(tokens), dtype=torch.bool, device=rows.device).index_fill(0, rows, True)
+        return self._of_both(immediate, extra, said)
+
+    def from_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
+        """What `encode_objectives` gives, of both texts, [batch, length] each, of which the second may have no token.
+
+        It takes the same steps whatever the texts are, as an exported graph must: all of them are read.
+        """
+        assert self.history is not None
+        ids, mask = torch.cat([last.ids, earlier.ids]), torch.cat([last.mask, earlier.mask])
+        reduced = self.encoder(TokenBatch(ids, mask)).unflatten(0, (2, -1))
+        said = earlier.mask.any(1)
+        extra = self.history.head(reduced[1], self.skip).masked_fill(~said.unsqueeze(1), 0)
+        return self._of_both(self.context_head(reduced[0], self.skip), extra, said)
+
+    def _of_both(self, immediate: Tensor, extra: Tensor, said: Tensor) -> ContextEncoding:
+        assert self.history is not None
         combined = self.history.combined_head((immediate + extra) / 2, self.history.combined_skip)
-        mask = torch.ones(len(tokens), 3, dtype=torch.bool, device=rows.device)
-        mask[:, 2] = torch.zeros_like(mask[:, 2]).index_fill(0, rows, True)
-        return ContextEncoding(torch.stack([combined, immediate, extra], dim=1) * self.scale(), mask)
+        vectors = torch.stack([combined, immediate, extra], dim=1) * self.scale()
+        return ContextEncoding(vectors, torch.stack([torch.ones_like(said), torch.ones_like(said), said], dim=1))
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
         if self.history is None or encoded.n_codes == 1:  # no context at all
             return {"": encoded}
-        assert encoded.mask is not None
-        codes = encoded.vectors.unbind(1)
-        found: dict[str, ContextEncoding] = {
-            name: ContextEncoding(codes[i].unsqueeze(1)) for i, name in enumerate(CONTEXT_VECTORS)
-        }
-        return found | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
+        return by_vector(encoded)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         return self._rounded(self._candidates, tokens)

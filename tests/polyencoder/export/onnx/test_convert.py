@@ -2,46 +2,91 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
 
-from polyencoder.errors import ConfigError
+from polyencoder.evaluation.contexts import with_contexts
 from polyencoder.export.onnx import export_onnx, quantize_int8
+from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.ranker import Ranker
 
 CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 
 
-@pytest.fixture
-def ranker(make_convert_ranker) -> Ranker:
-    return make_convert_ranker(scale_batches=3)
+@pytest.fixture(params=[(0, False), (3, False), (3, True)], ids=["single", "multi", "multi-quantized"])
+def ranker(request, make_convert_ranker) -> Ranker:
+    extra_contexts, quantized = request.param
+    made = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
+    if quantized:
+        made.model.quantize()
+    made.model.scale.advance()
+    return made
 
 
-def test_a_folder_gives_the_same_scores(ranker, make_convert_ranker, sentences, tmp_path):
-    ranker.model.scale.advance()
-    ranker.save_pretrained(tmp_path / "single")
-    multi = make_convert_ranker(extra_contexts=10)
-    multi.save_pretrained(tmp_path / "multi")
-    for name, one in (("single", ranker), ("multi", multi)):
-        again = Ranker.from_pretrained(tmp_path / name, device="cpu")
-        assert torch.equal(again.score(CONTEXTS, sentences), one.score(CONTEXTS, sentences))
-        assert not again.model.training
+def test_a_folder_gives_the_same_scores(ranker, sentences, tmp_path):
+    ranker.save_pretrained(tmp_path)
+    again = Ranker.from_pretrained(tmp_path, device="cpu")
+    assert torch.equal(again.score(CONTEXTS, sentences), ranker.score(CONTEXTS, sentences))
+    assert not again.model.training
+
+
+def check_graphs(ranker: Ranker, folder, sentences) -> None:
+    graphs = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    expected = ranker.score(CONTEXTS, sentences)
+    torch.testing.assert_close(graphs.score(CONTEXTS, sentences), expected, **close)
+    for place, context in enumerate(CONTEXTS):  # alone, perhaps without anything said before
+        torch.testing.assert_close(graphs.score([context], sentences)[0], expected[place], **close)
+    if ranker.model.context_vector is None:
+        return
+    for vector in CONTEXT_VECTORS:
+        with torch.no_grad():
+            expected = with_contexts(ranker, extra_contexts=1, vector=vector).score(CONTEXTS, sentences)
+        found = with_contexts(graphs, extra_contexts=1, vector=vector).score(CONTEXTS, sentences)
+        torch.testing.assert_close(found, expected, **close)
+    with_contexts(ranker, vector="combined")
 
 
 def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
     export_onnx(ranker, tmp_path, check_texts=sentences)
+    check_graphs(ranker, tmp_path, sentences)
     graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
-    expected = ranker.score(CONTEXTS, sentences)
-    torch.testing.assert_close(graphs.score(CONTEXTS, sentences), expected, rtol=1e-4, atol=1e-4)
     index = graphs.index(sentences, tmp_path / "index")  # which the torch model may search, too
-    assert ranker.search("hi", index, top_k=1)[0].text == ranker.rank("hi", sentences, top_k=1)[0].text
+    for context in CONTEXTS:
+        expected = ranker.rank(context, sentences, top_k=1)[0].text
+        assert ranker.search(context, index, top_k=1)[0].text == expected
+        assert graphs.search(context, index, top_k=1)[0].text == expected
 
     quantize_int8(tmp_path)
     small = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
-    assert (small.score(CONTEXTS, sentences) - expected).abs().max() < 0.3
+    assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
 
 
-def test_a_multi_context_model_has_no_graphs(make_convert_ranker, tmp_path):
-    with pytest.raises(ConfigError, match="multi-context convert model cannot be exported"):
-        export_onnx(make_convert_ranker(extra_contexts=2), tmp_path / "graphs")
-    assert not (tmp_path / "graphs").exists()
+@pytest.mark.parametrize("extra_contexts", [0, 2])
+def test_by_the_current_exporter(make_convert_ranker, sentences, tmp_path, by_current_exporter, extra_contexts):
+    ranker = make_convert_ranker(**({"extra_contexts": extra_contexts} if extra_contexts else {}))
+    export_onnx(ranker, tmp_path)
+    check_graphs(ranker, tmp_path, sentences)
+    quantize_int8(tmp_path)
+    small = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
+    assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
+
+
+def test_without_a_history_the_extra_vector_is_0(make_convert_ranker, tmp_path):
+    """By onnxruntime alone, in a batch with a context that has one."""
+    export_onnx(make_convert_ranker(extra_contexts=2), tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "context.onnx", providers=["CPUExecutionProvider"])
+    given = {
+        "ids": np.array([[3, 4, 5], [6, 7, 0]]),
+        "mask": np.array([[True, True, True], [True, True, False]]),
+        "extra_ids": np.array([[4, 0, 0], [0, 0, 0]]),
+        "extra_mask": np.array([[True, False, False], [False, False, False]]),
+    }
+    vectors, mask = session.run(["vectors", "codes_mask"], given)
+    assert mask.tolist() == [[True, True, True], [True, True, False]]
+    assert (vectors[1, 2] == 0).all()
+    assert np.abs(vectors[0, 2]).max() > 0
+    alone, _ = session.run(["vectors", "codes_mask"], {name: array[1:] for name, array in given.items()})
+    np.testing.assert_allclose(alone[0], vectors[1], rtol=1e-5, atol=1e-6)
