@@ -201,3 +201,30 @@ def test_the_embeddings_of_a_quantized_model_learn_in_float32(small, make, respo
     changed = (agent.ranker.encoder.embeddings.words.weight != before).any(1)
     assert 0 < int(changed.sum()) < len(changed)
     assert before.dtype is torch.float32
+
+
+# ---- what other agents learn with
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hard_negatives": 2, "hard_negatives_every": 2},
+        {"grad_cache": 2},
+        {"bf16": True},
+        {"teacher_model": "crossencoder", "distillation_candidates": 3},
+        {"candidates": "inline"},
+        {"update_freq": 2, "label_smoothing": 0.2, "embedding_clip": 1.0},
+        {"optimizer": "adadelta", "learningrate": 0.1, "lr_scheduler": "cosine", "final_learning_rate": 0.01},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
+    if "teacher_model" in options:
+        options = {**options, "teacher_model": str(trained(options["teacher_model"])[0])}
+    path = tmp_path / "model"
+    learn(path, init_model=str(small(extra_contexts=3)), **{"num_epochs": 4.1, "log_every_n_steps": 1, **options})
+    stats = json.loads(path.with_name("model.trainstats").read_text())
+    losses = [report["mean_loss"] for report in stats["train_reports"]]
+    assert all(0 < loss < 100 for loss in losses)
+    assert len({round(loss, 4) for loss in losses}) > 2

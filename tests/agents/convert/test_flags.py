@@ -8,6 +8,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training import RunSettings
+from polyencoder.training.optimizer import build_optimizer
 
 
 def parser_of(**options):
@@ -83,6 +84,17 @@ def test_the_papers_numbers_are_the_defaults():
         0.2,
     )
     assert defaults()["adadelta_eps"] == new.training().optimizer.eps == 1e-8
+
+
+def test_the_optimizer_is_the_librarys(small, make):
+    agent = make(init_model=str(small()))
+    expected = RunSettings(train="a", out="b", architecture="convert", init="c").training().optimizer
+    ours = build_optimizer(agent.ranker, expected)
+    assert type(agent.optimizer) is type(ours)
+    for group, own in zip(agent.optimizer.param_groups, ours.param_groups, strict=True):
+        for name in ("weight_decay", "rho", "eps", "clip", "lookup_decay"):
+            assert group.get(name) == own.get(name), name
+        assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in own["params"]]
 
 
 @pytest.mark.parametrize(
