@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Literal
 
 from polyencoder.data.episodes import Counts, estimated_counts
@@ -18,7 +19,7 @@ __all__ = ["EXAMPLE", "Corpus", "PairExample"]
 EXAMPLE = "pair"
 """Where a message has its example."""
 
-WINDOW = 1_000  # documents of a stream, of which one gives what does not follow
+WINDOW = 10_000  # responses of a stream, of which one is what does not follow
 DRAWS = 20  # after which an example has nothing else
 
 
@@ -42,7 +43,7 @@ class Corpus:
     """Files as a source of episodes of one example each, read anew in each epoch (`polyencoder.data.epochs.Source`).
 
     Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
-    together these have the examples of one alone. In memory are the buffer, and `WINDOW` documents.
+    together these have the examples of one alone. In memory are the buffer, and `WINDOW` responses.
 
     Args:
         files: to read.
@@ -99,21 +100,32 @@ class Corpus:
         return self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
 
     def _examples(self, documents: Iterator[Document], draws: SeededRandom) -> Iterator[PairExample]:
-        window = list(islice(documents, WINDOW))
-        for number, document in enumerate(chain(window[:], documents)):
-            if number >= WINDOW:
-                window[draws.below(WINDOW)] = document
+        ahead: deque[Document] = deque()
+        window: list[tuple[int, str]] = []  # responses with the numbers of their documents
+        for document in documents:
+            window += [(len(ahead), document.units[place]) for place in document.responses]
+            ahead.append(document)
+            if len(window) >= WINDOW:
+                break
+        known = len(ahead)
+        for number, document in enumerate(chain(_taken_from(ahead), documents)):
             for place in document.responses:
                 turns, response = document.context(place, history=self.history), document.units[place]
-                other = _other(document, response, window, draws)
-                yield PairExample(turns, response, other, draws.below(2**53))
+                if number >= known:
+                    window[draws.below(len(window))] = number, response
+                yield PairExample(turns, response, _other(number, response, window, draws), draws.below(2**53))
 
 
-def _other(document: Document, response: str, window: Sequence[Document], draws: SeededRandom) -> str | None:
-    """What follows something else, in another document."""
+def _taken_from(documents: deque[Document]) -> Iterator[Document]:
+    """The documents, of which none is held any longer than it is asked for."""
+    while documents:
+        yield documents.popleft()
+
+
+def _other(number: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
+    """A response of another document, each of the window as likely: as often as it is one, a text is none."""
     for _ in range(DRAWS):
-        chosen = draws.choice(window)
-        text = chosen.units[draws.choice(chosen.responses)]
-        if chosen is not document and text != response:
+        whose, text = draws.choice(window)
+        if whose != number and text != response:
             return text
     return None

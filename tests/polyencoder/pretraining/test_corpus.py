@@ -45,7 +45,7 @@ def test_each_example_once_an_epoch_in_another_order(files):
     assert corpus.counts() == (15, 45)
 
 
-@pytest.mark.parametrize("window", [2, 4, 1000])
+@pytest.mark.parametrize("window", [8, 20, 1000])
 def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, window, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", window)
     corpus = Corpus(files)
@@ -55,6 +55,19 @@ def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, w
     by_key = {one.response: one.other for one in found}
     again = {one.response: one.other for one in examples(corpus, "l")}
     assert sum(by_key[one] != again[one] for one in by_key) > 10
+
+
+def test_a_text_does_not_follow_as_often_as_it_does(tmp_path):
+    """Else how often a text is there would say whether it follows: those of short conversations seldom are."""
+    talks = [{"turns": [f"{n} {turn}" for turn in range(2 if n % 2 else 20)]} for n in range(200)]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    found = examples(Corpus([str(tmp_path / "talks.jsonl")]))
+    shares = [
+        sum(int(text.split()[0]) % 2 for text in texts) / len(found)
+        for texts in zip(*((one.response, one.other) for one in found), strict=True)
+    ]
+    assert shares[0] == pytest.approx(100 / 2_000, rel=1e-9)
+    assert shares[1] == pytest.approx(shares[0], rel=0.4)
 
 
 def test_a_conversation_alone_has_nothing_else(tmp_path):
