@@ -92,9 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for ranked in ranker.rank(context, candidates, top_k=5):
             print(f"  {'*' if ranked.text == label else ' '} {ranked.score:8.2f}  {ranked.text}")
 
+    replies = folder / "model-replies"
+    ranker.index(sorted({one for _, some, _ in _examples(args.task, where, count=50) for one in some}), replies)
+
     _say("3. Your turn")
     options = f" --datapath {args.datapath}" if args.datapath else ""
     print(f"  chat with it:      .venv/bin/parlai interactive -mf {model_file}{options}")
+    print(
+        f"  on a page:         .venv/bin/polyencoder serve -m {model_file} -i {replies}  (open http://127.0.0.1:8000/)"
+    )
     print(f"  evaluate it again: .venv/bin/parlai eval_model -mf {model_file} -t {args.task}{options}")
     print(f"  see its choices:   .venv/bin/parlai display_model -mf {model_file} -t {args.task}{options}")
     print("  train on your own data: see README.md")

@@ -39,7 +39,7 @@ def serve(
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that answer, each with the model; they map one index.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Of each worker's model; by default the machine's cores, shared out.")
+        int | None, typer.Option(help="Of each worker's model; by default what torch takes, shared out.")
     ] = None,
     rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
@@ -53,6 +53,9 @@ def serve(
     ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions that are kept.")] = 10_000,
     session_seconds: Annotated[float, typer.Option(help="For how long one is kept that nobody speaks in.")] = 86400.0,
+    feedback: Annotated[
+        str | None, typer.Option(help="A file of JSON lines for the page's thumbs, which polyencoder train reads.")
+    ] = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens that go through the model together; a longer text goes alone.")
     ] = 4096,
@@ -97,6 +100,7 @@ def serve(
         sessions=sessions,
         max_sessions=max_sessions,
         session_seconds=session_seconds,
+        feedback=feedback,
         limits=Limits(
             concurrent=max_concurrent,
             bytes=max_bytes,

@@ -13,7 +13,7 @@ from polyencoder.serving.exchange import Exchange
 from polyencoder.serving.hosts import Hosts, allowed_hosts
 from polyencoder.serving.keys import Key
 from polyencoder.serving.problems import handle_problems
-from polyencoder.serving.routes import candidates, chat, embeddings, health, rerank, search
+from polyencoder.serving.routes import candidates, chat, embeddings, feedback, health, page, rerank, search
 from polyencoder.serving.service import Service
 
 __all__ = ["create_app"]
@@ -30,7 +30,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None)
     app.state.service = service
-    for one in (rerank, embeddings, search, chat, candidates, health):
+    for one in (rerank, embeddings, search, chat, candidates, feedback, health, page):
         app.include_router(one.router)
     handle_problems(app)
     limits, metrics = service.config.limits, service.metrics

@@ -79,7 +79,7 @@ class ServerConfig:
     """Names, without ports, by which clients may call this server, besides those of the loopback."""
     workers: int = 1
     threads: int | None = None
-    """Of each worker's model; None for the machine's cores, shared out among the workers."""
+    """Of each worker's model; None for what torch would take, shared out among the workers."""
     device: str | None = None
     model_dtype: WeightDtype = "float32"
     backend: Backend = "torch"
@@ -90,6 +90,8 @@ class ServerConfig:
     max_sessions: int = 10_000
     session_seconds: float = 24 * 3600.0
     """After which a session that nobody spoke in is forgotten."""
+    feedback: str | None = None
+    """A file to which the page's thumbs are written; None for a page without them."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -11,8 +11,8 @@ from polyencoder.serving.problems import problem
 
 __all__ = ["OPEN", "Key"]
 
-OPEN = frozenset({"/health", "/ready"})
-"""What is answered without a key: what balancers ask."""
+OPEN = frozenset({"/health", "/ready", "/", "/page/page.css", "/page/page.js"})
+"""What is answered without a key: what balancers ask, and the page, which asks for the key."""
 _ASKING = {"WWW-Authenticate": "Bearer"}
 
 

@@ -31,17 +31,18 @@ class Message(BaseModel):
         return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
 
 
-def persona_lines(text: str) -> list[str]:
+def persona_lines(persona: str | Sequence[str] | None) -> list[str]:
     """The lines of a persona as models are trained with them: `your persona: i ski .`"""
-    lines = (line.strip() for line in text.splitlines())
+    texts = [persona] if isinstance(persona, str) else persona or []
+    lines = (line.strip() for text in texts for line in text.splitlines())
     return [line if line.startswith(_PERSONA.strip()) else _PERSONA + line for line in lines if line]
 
 
 def turns_of(messages: Sequence[Message]) -> list[str]:
     """The turns of a context: the persona, which system messages tell, then what was said, oldest first."""
-    persona = [one for one in messages if one.role in ("system", "developer")]
+    persona = [one.text for one in messages if one.role in ("system", "developer")]
     said = [one.text for one in messages if one.role in ("user", "assistant")]
-    return [line for one in persona for line in persona_lines(one.text)] + said
+    return persona_lines(persona) + said
 
 
 class Asked(BaseModel):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
@@ -36,7 +37,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     Raises:
         PolyencoderError: the model or the index cannot be used, or the address cannot.
     """
-    config = replace(config, threads=config.threads or max(1, (os.cpu_count() or 1) // config.workers))
+    config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with tempfile.TemporaryDirectory(prefix="polyencoder-") as folder:
         config = replace(config, sessions=config.sessions or str(Path(folder) / "sessions.sqlite"))
         service = Service.load(config)

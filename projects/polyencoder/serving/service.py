@@ -17,6 +17,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.serving import embedding, reranking
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.feedback import Feedback
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.searching import Search
 from polyencoder.serving.sessions import Sessions
@@ -36,6 +37,7 @@ class Service:
     search: Search
     writer: Writer
     sessions: Sessions
+    feedback: Feedback | None
     metrics: Metrics
 
     @classmethod
@@ -71,10 +73,16 @@ class Service:
             engine, index, reranker=reranker, rerank_k=config.rerank_k, min_probability=config.min_probability
         )
         path = config.sessions or f"{tempfile.mkdtemp(prefix='polyencoder-')}/sessions.sqlite"
-        sessions = Sessions(Path(path), most=config.max_sessions, seconds=config.session_seconds)
+        sessions = Sessions(
+            Path(path),
+            most=config.max_sessions,
+            seconds=config.session_seconds,
+            most_characters=config.limits.characters // 2,  # so that there is room for what is said next
+        )
         if index is not None and len(index):
             search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
-        return cls(config, engine, search, Writer(engine, index), sessions, metrics)
+        feedback = None if config.feedback is None else Feedback(Path(config.feedback))
+        return cls(config, engine, search, Writer(engine, index), sessions, feedback, metrics)
 
     async def warm(self) -> None:
         """Let a few texts go all the ways, so that no request is the first."""

@@ -50,7 +50,7 @@ class Sessions:
         path: of the file, made if it is not there.
         most: of those that are kept; one more drops the one that was not used for longest.
         seconds: for which one is kept.
-        most_turns: of one; older ones are forgotten.
+        most_turns, most_characters: of one; older turns are forgotten, the last two never.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -63,12 +63,14 @@ class Sessions:
         most: int,
         seconds: float,
         most_turns: int = 200,
+        most_characters: int = 50_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._most = most
         self._seconds = seconds
         self._most_turns = most_turns
+        self._most_characters = most_characters
         self._clock = clock
         try:
             with self._connected() as connection:
@@ -94,7 +96,10 @@ class Sessions:
 
     def say(self, session: Session, said: str, reply: str) -> None:
         """Keep one more turn of each side. SessionBusy if something was said since the session was read."""
-        turns = json.dumps([*session.turns, said, reply][-self._most_turns :])
+        kept = [*session.turns, said, reply][-self._most_turns :]
+        while len(kept) > 2 and sum(map(len, kept)) > self._most_characters:
+            del kept[:2]
+        turns = json.dumps(kept)
         now = self._clock()
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")

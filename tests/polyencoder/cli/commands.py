@@ -7,6 +7,7 @@ CALIBRATE = ["calibrate", "-m", "MODEL", "-d", "pairs.jsonl"]
 INDEX = ["index", "-m", "MODEL", "-c", "texts.txt", "-o", "out", "--no-progress"]
 UPDATE = ["update", "-m", "MODEL", "-i", "index", "--add", "texts.txt"]
 SEARCH = ["search", "-m", "MODEL", "-i", "index", "--context", "hi"]
+SERVE = ["serve", "-m", "MODEL", "-i", "index", "--port", "0"]
 MINE = ["mine", "-m", "MODEL", "-p", "pairs.jsonl", "-o", "out.jsonl", "--no-progress"]
 EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
 TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
@@ -18,6 +19,7 @@ COMMANDS = {
     "index": INDEX,
     "update": UPDATE,
     "search": SEARCH,
+    "serve": SERVE,
     "mine": MINE,
 }
 

@@ -42,7 +42,7 @@ def test_what_is_no_model(name, model, refused):
     refused(with_model(command, model))
 
 
-@pytest.mark.parametrize("name", ["calibrate", "evaluate", "index", "search", "mine", "train"])
+@pytest.mark.parametrize("name", ["calibrate", "evaluate", "index", "search", "serve", "mine", "train"])
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", "cpu:x", "cuda:-1"])
 def test_what_is_no_device(name, device, refused):
     assert "device" in refused([*COMMANDS[name], "--device", device])

@@ -59,7 +59,11 @@ def make_service(make_ranker, tmp_path):
     def make(ranker="bi", *, records=REPLIES, reranker=None, **fields) -> Service:
         ranker = make_ranker(ranker) if isinstance(ranker, str) else ranker
         index = ranker.index(records, tmp_path / "index") if records else None
-        config = ServerConfig(model="tiny", index="index" if records else None, **({"port": 0} | fields))
+        config = ServerConfig(
+            model="tiny",
+            index="index" if records else None,
+            **({"port": 0, "sessions": str(tmp_path / "sessions.sqlite")} | fields),
+        )
         services.append(Service.of(config, ranker, index=index, reranker=reranker))
         return services[-1]
 
@@ -115,7 +119,7 @@ def started(*options: str):
             while not (found := re.search(r"serving model on (http://\S+)", lines[-1] if lines else "")):
                 lines.append(process.stderr.readline())
                 assert lines[-1], "".join(lines)
-            until = time.monotonic() + SECONDS
+            until = time.monotonic() + 5 * SECONDS  # workers import torch at the same time
             while True:
                 try:
                     if httpx.get(f"{found[1]}/ready", timeout=5).status_code == 200:

@@ -35,6 +35,15 @@ def test_workers_share_what_was_said(make_sessions):
     assert one.read(id_).turns == ["how are you ?", "fine", "good", "yes"]  # four are kept
 
 
+def test_long_turns_leave_room_for_the_next(make_sessions):
+    sessions = make_sessions(most_characters=20)
+    id_ = begun(sessions)
+    sessions.say(sessions.read(id_), "a" * 9, "b" * 9)
+    assert sessions.read(id_).turns == ["a" * 9, "b" * 9]
+    sessions.say(sessions.read(id_), "c" * 99, "d")
+    assert sessions.read(id_).turns == ["c" * 99, "d"]
+
+
 def test_the_oldest_go_when_there_are_too_many(make_sessions):
     sessions = make_sessions()
     ids = []

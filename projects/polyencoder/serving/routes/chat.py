@@ -38,8 +38,7 @@ class ChatRequest(SearchSettings):
     @property
     def persona_turns(self) -> list[str]:
         """The persona as turns of a context."""
-        given = [self.persona] if isinstance(self.persona, str) else self.persona or []
-        return [line for text in given for line in persona_lines(text)]
+        return persona_lines(self.persona)
 
 
 class ChatResponse(SearchResponse):

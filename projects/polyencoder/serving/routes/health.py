@@ -52,6 +52,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "device": str(ranker.device),
         "calibrated": ranker.calibration is not None,
         "embeddings": gives_embeddings(ranker),
+        "feedback": service.feedback is not None,
         "candidates": None if index is None else len(index),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,

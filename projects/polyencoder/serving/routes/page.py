@@ -1,0 +1,37 @@
+"""`/`: a page to talk to the server, which needs nothing from anywhere else."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from fastapi import APIRouter, HTTPException, Response
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_PAGE = files("polyencoder.serving") / "page"
+_KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_HEADERS = {
+    # Scripts and styles are files of ours: markup that a text might bring along would neither run nor load anything.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+@router.get("/")
+async def page() -> Response:
+    """The page."""
+    return await part("index.html")
+
+
+@router.get("/page/{name}")
+async def part(name: str) -> Response:
+    """A file of the page."""
+    if name not in _KINDS:
+        raise HTTPException(404, "there is no such part of the page")
+    content = (_PAGE / name).read_bytes()
+    return Response(content, media_type=f"{_KINDS[name]}; charset=utf-8", headers=_HEADERS)

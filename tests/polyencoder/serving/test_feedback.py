@@ -1,0 +1,66 @@
+"""`/v1/feedback`: lines that training reads, whole, whoever writes them."""
+
+from __future__ import annotations
+
+import json
+import resource
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from polyencoder.data.pairs import read_all_pairs
+from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.serving.feedback import Feedback
+
+
+def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, tmp_path):
+    client = serve("bi", feedback=str(tmp_path / "said.jsonl"))
+    assert client.get("/info").json()["feedback"]
+    asked = {
+        "messages": [{"role": "user", "content": "hello \n there"}],
+        "persona": "i ski .",
+        "candidates": ["a", "b"],
+    }
+    for response, good in (("a", True), ("b", False), ("c", True)):
+        answer = client.post("/v1/feedback", json=asked | {"response": response, "good": good})
+        assert answer.json() == {"status": "kept"}
+    first, second = read_all_pairs(str(tmp_path / "said.jsonl"))
+    assert first.context == "your persona: i ski .\nhello \n there"
+    assert (first.response, list(first.candidates)) == ("a", ["a", "b"])
+    assert (second.response, list(second.candidates)) == ("c", ["c", "a", "b"])
+    rejected = json.loads((tmp_path / "said.jsonl.rejected.jsonl").read_text())
+    assert rejected == {"context": ["your persona: i ski .", "hello \n there"], "rejected": "b"}
+
+
+def test_without_a_file_there_is_no_feedback(shared):
+    assert not shared.get("/info").json()["feedback"]
+    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
+    assert shared.post("/v1/feedback", json=asked).status_code == 422
+
+
+def test_lines_of_several_workers_do_not_mix(tmp_path):
+    workers = [Feedback(tmp_path / "said.jsonl") for _ in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: workers[n % 4].write([str(n)], "x" * 20_000, candidates=[], good=True), range(40)))
+    lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert sorted(int(line["context"][0]) for line in lines) == list(range(40))
+
+
+def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
+    feedback = Feedback(tmp_path / "said.jsonl")
+    feedback.write(["a"], "b", candidates=[], good=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(PolyencoderError, match="cannot be written"):
+            feedback.write(["a"], "b" * 5000, candidates=[], good=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    feedback.write(["c"], "d", candidates=[], good=True)
+    assert [json.loads(line)["response"] for line in (tmp_path / "said.jsonl").read_text().splitlines()] == ["b", "d"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written") as error:
+        Feedback(tmp_path)
+    assert error.value.argument == "feedback"

@@ -1,0 +1,144 @@
+"""The page, in a real Chromium without a screen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from polyencoder.calibration import Calibration
+from polyencoder.checkpoint import model_fingerprint
+from polyencoder.data.pairs import read_all_pairs
+from polyencoder.index.base import Candidate
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS
+
+MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>&amp;<b>bold</b>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(executable_path=driver)
+    opened = webdriver.Chrome(options=options, service=service)
+    opened.set_page_load_timeout(SECONDS)
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def wait(browser):
+    """(condition) -> its value once it is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return lambda condition: WebDriverWait(browser, SECONDS).until(lambda _: condition())
+
+
+@pytest.fixture
+def all_of(browser):
+    """(CSS selector) -> the elements."""
+    from selenium.webdriver.common.by import By
+
+    return lambda selector: browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+@pytest.fixture
+def calibrated(make_ranker):
+    ranker = make_ranker("poly")
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(temperature=5.0, none=-3.0, fingerprint=fingerprint)
+    return ranker
+
+
+def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
+    serve, calibrated, browser, wait, all_of, tmp_path
+):
+    from selenium.webdriver.common.keys import Keys
+
+    records = [*REPLIES, Candidate("markup", MARKUP)]
+    client = serve(calibrated, records=records, feedback=str(tmp_path / "feedback.jsonl"))
+    browser.set_window_size(1000, 800)
+    browser.get(str(client.base_url))
+    wait(lambda: "6 candidates" in all_of("#about")[0].text)
+    all_of("#persona-part summary")[0].send_keys(Keys.ENTER)
+    all_of("#persona")[0].send_keys("i ski .\ni have two dogs .")
+    dialogue: list[str] = []
+    for number, text in enumerate(["hello", MARKUP], start=1):
+        all_of("#message")[0].send_keys(text, Keys.ENTER)
+        wait(lambda number=number: len(all_of(".reply")) == number)
+        dialogue.append(text)
+        messages = [{"role": ("user", "assistant")[i % 2], "content": said} for i, said in enumerate(dialogue)]
+        asked = {"messages": messages, "persona": ["i ski .", "i have two dogs ."]}
+        expected = client.post("/v1/chat", json=asked).json()
+        assert [one.text for one in all_of(".said")][-1] == text
+        reply = all_of(".reply")[-1]
+        assert reply.find_element("css selector", "p.text").text == expected["reply"]
+        summary = reply.find_element("css selector", "summary")
+        for step in expected["milliseconds"]:
+            assert step in summary.text
+        summary.send_keys(Keys.ENTER)
+        shown = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
+        assert len(shown) == len(expected["results"])
+        for item, one in zip(shown, expected["results"], strict=True):
+            assert item.find_element("css selector", ".text").text == one["text"]
+            numbers = item.find_element("css selector", ".numbers").text
+            assert f"{100 * one['probability']:.1f} %" in numbers
+            assert f"{one['score']:.3f}" in numbers
+            assert one["found"] in numbers
+            bar = float(item.find_element("css selector", "meter").get_attribute("value"))
+            assert bar == pytest.approx(one["probability"], abs=1e-6)
+        dialogue.append(expected["reply"])
+    assert browser.title == "polyencoder"
+    assert not all_of("main img, main script, main b")
+
+    up, down = (all_of(f".reply:last-child .{kind}")[place] for kind, place in (("up", 0), ("down", 1)))
+    for button in (up, down):
+        button.send_keys(Keys.ENTER)
+        wait(lambda button=button: button.get_attribute("aria-pressed") == "true")
+    context = ["your persona: i ski .", "your persona: i have two dogs .", *dialogue[:3]]
+    (pair,) = read_all_pairs(str(tmp_path / "feedback.jsonl"))
+    assert pair.context == "\n".join(context)
+    assert pair.response == expected["results"][0]["text"]
+    rejected = json.loads((tmp_path / "feedback.jsonl.rejected.jsonl").read_text())
+    assert rejected == {"context": context, "rejected": expected["results"][1]["text"]}
+
+
+def test_it_fits_small_screens_and_needs_nothing_from_elsewhere(serve, browser, wait, all_of):
+    from selenium.webdriver.common.keys import Keys
+
+    client = serve("bi", records=[Candidate("long", "a" * 300), *REPLIES])
+    browser.set_window_size(360, 640)
+    browser.get(str(client.base_url))
+    all_of("#message")[0].send_keys("b" * 200, Keys.ENTER)
+    wait(lambda: all_of(".reply"))
+    all_of(".reply summary")[0].click()
+    width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert width <= inner
+    assert not [one for one in all_of(".thumbs") if one.is_displayed()]  # the server keeps no feedback
+    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
+    assert loaded
+    assert all(name.startswith(str(client.base_url)) for name in loaded)
+    problems = [one["message"] for one in browser.get_log("browser")]
+    assert not problems
+
+
+def test_it_asks_for_the_key_and_shows_errors(serve, browser, wait, all_of):
+    from selenium.webdriver.common.keys import Keys
+
+    client = serve("bi", records=None, api_key="a-long-secret")
+    browser.set_window_size(1000, 800)
+    browser.get(str(client.base_url))
+    wait(lambda: all_of("#key")[0].is_displayed())
+    all_of("#key")[0].send_keys("a-long-secret", Keys.TAB)
+    wait(lambda: "no index" in all_of("#about")[0].text)
+    all_of("#message")[0].send_keys("hello", Keys.ENTER)
+    wait(lambda: all_of(".problem"))
+    assert "no index" in all_of(".problem")[0].text
+    assert all_of("#message")[0].get_attribute("value") == "hello"
