@@ -84,9 +84,9 @@ def fit_head(
     settings: FitSettings | None = None,
     seed: int = 0,
 ) -> Fitted:
-    """The head with the best accuracy on what is held out; of equal accuracies that with the lower loss.
+    """The head of the epoch with the lowest loss on what is held out; the accuracy of few texts says less.
 
-    An epoch is an improvement where either has never been as good: the accuracy of few texts says little by itself.
+    An epoch is an improvement where accuracy or loss has never been as good.
 
     Args:
         vectors: [texts, dim], float32, to learn from.
@@ -106,7 +106,7 @@ def fit_head(
         head = Head(config, inputs=vectors.size(1), labels=n_labels)
         head.standardise(vectors)
         best, waited, done = _score(head, valid_vectors, valid_labels), 0, 0
-        lowest = best.loss
+        accuracy = best.accuracy  # the best, of any epoch
         found = copy.deepcopy(head.state_dict())
         optimizer = _optimizer(head, settings)
         for epoch in range(settings.max_epochs):
@@ -120,9 +120,9 @@ def fit_head(
                     f"the losses are no numbers after {epoch + 1} epochs: give a lower learning rate",
                     argument="learning_rate",
                 )
-            improved = reached.accuracy > best.accuracy or reached.loss < lowest
-            waited, lowest = 0 if improved else waited + 1, min(lowest, reached.loss)
-            if (-reached.accuracy, reached.loss) < (-best.accuracy, best.loss):
+            improved = reached.accuracy > accuracy or reached.loss < best.loss
+            waited, accuracy = 0 if improved else waited + 1, max(accuracy, reached.accuracy)
+            if reached.loss < best.loss:
                 best, done, found = reached, epoch + 1, copy.deepcopy(head.state_dict())
             if waited == settings.patience:
                 break

@@ -39,7 +39,7 @@ class MapSettings:
     ones. patience: so many epochs without a better one end a try. label_smoothing: what the wrong ones share.
     """
 
-    learning_rates: tuple[float, ...] = (0.1, 0.03, 0.01, 0.003)
+    learning_rates: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
     regularizers: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)
     batch_size: int = 256
     patience: int = 10
