@@ -19,6 +19,7 @@ from polyencoder.cli.index import index, update
 from polyencoder.cli.intents import intents
 from polyencoder.cli.map import map_candidates
 from polyencoder.cli.mine import mine
+from polyencoder.cli.overlap import overlap
 from polyencoder.cli.prepare_reddit import prepare_reddit
 from polyencoder.cli.pretrain import pretrain_encoder
 from polyencoder.cli.search import search
@@ -44,6 +45,7 @@ app.command("check")(check)
 app.command("vocab")(vocab)
 app.command("prepare-reddit")(prepare_reddit)
 app.command("pretrain")(pretrain_encoder)
+app.command("overlap")(overlap)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
 app.command("import")(import_model)

@@ -1,0 +1,60 @@
+"""`polyencoder overlap`: whether what a model will be evaluated on is in a corpus."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from polyencoder.cli.options import Progress, shows_bars
+from polyencoder.data.readers import expand
+from polyencoder.errors import InputError
+from polyencoder.pretraining.documents import read_documents
+from polyencoder.pretraining.overlap import Utterances, find_overlap
+
+__all__ = ["overlap"]
+
+
+def overlap(
+    corpus: Annotated[list[str], typer.Argument(help="FILE or GLOB: what `polyencoder pretrain` reads.")],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            "--data",
+            "-d",
+            help="FILE or GLOB of an evaluation, several times for several: JSON lines, JSON, CSV, text.",
+        ),
+    ],
+    min_words: Annotated[int, typer.Option(help="Only utterances of so many words count.", min=1)] = 8,
+    at_most: Annotated[
+        float, typer.Option(help="The share of a file's utterances from which on it is an error.")
+    ] = 0.01,
+    progress: Progress = None,
+) -> None:
+    """Count the long utterances of evaluation data that are in a corpus; an error where these are too many."""
+    files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(data)}
+    documents = (document for file in expand(corpus) for document in read_documents(file))
+    shown = tqdm(
+        documents,
+        desc="corpus",
+        unit=" documents",
+        unit_scale=True,
+        disable=not shows_bars(progress),
+        dynamic_ncols=True,
+    )
+    overlaps = find_overlap(shown, files)
+    for name, found in overlaps.items():
+        typer.echo(
+            f"{name}: {len(found.found):,} of its {found.utterances:,} utterances of {min_words} words or more "
+            f"({found.share:.2%}) are in the corpus, in {found.documents:,} documents"
+        )
+        if found.first:
+            typer.echo(f"  such as {found.first[0]}: {found.first[1]}")
+    for name, found in overlaps.items():
+        if found.share > at_most:
+            raise InputError(
+                f"{name}: {found.share:.2%} of its utterances are in the corpus, more than {at_most:.2%}: leave out of "
+                "the corpus what they are from",
+                argument="at_most",
+            )
