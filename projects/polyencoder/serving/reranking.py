@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from polyencoder.calibration.relevance import ranked, single
 from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.ranker import Ranker
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job, Piece
 from polyencoder.serving.passes import candidate, context, pair
-from polyencoder.serving.relevance import ranked, single
 
 __all__ = ["Ranking", "Scores", "rank", "score"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from polyencoder.calibration import Calibration
+from polyencoder.calibration.probability import Calibration
 from polyencoder.scoring import best
 
 __all__ = ["ranked", "sigmoid", "single"]

@@ -1,0 +1,62 @@
+"""`PolyencoderRanker`: a component of Haystack. The extra `haystack`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from polyencoder.adapters.relevance import Relevance, relevance_of
+from polyencoder.errors import InputError
+from polyencoder.extras import require
+from polyencoder.ranker import Ranker
+
+require("haystack", extra="haystack")
+
+from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - behind the extra's message
+from haystack.utils import Secret  # noqa: E402
+
+__all__ = ["PolyencoderRanker"]
+
+
+@component
+class PolyencoderRanker:
+    """Orders documents for a query; scores are relevances, 0 to 1.
+
+    >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    """
+
+    def __init__(self, model: Ranker | str, *, top_k: int | None = None, api_key: Secret | None = None) -> None:
+        self.model = model
+        self.top_k = top_k
+        self.api_key = api_key
+        self._relevance: Relevance | None = None
+
+    def warm_up(self) -> None:
+        """Load the model, if it is not loaded."""
+        if self._relevance is None:
+            key = None if self.api_key is None else self.api_key.resolve_value()
+            self._relevance = relevance_of(self.model, api_key=key)
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+        """The best documents, best first: copies, with their relevance as score."""
+        self.warm_up()
+        assert self._relevance is not None
+        found = self._relevance(query, [one.content or "" for one in documents], top_n=top_k or self.top_k)
+        return {"documents": [replace(documents[place], score=relevance) for place, relevance in found]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a pipeline's file. InputError for a `Ranker` that was loaded from nowhere."""
+        model = self.model if isinstance(self.model, str) else self.model.source
+        if model is None:
+            raise InputError("the ranker is of no folder that could be named: save it, and give the folder")
+        key = None if self.api_key is None else self.api_key.to_dict()
+        return default_to_dict(self, model=str(model), top_k=self.top_k, api_key=key)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PolyencoderRanker:
+        """From what `to_dict` gave."""
+        given = data["init_parameters"]
+        if given.get("api_key") is not None:
+            given["api_key"] = Secret.from_dict(given["api_key"])
+        return default_from_dict(cls, data)

@@ -1,0 +1,49 @@
+"""`PolyencoderReranker`: LangChain's `BaseDocumentCompressor`. The extra `langchain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ConfigDict, PrivateAttr
+
+from polyencoder.adapters.relevance import Relevance, relevance_of
+from polyencoder.extras import require
+from polyencoder.ranker import Ranker
+
+require("langchain_core", extra="langchain")
+
+from langchain_core.callbacks import Callbacks  # noqa: E402 - behind the message that names the extra
+from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402
+
+__all__ = ["PolyencoderReranker"]
+
+
+class PolyencoderReranker(BaseDocumentCompressor):
+    """Orders documents for a query; each gets its `relevance_score` in the metadata.
+
+    >>> PolyencoderReranker(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    model: Ranker | str
+    top_n: int | None = None
+    api_key: str | None = None
+    _relevance: Relevance = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._relevance = relevance_of(self.model, api_key=self.api_key)
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """The best documents, best first: copies, with their relevance, 0 to 1."""
+        texts = [document.page_content for document in documents]
+        found = self._relevance(query, texts, top_n=self.top_n)
+        return [
+            documents[place].model_copy(
+                update={"metadata": {**documents[place].metadata, "relevance_score": relevance}}
+            )
+            for place, relevance in found
+        ]

@@ -1,0 +1,49 @@
+"""`PolyencoderRerank`: LlamaIndex's `BaseNodePostprocessor`. The extra `llama-index`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, PrivateAttr
+
+from polyencoder.adapters.relevance import Relevance, relevance_of
+from polyencoder.errors import InputError
+from polyencoder.extras import require
+from polyencoder.ranker import Ranker
+
+require("llama_index.core", extra="llama-index")
+
+from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - behind the message of the extra
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402
+
+__all__ = ["PolyencoderRerank"]
+
+
+class PolyencoderRerank(BaseNodePostprocessor):
+    """Orders nodes for a query, by the text that an embedding would be made of; scores are relevances, 0 to 1.
+
+    >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    model: Ranker | str
+    top_n: int | None = None
+    api_key: str | None = None
+    _relevance: Relevance = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._relevance = relevance_of(self.model, api_key=self.api_key)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "PolyencoderRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            raise InputError("there is no query to order the nodes for")
+        texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+        found = self._relevance(query_bundle.query_str, texts, top_n=self.top_n)
+        return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in found]

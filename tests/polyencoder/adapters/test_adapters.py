@@ -1,0 +1,121 @@
+"""LangChain, LlamaIndex and Haystack get the ranker's order, of a ranker in this process and of a running server."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from polyencoder.adapters.relevance import OfServer, relevance_of
+from polyencoder.calibration.relevance import sigmoid
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.service import Service
+from tests.polyencoder.serving.conftest import running
+
+QUERY = "do you have any pets ?"
+TEXTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
+KEY = "a-long-secret"
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture(params=["in process", "of a folder", "of a server"])
+def model(request, ranker, tmp_path):
+    """What adapters are given, with the arguments that go with it."""
+    if request.param == "in process":
+        yield ranker, {}
+    elif request.param == "of a folder":
+        ranker.save_pretrained(tmp_path / "model")
+        yield str(tmp_path / "model"), {}
+    else:
+        config = ServerConfig(model="tiny", port=0, api_key=KEY, sessions=str(tmp_path / "sessions"))
+        with running(Service.of(config, ranker)) as url:
+            yield url, {"api_key": KEY}
+
+
+@pytest.fixture
+def expected(ranker) -> list[tuple[str, float]]:
+    return [(one.text, pytest.approx(sigmoid(one.score), abs=1e-5)) for one in ranker.rank(QUERY, TEXTS)]
+
+
+def test_langchain(model, expected):
+    documents = pytest.importorskip("langchain_core.documents")
+    from polyencoder.adapters.langchain import PolyencoderReranker
+
+    given = [documents.Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
+    reranker = PolyencoderReranker(model=model[0], top_n=3, **model[1])
+    assert isinstance(reranker, documents.BaseDocumentCompressor)
+    found = reranker.compress_documents(given, QUERY)
+    assert [(one.page_content, one.metadata["relevance_score"]) for one in found] == expected[:3]
+    assert [given[one.metadata["n"]].page_content for one in found] == [one.page_content for one in found]
+    assert all(one.metadata.keys() == {"n"} for one in given)
+    assert reranker.compress_documents([], QUERY) == []
+
+
+def test_llama_index(model, expected):
+    schema = pytest.importorskip("llama_index.core.schema")
+    from polyencoder.adapters.llama_index import PolyencoderRerank
+
+    nodes = [schema.NodeWithScore(node=schema.TextNode(text=text), score=0.5) for text in TEXTS]
+    rerank = PolyencoderRerank(model=model[0], top_n=3, **model[1])
+    found = rerank.postprocess_nodes(nodes, query_str=QUERY)
+    assert [(one.node.get_content(), one.score) for one in found] == expected[:3]
+    assert {one.score for one in nodes} == {0.5}
+    assert rerank.postprocess_nodes([], query_str=QUERY) == []
+    with pytest.raises(InputError, match="no query"):
+        rerank.postprocess_nodes(nodes)
+
+
+def test_haystack(model, expected, monkeypatch):
+    haystack = pytest.importorskip("haystack")
+    from haystack.utils import Secret
+
+    from polyencoder.adapters.haystack import PolyencoderRanker
+
+    monkeypatch.setenv("RANKER_KEY", KEY)
+    key = {"api_key": Secret.from_env_var("RANKER_KEY")} if model[1] else {}
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("ranker", PolyencoderRanker(model[0], top_k=3, **key))
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    found = pipeline.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"]
+    assert [(one.content, one.score) for one in found] == expected[:3]
+    assert all(one.score is None for one in documents)
+    if isinstance(model[0], str):
+        again = haystack.Pipeline.loads(pipeline.dumps(), allowed_modules=["polyencoder.adapters.haystack"])
+        assert again.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"] == found
+    else:
+        with pytest.raises(InputError, match="save it"):
+            pipeline.dumps()
+
+
+def test_what_a_server_refuses_is_said(ranker, tmp_path):
+    config = ServerConfig(
+        model="tiny", port=0, api_key=KEY, sessions=str(tmp_path / "sessions"), limits=Limits(documents=2)
+    )
+    with running(Service.of(config, ranker)) as url:
+        with pytest.raises(InputError, match="documents has 4 texts"):
+            OfServer(url, KEY)(QUERY, TEXTS)
+        with pytest.raises(PolyencoderError, match="401, the key is wrong"):
+            OfServer(url)(QUERY, TEXTS)
+    with pytest.raises(PolyencoderError, match="gives no answer"):
+        OfServer(url, KEY)(QUERY, TEXTS)
+
+
+def test_a_key_is_for_a_server_alone(ranker):
+    with pytest.raises(ConfigError, match="the model is none"):
+        relevance_of(ranker, api_key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("package", "adapter"),
+    [("langchain_core", "langchain"), ("llama_index.core", "llama_index"), ("haystack", "haystack")],
+)
+def test_without_the_extra_the_message_names_it(package, adapter, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"polyencoder.adapters.{adapter}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"parlai-polyencoder\[{adapter.replace('_', '-')}\]"):
+        __import__(f"polyencoder.adapters.{adapter}")

@@ -1,0 +1,79 @@
+"""What else can run the model, and keep the index: ONNX graphs, weights in bfloat16, Milvus."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from polyencoder import Ranker
+from polyencoder.export.onnx import export_onnx, exporters
+from polyencoder.index.base import Candidate
+from polyencoder.index.open import open_index
+from polyencoder.index.options import SearchOptions
+from polyencoder.serving import reranking
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
+from tests.polyencoder.serving.conftest import REPLIES
+
+QUERIES = ["do you have any pets ?", "hello", "what do you do for a living ? i ski ."]
+DOCUMENTS = [one.text for one in REPLIES]
+
+
+def all_at_once(service: Service) -> torch.Tensor:
+    """The relevance [queries, documents], asked for at the same time."""
+
+    async def ask():
+        return await asyncio.gather(*(reranking.rank(service.engine, [query], DOCUMENTS) for query in QUERIES))
+
+    rows = [dict(ranking.order) for ranking in asyncio.run(ask())]
+    return torch.tensor([[row[place] for place in range(len(DOCUMENTS))] for row in rows])
+
+
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+@pytest.mark.parametrize(("backend", "dtype", "tolerance"), [("onnx", "float32", 1e-5), ("torch", "bfloat16", 1e-2)])
+def test_results_are_those_of_a_ranker_of_the_same_backend(
+    make_ranker, tmp_path, monkeypatch, architecture, backend, dtype, tolerance
+):
+    monkeypatch.setattr(exporters, "IS_CURRENT", False)  # graphs are traced, which is fast
+    make_ranker(architecture).save_pretrained(tmp_path / "model")
+    if backend == "onnx":
+        export_onnx(make_ranker(architecture), tmp_path / "model")
+    ranker = Ranker.from_pretrained(tmp_path / "model", backend=backend, dtype=dtype, device="cpu")
+    config = ServerConfig(
+        model=str(tmp_path / "model"),
+        backend=backend,
+        model_dtype=dtype,
+        device="cpu",
+        sessions=str(tmp_path / "sessions"),
+    )
+    service = Service.load(config)
+    try:
+        expected = torch.cat([ranker.score([query], DOCUMENTS) for query in QUERIES]).sigmoid()
+        torch.testing.assert_close(all_at_once(service), expected, atol=tolerance, rtol=0)
+    finally:
+        service.close()
+
+
+def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path):
+    pytest.importorskip("milvus_lite")
+    ranker = make_ranker("poly")
+    where = f"milvus:{tmp_path}/replies.db"
+    ranker.index(REPLIES, where)
+    index = open_index(where, ranker)
+    service = Service.of(
+        ServerConfig(model="tiny", index=where, sessions=str(tmp_path / "sessions")), ranker, index=index
+    )
+    new = Candidate("new", "do you have a horse ?", {"lang": "en"})
+
+    async def change():
+        await service.writer.put([new, REPLIES[0]._replace(text="no pets .")])
+        await service.writer.remove(["tag"])
+        return await service.search(["hello"], SearchOptions(top_k=10, exactness="exact"))
+
+    try:
+        found = {hit.id: hit.text for hit in asyncio.run(change()).hits}
+    finally:
+        service.close()
+    assert found == {one.id: one.text for one in REPLIES if one.id != "tag"} | {"new": new.text, "pets": "no pets ."}
