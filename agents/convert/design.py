@@ -42,6 +42,8 @@ class ConvertDesign:
     ) -> tuple[RankerConfig, Backbone | None]:
         dropout = {} if opt.get("dropout") is None else {"dropout": opt["dropout"]}
         if start is None:
+            if opt.get("number_turns") and text.config.history_size == 1:
+                raise ConfigError("--number-turns true: is of --extra-contexts, and there are none; leave it out")
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
             sizes = ConvertConfig(size, multi_context=multi_context, **_sizes(opt), **_quantization(opt), **dropout)
             config = convert_ranker(sizes, text.config)

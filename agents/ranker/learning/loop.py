@@ -17,7 +17,7 @@ from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 from parlai.utils.distributed import is_primary_worker, num_workers
 
-from polyencoder.errors import ConfigError, PolyencoderError, TrainingError
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, TrainingError
 from polyencoder.evaluation.names import current_name, main_measures, summary
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.finite import DIVERGED
@@ -69,6 +69,11 @@ class LoopRun:
         if not self.trains:
             return
         check_optimizer(opt)
+        if self.is_in_loop and os.path.isdir(path := opt.get("model_file") or ""):
+            raise CheckpointError(
+                f"--model-file {path} is a folder, which no run can write to: give another --model-file, and start "
+                f"from this model with --init-model {path}"
+            )
         self._lock = self._locked_model(opt)
         if self.is_in_loop:
             _prepare(opt)

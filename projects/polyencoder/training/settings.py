@@ -228,6 +228,7 @@ class RunSettings:
             "share_encoders": self.architecture == "cross" and "of two towers; a cross-encoder has one",
             "grad_cache": self.architecture == "cross" and "of bi- and poly-encoders; a cross-encoder has pair_tokens",
             "pair_tokens": self.architecture != "cross" and "of a cross-encoder; other models have grad_cache",
+            "number_turns": not (self.extra_contexts or self.init) and "of extra_contexts, and there are none",
             "quantization_update": not (self.quantization_aware or self.init) and "of what is quantization_aware",
             **dict.fromkeys(_OF_A_TEACHER, not self.teacher and "of distillation, and there is no teacher"),
             **dict.fromkeys(_OF_MINING, not self.hard_negatives and "of hard negatives, and there are none"),

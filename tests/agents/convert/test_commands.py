@@ -158,7 +158,9 @@ def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, learnt
         learn(tmp_path / "model", init_model=str(learnt[0]), context_vector="extra")
 
 
-def test_turns_are_numbered(small, make):
+def test_turns_are_numbered(small, make, vocabulary):
+    with pytest.raises(ConfigError, match="--number-turns true: is of --extra-contexts, and there are none"):
+        make(vocabulary=str(vocabulary), number_turns=True, max_train_steps=1)
     agent = make(init_model=str(small(extra_contexts=3)), number_turns=True)
     text = agent.dict.text
     assert text.config.number_turns

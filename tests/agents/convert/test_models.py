@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from polyencoder import Ranker
 from polyencoder.cli.main import app
+from polyencoder.errors import CheckpointError
 
 
 @pytest.fixture
@@ -79,6 +80,12 @@ def test_a_folder_of_polyencoder_train_in_parlai(small, examples, run, learn, tm
     data = {"task": "selection:jsonl", "selection_folder": str(examples.parent), "loglevel": "error"}
     found = EvalModel.main(model="convert", init_model=str(out), datatype="valid", batchsize=8, **data)
     assert found["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
+    found = EvalModel.main(model="convert", model_file=str(out), datatype="valid", batchsize=8, **data)
+    assert found["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
+    before = sorted(path.name for path in out.iterdir())
+    with pytest.raises(CheckpointError, match="is a folder, which no run can write to: give another --model-file, and"):
+        learn(out, **data, model="convert", max_train_steps=3, num_negatives=3)
+    assert sorted(path.name for path in out.iterdir()) == before
 
     scale = int(Ranker.from_pretrained(out, device="cpu").model.scale.batches)
     learn(tmp_path / "further", **data, init_model=str(out), num_epochs=-1, max_train_steps=3, num_negatives=3)

@@ -167,11 +167,31 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
         ({"attention_limits": "3,five"}, "whole numbers with commas"),
         ({"architecture": "bi", "vocabulary": None, "backbone": "x"}, "is of a convert model; this one is bi"),
         ({"init": "x", "hidden_size": 3}, "leave it out"),
+        ({"architecture": "bi", "vocabulary": None, "backbone": "x", "number_turns": True}, "is of a convert model"),
     ],
 )
 def test_settings_that_contradict_each_other(make_settings, fields, message):
     with pytest.raises(ConfigError, match=message):
         train_ranker(make_settings(**fields))
+
+
+def test_a_single_context_model_gets_no_contexts(make_settings, make_convert_ranker, tmp_path):
+    make_convert_ranker().save_pretrained(tmp_path / "single")
+    with pytest.raises(
+        ConfigError, match="single reads the last turn alone, a single-context model: leave extra_"
+    ) as error:
+        train_ranker(make_settings(init=str(tmp_path / "single"), extra_contexts=3, epochs=1))
+    assert error.value.argument == "extra_contexts"
+
+
+def test_turns_are_numbered(make_settings, tmp_path):
+    train_ranker(make_settings(extra_contexts=3, number_turns=True, max_updates=1))
+    text = Ranker.from_pretrained(tmp_path / "out", device="cpu").text
+    assert text.context_ids(["cat", "ski", "pets"]) == [
+        *text.ids(["pets"])[0],
+        *text.separator_ids,
+        *text.ids(["0: ski 1: cat"])[0],
+    ]
 
 
 def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):

@@ -24,8 +24,11 @@ def test_three_epochs_unless_updates_are_counted():
         ({"teacher": "t", "distillation_weight": 0.1, "n_codes": 16, "grad_cache": 4}, []),
         ({"hard_negative_ranks": "5-10"}, ["hard_negative_ranks"]),
         ({"hard_negatives": 1, "hard_negative_ranks": "5-10"}, []),
+        ({"architecture": "convert", "number_turns": True}, ["number_turns"]),
+        ({"architecture": "convert", "number_turns": True, "extra_contexts": 10}, []),
     ],
 )
 def test_settings_that_nothing_reads_are_told(given, unread):
-    settings = RunSettings(train="a", out="b", backbone="c", **given)
+    start = "vocabulary" if given.get("architecture") == "convert" else "backbone"
+    settings = RunSettings(**{"train": "a", "out": "b", start: "c", **given})
     assert [line.partition(" ")[0] for line in settings.unread()] == unread
