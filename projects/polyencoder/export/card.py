@@ -28,6 +28,12 @@ _FLAGS = (
     *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
     *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
     *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
+    *("label_smoothing", "final_learning_rate", "embedding_clip"),
+)
+_FLAGS_OF_CONVERT = (
+    *("vocabulary", "extra_contexts", "number_turns", "hidden_size", "intermediate_size", "attention_limits"),
+    *("attention_heads", "relative_bias", "reduction_heads", "skips", "scale_batches", "quantization_aware"),
+    *(name for name in _FLAGS if name not in ("history_size", "fp16", "backbone", "type_optimization")),
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
 _PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
@@ -58,7 +64,8 @@ class Run:
 def read_run(model_file: str | os.PathLike[str]) -> Run:
     """What ParlAI keeps of a training beside the model file. Files that are missing or damaged are left out."""
     opt = _read(f"{os.fspath(model_file)}.opt")
-    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS}
+    shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
+    given = opt.get("override") or {name: opt.get(name) for name in shown}
     flags = {name: _without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")

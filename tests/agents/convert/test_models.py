@@ -63,6 +63,10 @@ def test_a_model_of_parlai_in_the_commands(learnt, examples, labels, run, tmp_pa
     assert "my owl is here ." in run(*command).splitlines()[0]
 
     run("export", model, tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "A ConveRT that ranks replies" in card
+    assert "| `--extra-contexts` | `3` |" in card
+    assert "--history-size" not in card
     again = Ranker.from_pretrained(tmp_path / "exported", device="cpu")
     contexts = [["where is the owl ?"], ["hi", "ho", "is it the cat ?"]]
     torch.testing.assert_close(
