@@ -5,7 +5,9 @@
 Both evaluate the same ConvAI2 validation examples with 20 inline candidates, from scratch (4 layers, 256 dimensions,
 64 codes), in ParlAI's own evaluation loop and with the same teacher. Building agent and task is not timed. The agents
 take turns, each in a process of its own and each time new ones, so that nothing is remembered from the turn before.
-Ours runs in float32 and in bfloat16.
+Ours runs in float32 and in bfloat16. The ratios are in time (`..._vs_...`) and in processor time (`..._processor`), the
+steadier one on a machine that does other work. Ours encodes a candidate once: with all examples (`--examples 7801`),
+of whose 156,020 candidates 22,687 are different, it saves most.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             for name, agent in AGENTS.items()
         }
-        times: dict[str, list[float]] = {name: [] for name in AGENTS}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in AGENTS}
         shares: dict[str, list[float]] = {name: [] for name in AGENTS}
         counts: dict[str, int] = {}
         with ExitStack() as processes:
@@ -67,47 +69,56 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
             for _ in range(repeats):
                 for name, evaluate in evaluations.items():
-                    seconds, counts[name], share = evaluate(examples)
+                    seconds, processor, counts[name], share = evaluate(examples)
                     shares[name].append(share)
-                    times[name].append(seconds / counts[name])
+                    times[name].append((seconds / counts[name], processor / counts[name]))
     if len(set(counts.values())) > 1:
         raise SystemExit(f"the agents did not evaluate the same number of examples: {counts}")
-    speeds = {name: 1 / statistics.median(values) for name, values in times.items()}
+    speeds, processor_speeds = (
+        {name: 1 / statistics.median(turn[kind] for turn in turns) for name, turns in times.items()} for kind in (0, 1)
+    )
     report = {
         "benchmark": "evaluation",
         "machine": machine(),
         "settings": {"task": CONVAI2, "examples": examples, "batchsize": flags.batchsize, "repeats": repeats, **SIZE},
         "rows": [
-            {**AGENTS[name], "examples_per_second": speed}
+            {
+                **AGENTS[name],
+                "examples_per_second": speed,
+                "examples_per_processor_second": processor_speeds[name],
+            }
             | ({"share_of_product_rate": statistics.median(shares[name])} if any(shares[name]) else {})
             for name, speed in speeds.items()
         ],
         "summary": {
             "vs_parlai": speeds["ours"] / speeds["parlai"],
             "bf16_vs_parlai": speeds["ours_bf16"] / speeds["parlai"],
+            "vs_parlai_processor": processor_speeds["ours"] / processor_speeds["parlai"],
+            "bf16_vs_parlai_processor": processor_speeds["ours_bf16"] / processor_speeds["parlai"],
         },
     }
     print_report(report, as_json=flags.json)
 
 
-def _evaluation(opt: Any) -> Callable[[int], tuple[float, int, float]]:
-    """Seconds of the evaluation loop with a new agent, how many examples it went through, and the share of the rate of
-    matrix products that our encoder's operations, without padding and what is remembered, have in them (0 for others).
+def _evaluation(opt: Any) -> Callable[[int], tuple[float, float, int, float]]:
+    """Seconds of the evaluation loop with a new agent, of time and of the processor's, how many examples it went
+    through, and the share of the rate of matrix products that our encoder's operations, without padding and what is
+    remembered, have in them (0 for others).
     """
     quiet_parlai()
     dtype = torch.bfloat16 if opt.get("bf16") else torch.float32
 
-    def evaluate(examples: int) -> tuple[float, int, float]:
+    def evaluate(examples: int) -> tuple[float, float, int, float]:
         world = make_world(opt)
         with encoded(world.get_agents()[-1].model) as seen:
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             done = 0
             while done < examples and not world.epoch_done():
                 world.parley()
                 done += opt["batchsize"]
-            seconds = time.perf_counter() - start
+            seconds, processor = time.perf_counter() - start, time.process_time() - processor
         share = seen.share(seconds, dtype=dtype) if seen.calls else 0.0
-        return seconds, int(world.report()["exs"].value()), share
+        return seconds, processor, int(world.report()["exs"].value()), share
 
     return evaluate
 
