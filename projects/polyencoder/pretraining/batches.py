@@ -132,7 +132,7 @@ class PairBatches(Callback):
             yield other
 
     def _cut(self, inputs: Sequence[PairInput], order: SeededRandom) -> list[list[PairInput]]:
-        batches = token_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
+        batches = _even_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
         return [[inputs[place] for place in batch] for batch in order.shuffled(batches)]
 
     # ---- where the run is
@@ -147,6 +147,23 @@ class PairBatches(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._place = tuple(state["places"][self.reader.number])
+
+
+def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Batches as of `token_batches`, no more of them, but of as few tokens as that allows: none has what is left over.
+
+    Each is one update, whose loss is a mean: one of few examples would count as much as all others.
+    """
+    batches = token_batches(lengths, max_tokens=max_tokens)
+    low, high = max(lengths, default=0), max_tokens
+    while low < high:
+        middle = (low + high) // 2
+        tried = token_batches(lengths, max_tokens=middle)
+        if len(tried) > len(batches):
+            low = middle + 1
+        else:
+            high, batches = middle, tried
+    return batches
 
 
 def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:

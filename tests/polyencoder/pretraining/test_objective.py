@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
 from polyencoder.data.epochs import Reader
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.pretraining.batches import PairBatches, PairInputs
+from polyencoder.pretraining.batches import PairBatches, PairInputs, _even_batches
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import Pretraining
+from polyencoder.text.tokens import token_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 EXAMPLES = [
@@ -161,6 +164,16 @@ class TestBatches:
         assert sum(map(len, first)) == 60
         assert sum(len(batch) for batch in found if batch.place[0] == 1) == 60
         assert {batch.targets is None for batch in first} == {True, False}
+
+    @given(lengths=st.lists(st.integers(5, 60), min_size=1, max_size=80), tokens=st.integers(60, 400))
+    def test_none_has_what_is_left_over(self, lengths, tokens):
+        greedy, even = (cut(lengths, max_tokens=tokens) for cut in (token_batches, _even_batches))
+        assert len(even) == len(greedy)
+        assert sorted(place for batch in even for place in batch) == list(range(len(lengths)))
+        padded = [len(batch) * max(lengths[place] for place in batch) for batch in even]
+        assert max(padded) <= max(len(batch) * max(lengths[place] for place in batch) for batch in greedy)
+        if len(lengths) > 10 * len(even):  # many in each: they are nearly equal
+            assert min(padded) > max(padded) / 2
 
     @pytest.mark.parametrize("done", [1, 7, 30])
     def test_they_go_on_where_they_were(self, inputs, talks, done):

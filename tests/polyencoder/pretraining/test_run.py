@@ -67,15 +67,15 @@ def weights(folder):
 
 
 def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
-    """It sees each sequence with other words masked, hundreds of times."""
-    settings = make_settings(
-        max_steps=700, learning_rate=3e-3, warmup_steps=50, dropout=0.0, attention_dropout=0.0, evaluate_every=10_000
-    )
-    report = pretrain(settings)
+    """It sees each sequence with other words masked, and other responses, hundreds of times."""
+    sizes = {"n_layers": 2, "embedding_size": 64, "n_heads": 4, "ffn_size": 128}
+    rates = {"learning_rate": 2e-3, "warmup_steps": 50, "dropout": 0.0, "attention_dropout": 0.0}
+    report = pretrain(make_settings(max_steps=500, evaluate_every=10_000, **sizes, **rates))
     assert report.before["masked_accuracy"] < 0.2
     assert report.before["perplexity"] > 60
     assert report.trained["masked_accuracy"] > 0.8
-    assert report.trained["next_accuracy"] > 0.9
+    assert report.trained["perplexity"] < 3
+    assert report.trained["next_accuracy"] > 0.8
     assert report.tokens > 50_000
 
 
