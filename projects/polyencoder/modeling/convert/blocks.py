@@ -91,7 +91,11 @@ class SelfAttention(nn.Module):
 
     def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
         """[tokens, dim] -> [tokens, dim]."""
-        padded = rows.put(self.queries_keys_values(inputs))
+        return self.output(rows.each(self._attended, self.queries_keys_values(inputs)))
+
+    def _attended(self, projected: Tensor, rows: Rows) -> Tensor:
+        """Queries, keys and values [tokens, 3 * heads * size] -> [tokens, heads * size]."""
+        padded = rows.put(projected)
         queries, keys, values = padded.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
         scores = queries @ keys.transpose(2, 3) / math.sqrt(keys.size(-1))  # [b, heads, n, n]
         distances = rows.distances
@@ -100,7 +104,7 @@ class SelfAttention(nn.Module):
         seen = (distances.abs() <= self.limit) & rows.mask[:, None, None, :]
         scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
         outputs = torch.softmax(scores, dim=-1).to(values.dtype) @ values
-        return self.output(rows.take(outputs.transpose(1, 2).flatten(2)))
+        return rows.take(outputs.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):

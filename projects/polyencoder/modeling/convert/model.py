@@ -47,7 +47,7 @@ class SharedEncoder(nn.Module):
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """[batch, length] -> [batch, heads * dim]."""
-        rows = Rows.of(tokens.mask)
+        rows = Rows.grouped(tokens.mask)
         return self.reduction(self.outputs(tokens, rows), rows)
 
     def outputs(self, tokens: TokenBatch, rows: Rows) -> Tensor:

@@ -28,7 +28,10 @@ class Reduction(nn.Module):
 
     def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
         """[tokens, dim] -> [batch, heads * dim]; 0 for a text without tokens."""
-        padded, mask = rows.put(self.queries_keys(inputs)), rows.mask
+        return rows.in_order(rows.each(self._reduced, inputs, self.queries_keys(inputs)))
+
+    def _reduced(self, inputs: Tensor, projected: Tensor, rows: Rows) -> Tensor:
+        padded, mask = rows.put(projected), rows.mask
         queries, keys = padded.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
         scores = queries @ keys.transpose(2, 3)  # [b, heads, n, n]
         scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)

@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation, feed_forward
@@ -173,3 +175,30 @@ def test_without_padding_nothing_is_moved():
     assert torch.equal(rows.take(rows.put(inputs)), inputs)
     padded = Rows.of(torch.tensor([[True, True, True], [True, True, False]]))
     assert torch.equal(padded.take(padded.put(inputs[:5])), inputs[:5])
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(0, 3))
+def test_sequences_of_like_length_together_give_the_same(lengths, extra):
+    """Vectors and gradients, in the order of the batch; also where sequences do not begin at the first place."""
+    torch.manual_seed(0)
+    attention, reduction = SelfAttention(config(), limit=3).double(), Reduction(12, heads=2, size=4).double()
+    width = max(lengths) + 2 * extra
+    places = torch.arange(width)
+    mask = (places >= extra) & (places < extra + torch.tensor(lengths)[:, None])
+    padded = torch.randn(len(lengths), width, 12, dtype=torch.double)
+    found = []
+    for rows in (Rows.of(mask), Rows.grouped(mask)):
+        leaf = padded.clone().requires_grad_()
+        outputs = reduction(attention(rows.take(leaf), rows), rows)
+        gradient = torch.autograd.grad(outputs.square().sum(), [leaf, *attention.parameters(), *reduction.parameters()])
+        positions = rows.in_order(rows.each(lambda own, part: part.put(own[:, None]).sum(1), rows.positions))
+        found.append([outputs.detach(), positions, *gradient])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_batch_of_many_lengths_has_little_padding():
+    lengths = torch.tensor([60] * 2 + [5] * 100)
+    rows = Rows.grouped(torch.arange(60) < lengths[:, None])
+    assert sorted(tuple(part.mask.shape) for part in rows.parts) == [(2, 60), (100, 5)]
+    assert Rows.grouped(torch.ones(9, 60, dtype=torch.bool)).parts == ()
