@@ -154,3 +154,20 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
     learnt = [Ranker.from_pretrained(tmp_path / name, device="cpu").model for name in ("theirs", "ours")]
     for name, tensor in learnt[0].state_dict().items():
         torch.testing.assert_close(tensor, learnt[1].state_dict()[name], msg=name)
+
+
+def test_convert_begins_with_the_same_weights(folder, convert, losses, tmp_path):
+    """A new model over a vocabulary, by the flags and the paper's numbers."""
+    vocabulary, updates = convert(0), 4
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "attention_limits": "2,8", "scale_batches": 3}
+    sizes |= {"extra_contexts": 2, "vocabulary": vocabulary}
+    with_parlai = {"model": "convert", "task": "selection:jsonl", "selection_folder": str(folder), "loglevel": "error"}
+    with_parlai |= {"model_file": str(tmp_path / "theirs"), "batchsize": 4, "seed": 3, "max_train_steps": updates}
+    ours = {"architecture": "convert", "train": folder / "train.jsonl", "valid": folder / "valid.jsonl"}
+    ours |= {"out": tmp_path / "ours", "batch_size": 4, "seed": 3, "max_updates": updates, "device": "cpu"}
+    ours |= {"evaluations": 0.1} | sizes
+    arguments = [part for name, value in ours.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    theirs = losses(lambda: TrainModel.main(**with_parlai, **sizes, **NEVER))
+    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    assert len(mine) == updates
+    assert mine == pytest.approx(theirs, abs=1e-6)
