@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ConfigDict, PrivateAttr
-
 from polyencoder.adapters.relevance import Relevance, relevance_of
 from polyencoder.extras import require
 from polyencoder.ranker import Ranker
@@ -15,6 +13,7 @@ require("langchain_core", extra="langchain")
 
 from langchain_core.callbacks import Callbacks  # noqa: E402 - behind the message that names the extra
 from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402
+from pydantic import ConfigDict, PrivateAttr  # noqa: E402
 
 __all__ = ["PolyencoderReranker"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, PrivateAttr
-
 from polyencoder.adapters.relevance import Relevance, relevance_of
 from polyencoder.errors import InputError
 from polyencoder.extras import require
@@ -15,6 +13,7 @@ require("llama_index.core", extra="llama-index")
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - behind the message of the extra
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402
+from pydantic import ConfigDict, PrivateAttr  # noqa: E402
 
 __all__ = ["PolyencoderRerank"]
 
