@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import filelock
 import httpx
 import pytest
 
@@ -161,3 +162,14 @@ def test_what_was_answered_outlasts_a_kill(place, make_ranker):
     index = FolderIndex.open(place / "replies", make_ranker("poly"))
     hits = make_ranker("poly").search("hello", index, top_k=1000)
     assert {hit.id for hit in hits} == {one.id for one in REPLIES} - {"ski"} | {"new"}
+
+
+def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_ever(serve, monkeypatch):
+    monkeypatch.setattr("polyencoder.index.change._BUSY_SECONDS", 0.1)
+    client = serve("bi")
+    with filelock.FileLock(client.service.search.index.folder / ".lock"):
+        answer = client.put("/v1/candidates", json={"candidates": [NEW]})
+        assert answer.status_code == 503
+        assert "another process" in answer.json()["message"]
+        assert len(found(client)) == len(REPLIES)
+    assert put(client, NEW) == len(REPLIES) + 1
