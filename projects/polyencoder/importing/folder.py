@@ -89,7 +89,8 @@ def save_backbone(
         safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
         tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         tokenizer_config_file.write_text(
-            _tokenizer_config(special_tokens, segments=config.type_vocab_size > 1), encoding="utf-8"
+            _tokenizer_config(special_tokens, segments=(getattr(config, "type_vocab_size", 0) or 0) > 1),
+            encoding="utf-8",
         )
         config_file.write_text(config.to_json_string(), encoding="utf-8")
 

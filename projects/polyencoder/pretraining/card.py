@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained
 
@@ -22,10 +21,10 @@ def encoder_card(
 
     `updates`, and `tokens` of all processes: what it was trained for. `report`: of held-out text.
     """
-    config, name = backbone_config(pretrained.model.encoder.model), Path(settings.out).resolve().name
+    config, name = pretrained.model.encoder.model.config, Path(settings.out).resolve().name
     facts = {
-        "encoder": f"{config['model_type']}, {config['num_hidden_layers']} layers, {config['hidden_size']} dimensions, "
-        f"{config['vocab_size']:,} tokens",
+        "encoder": f"{config.model_type}, {config.num_hidden_layers} layers, {config.hidden_size} dimensions, "
+        f"{config.vocab_size:,} tokens",
         "began as": Path(settings.backbone).name if settings.backbone else "new",
         "corpus": ", ".join(Path(file).name for file in settings.corpus),
         "trained for": f"{updates:,} updates, {tokens:,} tokens, seed {settings.seed}",

@@ -225,3 +225,28 @@ def test_the_papers_numbers_are_the_defaults():
     )
     assert (config.optimizer.weight_decay, config.schedule.name, config.schedule.warmup_updates) == (0, "invsqrt", 60)
     assert (settings.tokens_per_batch, settings.dropout, settings.attention_dropout) == (32_000, 0.1, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
+def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
+    """With its own special tokens, with segments or without, and with a mask token that may have to be added."""
+    settings = make_settings(
+        **dict.fromkeys(TINY), vocabulary=None, backbone=str(backbone_folder(kind)), tokens_per_batch=400, max_steps=3
+    )
+    report = pretrain(settings)
+    assert report.updates == 3
+    tokenizer = AutoTokenizer.from_pretrained(report.out)
+    assert tokenizer.mask_token in ("[MASK]", "<mask>")
+    assert tokenizer.mask_token_id < AutoModel.from_pretrained(report.out).get_input_embeddings().num_embeddings
+    before, after = (
+        load_pretrained(one).model.get_input_embeddings().weight for one in (settings.backbone, report.out)
+    )
+    assert not before.equal(after[: len(before)])
+    bi = Ranker.from_backbone(report.out, "bi", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
+    assert bi.score([["hello , you"]], ["hello ?", "you ?"]).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "bert_decoder"])
+def test_what_is_no_encoder_is_an_error(make_settings, backbone_folder, kind):
+    with pytest.raises(ConfigError, match="backbone"):
+        pretrain(make_settings(**dict.fromkeys(TINY), vocabulary=None, backbone=str(backbone_folder(kind))))
