@@ -29,7 +29,7 @@ _DEFAULTS = MapSettings()
 _RATES, _STRENGTHS = (
     ",".join(f"{number:g}" for number in numbers) for numbers in (_DEFAULTS.learning_rates, _DEFAULTS.regularizers)
 )
-_HELD_OUT = 0.2  # of the training pairs, as in the published code
+_HELD_OUT = 0.2  # of the training pairs, as much as in the published code
 
 
 def map_candidates(
@@ -116,10 +116,13 @@ def map_candidates(
 
 
 def _split(pairs: list[Pair], *, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """What is learnt from, and what is held out."""
-    order = random.Random(seed).sample(pairs, len(pairs))
-    count = round(_HELD_OUT * len(order))
-    return order[count:], order[:count]
+    """What is learnt from, and what is held out: the last pairs, which are of other dialogues.
+
+    Those come in random order, so that a pair is not ranked among its own dialogue's.
+    """
+    count = round(_HELD_OUT * len(pairs))
+    first, last = pairs[: len(pairs) - count], pairs[len(pairs) - count :]
+    return first, random.Random(seed).sample(last, count)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

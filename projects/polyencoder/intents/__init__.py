@@ -2,7 +2,7 @@
 
 report = train_intents(ranker, train, test)
 report.classifier.save("head")
-IntentClassifier.from_pretrained("head").predict(["where is my card ?"], min_probability=0.5)
+IntentClassifier.from_pretrained("head", ranker).predict(["where is my card ?"], min_probability=0.5)
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class MapSettings:
     """
 
     learning_rates: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
-    regularizers: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0)
+    regularizers: tuple[float, ...] = (1.0, 0.1, 0.01, 0.0)
     batch_size: int = 256
     patience: int = 10
     max_epochs: int = 100

@@ -11,6 +11,10 @@ SERVE = ["serve", "-m", "MODEL", "-i", "index", "--port", "0"]
 MINE = ["mine", "-m", "MODEL", "-p", "pairs.jsonl", "-o", "out.jsonl", "--no-progress"]
 EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
 TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
+ENCODE = ["encode", "texts.txt", "-m", "MODEL", "-o", "out.npy", "--no-progress"]
+MAP = ["map", "--train", "pairs.jsonl", "-m", "MODEL", "-o", "out", "--no-progress"]
+_LABELLED = ["--text-column", "response", "--label-column", "response"]
+INTENTS = ["intents", "--train", "pairs.jsonl", *_LABELLED, "-m", "MODEL", "-o", "out", "--no-progress"]
 COMMANDS = {
     "evaluate": EVALUATE,
     "train": TRAIN,
@@ -21,6 +25,9 @@ COMMANDS = {
     "search": SEARCH,
     "serve": SERVE,
     "mine": MINE,
+    "encode": ENCODE,
+    "intents": INTENTS,
+    "map": MAP,
 }
 
 

@@ -17,10 +17,13 @@ from tests.polyencoder.cli.commands import (
     CALIBRATE,
     CHECK,
     COMMANDS,
+    ENCODE,
     EVALUATE,
     EXPORT,
     IMPORT,
     INDEX,
+    INTENTS,
+    MAP,
     MINE,
     SEARCH,
     TRAIN,
@@ -42,7 +45,7 @@ def test_what_is_no_model(name, model, refused):
     refused(with_model(command, model))
 
 
-@pytest.mark.parametrize("name", ["calibrate", "evaluate", "index", "search", "serve", "mine", "train"])
+@pytest.mark.parametrize("name", ["calibrate", "encode", "evaluate", "index", "search", "serve", "mine", "train"])
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", "cpu:x", "cuda:-1"])
 def test_what_is_no_device(name, device, refused):
     assert "device" in refused([*COMMANDS[name], "--device", device])
@@ -55,7 +58,16 @@ def test_cuda_that_is_not_there(refused):
 
 @pytest.mark.parametrize(
     ("command", "out"),
-    [(EXPORT, "out"), (INDEX, "out"), (TRAIN, "out"), (MINE, "out.jsonl"), (IMPORT, "out")],
+    [
+        (EXPORT, "out"),
+        (INDEX, "out"),
+        (TRAIN, "out"),
+        (MINE, "out.jsonl"),
+        (IMPORT, "out"),
+        (ENCODE, "out.npy"),
+        (INTENTS, "out"),
+        (MAP, "out"),
+    ],
 )
 @pytest.mark.parametrize("where", ["texts.txt/below", "/proc/no/such", LONG, f"{LONG}/x", "pipe", "texts.txt"])
 def test_places_that_cannot_be_written_to(command, out, where, refused):
@@ -129,6 +141,9 @@ def test_what_faiss_cannot_build(faiss, refused):
         (instead(MINE, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
         (["search", "-m", "MODEL", "-i", "index", "--contexts", "half_context.jsonl"], "half_context.jsonl, line 1"),
         (instead(INDEX, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
+        (instead(ENCODE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
+        (instead(INTENTS, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
+        (instead(MAP, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
         (instead(UPDATE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         ([*SEARCH[:-1], "hi \udc80"], "turn 0"),
         ([*SEARCH, "--filter", "key=\udc80"], "--filter"),
