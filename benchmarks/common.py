@@ -63,8 +63,10 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, float]:
-    """Median milliseconds of each peer.
+def interleaved_ms(
+    peers: Mapping[str, Work], *, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """Median milliseconds of each peer, by a clock that gives seconds.
 
     The peers take turns within each repetition, after one round that is not counted, so that a busy or throttled
     machine is the same to all of them: their ratios hold even where the times do not.
@@ -75,10 +77,10 @@ def interleaved_ms(peers: Mapping[str, Work], *, repeats: int) -> dict[str, floa
     for _ in range(repeats):
         for name, work in peers.items():
             synchronize()
-            start = time.perf_counter()
+            start = clock()
             work()
             synchronize()
-            times[name].append((time.perf_counter() - start) * 1e3)
+            times[name].append((clock() - start) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

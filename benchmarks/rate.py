@@ -76,7 +76,13 @@ def _convert_head_flops(config: Mapping[str, Any], lengths: Sequence[int]) -> in
     return sum(shape.flops for shape in (*reduction, *head))
 
 
-def product_rate(shapes: Sequence[Shape], *, dtype: torch.dtype, device: str | torch.device = "cpu") -> float:
+def product_rate(
+    shapes: Sequence[Shape],
+    *,
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Floating-point operations a second of these products alone, one after the other: the median of several rounds."""
     operands = [
         (torch.randn(s.m, s.k, device=device).to(dtype), torch.randn(s.k, s.n, device=device).to(dtype)) for s in shapes
@@ -84,11 +90,11 @@ def product_rate(shapes: Sequence[Shape], *, dtype: torch.dtype, device: str | t
     seconds = []
     for _ in range(REPEATS + 1):
         synchronize()
-        start = time.perf_counter()
+        start = clock()
         for left, right in operands:
             torch.mm(left, right)
         synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return sum(shape.flops for shape in shapes) / statistics.median(seconds[1:])
 
 
@@ -98,14 +104,22 @@ class Encoded:
     def __init__(self) -> None:
         self.calls: list[tuple[Mapping[str, Any], list[int]]] = []
 
-    def share(self, seconds: float, *, dtype: torch.dtype, training: bool = False) -> float:
+    def share(
+        self,
+        seconds: float,
+        *,
+        dtype: torch.dtype,
+        training: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> float:
         """The floating-point operations for it, without padding, in so many seconds, as a share of the product's rate.
 
-        The rate is that of products with as many tokens as go through at a time, on the CPU, in this type.
+        The rate is that of products with as many tokens as go through at a time, on the CPU, in this type, by the clock
+        that the seconds are of.
         """
         flops = sum(encoder_flops(config, lengths, training=training) for config, lengths in self.calls)
         config, lengths = max(self.calls, key=lambda call: sum(call[1]))
-        return flops / seconds / product_rate(products(config, tokens=sum(lengths)), dtype=dtype)
+        return flops / seconds / product_rate(products(config, tokens=sum(lengths)), dtype=dtype, clock=clock)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def test_lengths_of_what_went_through_are_noted(make_ranker):
 
 
 def test_a_share_is_operations_by_seconds_by_rate(monkeypatch, make_ranker):
-    monkeypatch.setattr(rate, "product_rate", lambda shapes, *, dtype: 1e6)
+    monkeypatch.setattr(rate, "product_rate", lambda shapes, *, dtype, clock: 1e6)
     ranker = make_ranker("bi")
     with encoded(ranker.model) as seen:
         ranker.encode_candidates(["two dogs"])

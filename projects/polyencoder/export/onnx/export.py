@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER, weights_fingerprint
 from polyencoder.encoding import candidate_fingerprint
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.attention import for_graphs
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
@@ -154,7 +154,14 @@ def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> f
     for tokens in batches:
         with torch.no_grad():
             expected = _real(step(*_inputs(step, tokens)), step.outputs)
-        found = _real(graph(tokens), graph.outputs)
+        try:
+            outputs = graph(tokens)
+        except Exception as error:  # onnxruntime's own exceptions share no base but Exception
+            raise CheckpointError(
+                f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
+                "backbone cannot be exported with these versions of torch and transformers"
+            ) from error
+        found = _real(outputs, graph.outputs)
         same_shape = found.shape == expected.shape
         deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)

@@ -133,6 +133,19 @@ def test_a_graph_that_deviates_is_not_let_through(make_ranker, tmp_path, monkeyp
         assert not folder.exists()
 
 
+def test_a_graph_that_cannot_run_is_not_let_through(make_ranker, tmp_path, monkeypatch):
+    """One for batches of two alone."""
+    ranker = make_ranker("bi")
+    encode = ranker.model.encode_candidates
+    wrong = lambda tokens: encode(tokens) + (torch.zeros(2, 1) if is_traced() else 0.0)  # noqa: E731
+    monkeypatch.setattr(ranker.model, "encode_candidates", wrong)
+    with pytest.raises(
+        CheckpointError, match=r"candidates.onnx: onnxruntime cannot run the graph .* nothing was"
+    ):
+        export_onnx(ranker, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_check_texts_are_checked(make_ranker, tmp_path, monkeypatch):
     """A graph that is wrong about one token only fails on the texts that have it."""
     ranker = make_ranker("bi")
