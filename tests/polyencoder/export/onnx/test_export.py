@@ -139,9 +139,7 @@ def test_a_graph_that_cannot_run_is_not_let_through(make_ranker, tmp_path, monke
     encode = ranker.model.encode_candidates
     wrong = lambda tokens: encode(tokens) + (torch.zeros(2, 1) if is_traced() else 0.0)  # noqa: E731
     monkeypatch.setattr(ranker.model, "encode_candidates", wrong)
-    with pytest.raises(
-        CheckpointError, match=r"candidates.onnx: onnxruntime cannot run the graph .* nothing was"
-    ):
+    with pytest.raises(CheckpointError, match=r"candidates.onnx: onnxruntime cannot run the graph .* nothing was"):
         export_onnx(ranker, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
