@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -71,7 +74,15 @@ def uvicorn_config(config: ServerConfig, app: FastAPI | Callable[[], FastAPI]) -
 
 
 def _worker(config: ServerConfig) -> FastAPI:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     return create_app(Service.load(config))
+
+
+def _end_with_parent() -> None:
+    """End this worker as SIGTERM does when the process that started it is gone, killed perhaps, and could not."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def bound(config: ServerConfig) -> socket.socket:

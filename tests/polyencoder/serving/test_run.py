@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import socket
@@ -49,6 +50,17 @@ def test_workers_answer_alike_and_share_sessions_and_metrics(place):
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
         assert "Traceback" not in process.stderr.read()
+
+
+def test_workers_end_with_the_process_that_started_them(place):
+    with started("--workers", "2") as (process, url):
+        process.kill()
+        process.wait(SECONDS)
+        until = time.monotonic() + SECONDS
+        with contextlib.suppress(httpx.TransportError):
+            while httpx.get(f"{url}/health", timeout=SECONDS):
+                assert time.monotonic() < until
+                time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
