@@ -5,7 +5,8 @@
 Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
 forward block, in float32; attention is that of learning: in bfloat16, and with dropout. The summary says how many
 times torch's speed ours have, and whether this processor is one on which they take torch's place; the rows of linear
-layers, what share of torch's product rate (`torch.mm` alone) they reach.
+layers, what share of torch's product rate (`torch.mm` alone) they reach. Last come steps of an encoder of MiniLM's size
+that learns from sequences of 40 to 300 tokens: their share of that rate, attention's products counted in.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
-from benchmarks.rate import Shape, product_rate
+from benchmarks.rate import Shape, encoder_flops, product_rate, products
 from polyencoder.modeling.cpu import attention as cpu_attention
 from polyencoder.modeling.cpu.dropout import dropout
 from polyencoder.modeling.cpu.products import linear, onednn_is_faster
+from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.loading import build_backbone
+from polyencoder.text import pad
 
 SIZES = {"minilm": 384, "bert-base": 768}
 LENGTH, HEADS = 128, 12
@@ -53,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     )
                 rows.append(row)
                 ratios[what] = times["torch"] / times["ours"]
+    for dtype in (torch.float32, torch.bfloat16):
+        for rate in (0.1, 0.0):
+            row = {"what": f"a step of MiniLM's size, {str(dtype)[6:]}, dropout {rate}"}
+            rows.append(row | {"share_of_product_rate": _step_share(tokens, rate, dtype, repeats=repeats)})
     report = {
         "benchmark": "cpu",
         "machine": machine(),
@@ -61,6 +69,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "summary": {**ratios, "linear layers are oneDNN's here": onednn_is_faster()},
     }
     print_report(report, as_json=flags.json)
+
+
+def _step_share(tokens: int, rate: float, dtype: torch.dtype, *, repeats: int) -> float:
+    """The operations of a forward and a backward pass, without padding, as a share of the rate of products."""
+    config = scratch_config(
+        vocabulary_size=1000,  # few words: a table of 30,000 costs a small step as much as a layer
+        dim=(dim := min(SIZES.values())),
+        n_layers=6,
+        n_heads=HEADS,
+        ffn_dim=4 * dim,
+        n_positions=512,
+        dropout=rate,
+        attention_dropout=rate,
+    )
+    backbone = build_backbone(config).train()
+    lengths = torch.linspace(40, 300, max(2, tokens // 170)).long().tolist()
+    batch = pad([[1 + place % 999 for place in range(length)] for length in lengths], pad_id=0)
+
+    gradient = torch.randn(*batch.ids.shape, dim)
+
+    def step() -> None:
+        backbone.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            outputs = backbone(batch)
+        outputs.backward(gradient.to(outputs))
+
+    seconds = interleaved_ms({"step": step}, repeats=repeats)["step"] / 1e3
+    speed = product_rate(products(config, tokens=sum(lengths)), dtype=dtype)
+    return encoder_flops(config, lengths, training=True) / seconds / speed
 
 
 def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Tensor]]]:
