@@ -114,8 +114,8 @@ def test_another_kind_of_vector(make_ranker):
 
 
 def test_graphs_give_contexts_and_candidates(make_ranker, tmp_path, texts):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason="the extra [onnx] is not installed")
     from polyencoder.export.onnx import export_onnx
 
     ranker = make_ranker("bi")

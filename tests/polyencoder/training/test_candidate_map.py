@@ -107,6 +107,19 @@ def test_a_ranker_with_a_map_is_like_any_other(make_ranker, architecture, senten
     torch.testing.assert_close(twice.candidate_map.weight, torch.eye(ranker.model.dim), rtol=1e-2, atol=5e-2)
 
 
+@pytest.mark.parametrize("architecture", ["bi", "convert"])
+def test_graphs_have_the_map(make_ranker, architecture, sentences, tmp_path):
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason="the extra [onnx] is not installed")
+    from polyencoder.export.onnx import export_onnx
+
+    ranker = make_ranker(architecture)
+    made = Ranker(mapped(ranker.model, torch.randn(16, 16)), ranker.text, device="cpu")
+    export_onnx(made, tmp_path)
+    graphs = Ranker.from_pretrained(tmp_path, backend="onnx")
+    torch.testing.assert_close(graphs.score(["hi !"], sentences), made.score(["hi !"], sentences), rtol=1e-3, atol=1e-3)
+
+
 def test_models_without_a_map_have_the_fingerprints_that_they_had(make_config):
     from polyencoder.config import identity
 
