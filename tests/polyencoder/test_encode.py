@@ -62,6 +62,18 @@ def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker
     torch.testing.assert_close(h_x, ranker.encode(contexts, kind="context", as_tensor=True), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
+def test_a_quantized_convert_encodes_as_it_will_when_its_weights_are_rounded(make_ranker, texts, kind):
+    """And its weights stay those that it learns with."""
+    ranker = make_ranker("convert")
+    ranker.model.quantize()
+    before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
+    vectors = ranker.encode(texts, kind=kind)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
+    ranker.model.for_inference()
+    np.testing.assert_allclose(vectors, ranker.encode(texts, kind=kind), rtol=1e-4, atol=1e-5)
+
+
 def test_products_of_contexts_and_candidates_are_scores(make_ranker, texts):
     for architecture in ("bi", "convert"):
         ranker = make_ranker(architecture)

@@ -176,9 +176,13 @@ class ConveRT(SeparableRanker):
         The paper's intent classifiers learn from it: "We also experimented with later h_x encodings on the input side,
         but stronger results were observed with r_x" (Section 3).
         """
+        return self._rounded(self._reduced, tokens)
+
+    def _reduced(self, tokens: TokenBatch) -> Tensor:
         if self.history is not None:
             tokens, _, _ = immediate_and_extra(tokens, separator=self.sizes.separator_id)
-        return self._rounded(self.encoder, tokens)
+        reduced: Tensor = self.encoder(tokens)
+        return reduced
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         return self.objectives(self.encode_objectives(tokens))[self.context_vector or ""]
