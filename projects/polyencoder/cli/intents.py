@@ -130,9 +130,15 @@ def intents(
     given = EncoderSource(model, backbone)
     if (predict is None) == (train is None):
         raise ConfigError("give either --train, to train a head, or --predict with --head, to use one")
-    of_training = {"test": test, "out": out, "label_column": label_column, "per_intent": per_intent, "grid": grid}
+    of_training: dict[str, object] = {
+        "test": test,
+        "out": out,
+        "label_column": label_column,
+        "per_intent": per_intent,
+        "grid": grid,
+    }
     of_training |= {"learning_rate": learning_rate, "baseline": baseline, "overwrite": overwrite}
-    of_use = {"head": head, "min_probability": min_probability}
+    of_use: dict[str, object] = {"head": head, "min_probability": min_probability}
     for name, value in (of_training if predict is not None else of_use).items():
         if value:
             other = "--train" if predict is not None else "--predict"
