@@ -26,7 +26,7 @@ from polyencoder.encoding import encode_candidates
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
-__all__ = ["measure"]
+__all__ = ["measure", "sentence_transformer"]
 
 BATCH_SIZES = (32, 256)  # sentence-transformers' default, and ours
 POOLING = {"first": "cls", "mean": "mean", "max": "max"}  # our reductions that it has
@@ -36,7 +36,7 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
     """A row for ours and one for each way of sentence-transformers', with candidates per second."""
     model = two_towers(ranker)
     with tempfile.TemporaryDirectory() as folder:
-        theirs = _sentence_transformer(ranker, Path(folder))
+        theirs = sentence_transformer(ranker, Path(folder))
 
     def encode(batch_size: int) -> Tensor:
         vectors: Tensor = theirs.encode(
@@ -68,7 +68,7 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
     ]
 
 
-def _sentence_transformer(ranker: Ranker, folder: Path) -> Any:
+def sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     """The ranker's candidate tower, tokenizer and reduction as sentence-transformers loads them."""
     try:
         package = importlib.import_module("sentence_transformers")

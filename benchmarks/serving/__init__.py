@@ -1,0 +1,1 @@
+"""`polyencoder serve` under load; see `__main__`."""

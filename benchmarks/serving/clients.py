@@ -1,0 +1,117 @@
+"""Clients that ask again as soon as they are answered: a closed loop, in a process of its own.
+
+Each has a connection that it keeps, and speaks just enough HTTP for that: a library's client would take a part of the
+processor that the server has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from benchmarks.serving.hostile import head, misbehave
+
+__all__ = ["Load", "Outcome", "ask"]
+
+_PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What clients do.
+
+    Args:
+        port: of the server, at 127.0.0.1.
+        path: of the route.
+        bodies: JSON, each sent once.
+        clients: who ask at the same time.
+        seconds: after which nobody asks anew.
+        hostile: clients besides these who misbehave for as long.
+    """
+
+    port: int
+    path: str
+    bodies: list[bytes]
+    clients: int
+    seconds: float
+    hostile: int = 0
+
+
+@dataclass
+class Outcome:
+    """What became of it: seconds of each answer, and of all together; what else came than a whole 200."""
+
+    seconds: list[float] = field(default_factory=list)
+    wall: float = 0.0
+    lost: Counter[str] = field(default_factory=Counter)
+    hostile: Counter[str] = field(default_factory=Counter)
+    """What those who misbehaved got."""
+
+    def add(self, other: Outcome) -> None:
+        """Count another one, which came later, as one with this."""
+        self.seconds += other.seconds
+        self.wall += other.wall
+        self.lost += other.lost
+        self.hostile += other.hostile
+
+
+def ask(load: Load) -> Outcome:
+    """Let the clients ask, and wait for all answers."""
+    return asyncio.run(_ask(load))
+
+
+async def _ask(load: Load) -> Outcome:
+    outcome = Outcome()
+    bodies = iter(load.bodies)
+    hostile = [
+        asyncio.create_task(misbehave(number, load.port, load.path, outcome.hostile)) for number in range(load.hostile)
+    ]
+    start = time.perf_counter()
+    await asyncio.gather(*(_client(load, bodies, start + load.seconds, outcome) for _ in range(load.clients)))
+    outcome.wall = time.perf_counter() - start
+    for task in hostile:
+        task.cancel()
+    await asyncio.gather(*hostile, return_exceptions=True)
+    return outcome
+
+
+async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Outcome) -> None:
+    connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    try:
+        while time.perf_counter() < until and (body := next(bodies, None)) is not None:
+            start = time.perf_counter()
+            try:
+                if connection is None:
+                    connection = await asyncio.open_connection("127.0.0.1", load.port)
+                status = await asyncio.wait_for(_answer(*connection, head(load.path, len(body)) + body), _PATIENCE)
+            except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
+                outcome.lost[type(error).__name__] += 1
+                _close(connection)
+                connection = None
+                continue
+            if status == 200:
+                outcome.seconds.append(time.perf_counter() - start)
+            else:
+                outcome.lost[str(status)] += 1
+    finally:
+        _close(connection)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
+    """The status of an answer that came whole."""
+    writer.write(request)
+    await writer.drain()
+    status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    lengths = [line.split(":")[1] for line in headers if line.lower().startswith("content-length:")]
+    await reader.readexactly(int(lengths[0]))
+    return int(status.split()[1])
+
+
+def _close(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection[1].close()

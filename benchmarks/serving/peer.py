@@ -1,0 +1,106 @@
+"""The peer: sentence-transformers behind FastAPI, a bi-encoder of the same weights, one request after the other.
+
+    python -m benchmarks.serving.peer --model MODEL --index INDEX --threads 2
+
+It takes and gives what ours does, and does nothing else: no limits, no metrics, no faults foreseen. Its model has one
+thread that requests wait for, which is faster than FastAPI's forty, in which they take the cores from each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+
+from benchmarks.common import use_threads
+from benchmarks.search.encoding import sentence_transformer
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.open import open_index
+from polyencoder.ranker import Ranker
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.routes.common import Usage, new_id
+from polyencoder.serving.routes.rerank import RerankRequest, RerankResponse, Result
+from polyencoder.serving.routes.search import SearchRequest, SearchResponse, SearchResult
+from polyencoder.serving.run import bound
+
+__all__ = ["create_app"]
+
+T = TypeVar("T")
+
+
+def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI:
+    """An application around a SentenceTransformer and candidates with their vectors [n, dim]."""
+    app = FastAPI(title="peer")
+    vectors = torch.nn.functional.normalize(vectors, dim=1)
+    model = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
+
+    async def on_model(call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(model, call)
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        encoded: torch.Tensor = encoder.encode(
+            texts, convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
+        )
+        return encoded
+
+    @app.post("/v1/rerank", response_model_exclude_none=True)
+    async def rerank(request: RerankRequest) -> RerankResponse:
+        documents = [one if isinstance(one, str) else one.text for one in request.documents]
+
+        def scored() -> tuple[list[int], list[float]]:
+            found = (encode(documents) @ encode([" ".join(request.turns)])[0]).sort(descending=True)
+            return found.indices.tolist(), found.values.tolist()
+
+        results = [
+            Result(index=place, relevance_score=score) for place, score in zip(*await on_model(scored), strict=True)
+        ]
+        return RerankResponse(id=new_id("rerank"), model="peer", usage=Usage.of(0), results=results, meta={})
+
+    @app.post("/v1/search", response_model_exclude_none=True)
+    async def search(request: SearchRequest) -> SearchResponse:
+        def found() -> tuple[list[int], list[float]]:
+            best = (vectors @ encode([" ".join(request.turns)])[0]).topk(request.top_k)
+            return best.indices.tolist(), best.values.tolist()
+
+        results = [
+            SearchResult(id=str(place), text=texts[place], score=score, found="exact")
+            for place, score in zip(*await on_model(found), strict=True)
+        ]
+        return SearchResponse(id=new_id("search"), model="peer", usage=Usage.of(0), results=results, milliseconds={})
+
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--index", required=True)
+    parser.add_argument("--threads", type=int)
+    flags = parser.parse_args()
+    use_threads(flags.threads)
+    ranker = Ranker.from_pretrained(flags.model, device="cpu")
+    index = open_index(flags.index, ranker)
+    if not isinstance(index, FolderIndex):
+        raise SystemExit(f"{flags.index}: the peer reads the folder of an index")
+    texts = index.catalogue.texts(0, len(index))
+    vectors = torch.cat([chunk.float().clone() for _, chunk in index.vectors.chunks(1 << 14)])
+    with tempfile.TemporaryDirectory() as folder:
+        encoder = sentence_transformer(ranker, Path(folder))
+    encoder.encode(["a text that is not the first", "another"], show_progress_bar=False)
+    app = create_app(encoder, texts, vectors)
+    with bound(ServerConfig(model=flags.model, port=0)) as listener:
+        print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

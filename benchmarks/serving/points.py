@@ -1,0 +1,160 @@
+"""The points of the benchmark: so many clients, who ask our server, the peer's, and the library without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import in_its_own_process
+from benchmarks.serving.clients import Load, Outcome, ask
+from benchmarks.serving.servers import started
+from polyencoder.index.open import open_index
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker import Ranker
+
+__all__ = ["DOCUMENTS", "HOSTILE", "IN_PROCESS", "MANY", "OURS", "PATHS", "PEER", "Plan", "measure", "unseen"]
+
+DOCUMENTS = 50
+TOP_K = 10
+MANY = 64  # clients, by which the summary names its numbers
+PATHS = {"rerank": "/v1/rerank", "search": "/v1/search"}
+OURS, PEER, IN_PROCESS = "polyencoder", "sentence-transformers", "in process"
+HOSTILE = f"{OURS}, with a hostile tenth"
+
+_WAITING = 150  # seconds, our server's limit for an answer: the last of 200 clients has 199 before it
+_WARM = 8  # requests that are not counted
+
+Side = Callable[[list[bytes], float], Outcome]
+"""Answers bodies, as many as it can in so many seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured, as the benchmark's flags of these names say."""
+
+    cases: Sequence[str]
+    clients: Sequence[int]
+    requests: int
+    seconds: float
+    rounds: int
+    threads: int
+
+
+def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each case, number of clients, and system. SystemExit if a server does not start."""
+    files = ("--model", str(model), "--index", str(index), "--threads", str(plan.threads))
+    serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
+    new = unseen(texts)
+    rows: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        ports = {
+            OURS: stack.enter_context(started(*serve, asked="/ready")),
+            PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")),
+        }
+        clients = stack.enter_context(in_its_own_process(_asking, threads=1))
+        library = stack.enter_context(in_its_own_process(partial(_calling, model, index), threads=plan.threads))
+
+        def asked(system: str, case: str, n: int, hostile: int, bodies: list[bytes], seconds: float) -> Outcome:
+            load = Load(
+                port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds, hostile=hostile
+            )
+            outcome: Outcome = clients(load)
+            return outcome
+
+        def called(case: str, bodies: list[bytes], seconds: float) -> Outcome:
+            outcome: Outcome = library((case, bodies, seconds))
+            return outcome
+
+        for case in plan.cases:
+            for n in plan.clients:
+                sides: dict[str, Side] = {system: partial(asked, system, case, n, 0) for system in ports}
+                if n == 1:
+                    sides[IN_PROCESS] = partial(called, case)
+                if n == MANY:
+                    sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
+                outcomes = _in_turns(plan, sides, partial(_bodies, case, new))
+                rows += [{"case": case, "system": name, "clients": n, **_row(one)} for name, one in outcomes.items()]
+    return rows
+
+
+def unseen(texts: Sequence[str]) -> Iterator[str]:
+    """Texts without end, each once: all of these, those that are indexed last, and then again with a number."""
+    yield from reversed(texts)
+    for turn in itertools.count(2):
+        yield from (f"{text} {turn}" for text in texts)
+
+
+def _in_turns(plan: Plan, sides: Mapping[str, Side], bodies: Callable[[int], list[bytes]]) -> dict[str, Outcome]:
+    """All sides get the same bodies, round by round."""
+    warm = bodies(min(_WARM, plan.requests))
+    outcomes = {}
+    for name, answer in sides.items():
+        answer(warm, plan.seconds)
+        outcomes[name] = Outcome()
+    for _ in range(plan.rounds):
+        block = bodies(-(-plan.requests // plan.rounds))
+        for name, answer in sides.items():
+            outcomes[name].add(answer(block, plan.seconds / plan.rounds))
+    return outcomes
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    shares = np.quantile(outcome.seconds, [0.5, 0.95, 0.99]).tolist() if outcome.seconds else [float("nan")] * 3
+    return {
+        "requests": len(outcome.seconds),
+        "per_second": len(outcome.seconds) / outcome.wall,
+        **{name: 1e3 * value for name, value in zip(("p50_ms", "p95_ms", "p99_ms"), shares, strict=True)},
+        "lost": outcome.lost.total(),
+        **({"instead": dict(outcome.lost)} if outcome.lost else {}),
+        **({"hostile": dict(sorted(outcome.hostile.items()))} if outcome.hostile else {}),
+    }
+
+
+def _bodies(case: str, new: Iterator[str], count: int) -> list[bytes]:
+    """Requests of a case, with texts that were in none before."""
+    asked = []
+    for _ in range(count):
+        one: dict[str, Any] = {"query": next(new)}
+        if case == "rerank":
+            one["documents"] = list(itertools.islice(new, DOCUMENTS))
+        else:
+            one["top_k"] = TOP_K
+        asked.append(json.dumps(one).encode())
+    return asked
+
+
+def _asking() -> Callable[[Load], Outcome]:
+    return ask
+
+
+def _calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], float]], Outcome]:
+    """What does in this process what the server is asked for: a case, bodies, the seconds that there are for them."""
+    ranker = Ranker.from_pretrained(model, device="cpu")
+    searcher = Searcher(ranker, open_index(index, ranker), top_k=TOP_K)
+
+    def answer(asked: tuple[str, list[bytes], float]) -> Outcome:
+        case, bodies, seconds = asked
+        outcome = Outcome()
+        begun = time.perf_counter()
+        for one in map(json.loads, bodies):
+            start = time.perf_counter()
+            if start > begun + seconds:
+                break
+            if case == "rerank":
+                ranker.rank([one["query"]], one["documents"])
+            else:
+                searcher([[one["query"]]])
+            outcome.seconds.append(time.perf_counter() - start)
+        outcome.wall = time.perf_counter() - begun
+        return outcome
+
+    return answer

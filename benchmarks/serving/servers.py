@@ -1,0 +1,52 @@
+"""Servers as processes of their own, which end with the block that needed them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["started"]
+
+_STARTING = 300  # seconds
+_ENDING = 60
+
+
+@contextlib.contextmanager
+def started(*arguments: str, asked: str) -> Iterator[int]:
+    """The port of a server, `python arguments`, that prints its URL, once it answers at the path `asked`.
+
+    Raises SystemExit with what it printed last if it ends before.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as file:
+            process = subprocess.Popen([sys.executable, *arguments], stdout=file, stderr=file)
+        try:
+            yield _ready(process, log, asked)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_ENDING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _ready(process: subprocess.Popen[bytes], log: Path, asked: str) -> int:
+    until = time.monotonic() + _STARTING
+    while process.poll() is None and time.monotonic() < until:
+        if found := re.search(r"serving .*on http://127\.0\.0\.1:(\d+)", log.read_text(errors="replace")):
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{asked}", timeout=5).close()
+                return int(found[1])
+        time.sleep(0.1)
+    said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    raise SystemExit(f"a server of this benchmark did not start: {said[-1]}")

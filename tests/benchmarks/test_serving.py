@@ -1,0 +1,119 @@
+"""The serving benchmark in miniature: real servers of a tiny model, real clients, some of whom misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from benchmarks.serving import clients
+from benchmarks.serving.__main__ import main, summary
+from benchmarks.serving.clients import Load, ask
+from benchmarks.serving.hostile import KINDS
+from benchmarks.serving.points import HOSTILE, IN_PROCESS, OURS, PEER, unseen
+from polyencoder.ranker import Ranker
+
+
+def test_report(backbone_folder, tmp_path, capsys):
+    for package in ("fastapi", "uvicorn", "prometheus_client", "sentence_transformers"):
+        pytest.importorskip(package)
+    short = {"text_truncate": 30, "label_truncate": 10}
+    ranker = Ranker.from_backbone(
+        backbone_folder("bert"), "poly", device="cpu", reduction="mean", n_codes=4, text=short
+    )
+    ranker.save_pretrained(tmp_path / "model")
+    few = ["--clients", "1", "64", "--requests", "8", "--candidates", "40", "--threads", "1"]
+    main(["--quick", "--json", "--folder", str(tmp_path), *few])
+    report = json.loads(capsys.readouterr().out)
+    rows = {(row["case"], row["clients"], row["system"]): row for row in report["rows"]}
+    systems = {1: [OURS, PEER, IN_PROCESS], 64: [OURS, PEER, HOSTILE]}
+    assert list(rows) == [(case, n, one) for case in ("rerank", "search") for n in systems for one in systems[n]]
+    for row in rows.values():
+        assert (row["requests"], row["lost"]) == (8, 0)
+        assert row["per_second"] > 0
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+    found = report["summary"]
+    many = [rows["rerank", 64, one]["per_second"] for one in (OURS, PEER)]
+    alone = [rows["rerank", 1, one]["p99_ms"] for one in (OURS, IN_PROCESS)]
+    assert found["throughput_64_vs_peer"] == pytest.approx(many[0] / many[1])
+    assert found["p99_1_vs_in_process"] == pytest.approx(alone[0] / alone[1])
+    assert found["lost"] == 0
+
+
+def test_what_was_not_measured_is_none_and_only_our_losses_count():
+    rows = [
+        {"case": case, "clients": 8, "system": system, "per_second": 2.0, "p99_ms": 1.0, "lost": lost}
+        for case, system, lost in (("rerank", OURS, 1), ("search", HOSTILE, 2), ("rerank", PEER, 4))
+    ]
+    assert summary(rows) == {
+        "throughput_64_vs_peer": None,
+        "p99_1_vs_in_process": None,
+        "hostile_64_p99": None,
+        "lost": 3,
+    }
+
+
+def test_texts_are_never_given_twice():
+    texts = ["hi !", "bye ."]
+    assert list(islice(unseen(texts), 6)) == ["bye .", "hi !", "hi ! 2", "bye . 2", "hi ! 3", "bye . 3"]
+
+
+def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:
+    """What becomes of a load when a server gives these answers, one after the other, and what it was asked."""
+    requests: list[bytes] = []
+
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length:")[1].split()[0])
+                requests.append(await reader.readexactly(length))
+                writer.write(answer := answers.pop(0))
+                await writer.drain()
+                if b"cut" in answer:
+                    break
+        except (EOFError, OSError, IndexError):
+            pass
+        finally:
+            writer.close()
+
+    async def run():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            return await clients._ask(Load(**{**vars(load), "port": port}))
+
+    return asyncio.run(run()), requests
+
+
+def test_clients_count_what_is_lost():
+    whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    refused = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\n{}"
+    half = b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\ncut"
+    bodies = [b"one", b"two", b"three", b"four", b"five"]
+    load = Load(port=0, path="/", bodies=bodies, clients=1, seconds=60)
+    outcome, asked = _answering([whole, refused, half, b"garbage\r\n\r\n", whole], load)
+    assert asked == bodies
+    assert len(outcome.seconds) == 2
+    assert outcome.lost == Counter({"503": 1, "IncompleteReadError": 1, "IndexError": 1})
+    assert all(0 <= seconds <= outcome.wall for seconds in outcome.seconds)
+
+
+def test_nobody_asks_when_the_time_is_over():
+    outcome, asked = _answering([], Load(port=0, path="/", bodies=[b"one"], clients=3, seconds=0))
+    assert (outcome.seconds, outcome.lost, asked) == ([], Counter(), [])
+
+
+def test_who_nobody_listens_to_has_lost_everything():
+    outcome = ask(Load(port=1, path="/", bodies=[b"one", b"two"], clients=2, seconds=60, hostile=len(KINDS)))
+    assert outcome.lost.total() == 2
+    assert not outcome.seconds
+
+
+def test_arguments(capsys):
+    with pytest.raises(SystemExit):
+        main(["--requests", "0"])
+    assert "must be above 0" in capsys.readouterr().err
