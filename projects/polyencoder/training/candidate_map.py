@@ -208,7 +208,9 @@ def _loss(matrix: Tensor, pairs: PairVectors, *, smoothing: float) -> Tensor:
 
 @torch.no_grad()
 def _recall(matrix: Tensor, pairs: PairVectors) -> float:
-    """R@1 among the responses of so many pairs."""
+    """R@1 among the responses of so many pairs; 0 of a map with numbers that are not finite, as a high rate gives."""
+    if not matrix.isfinite().all():
+        return 0.0
     hits = 0
     for rows in torch.arange(len(pairs.texts)).split(AMONG):
         scores = _scores(matrix, pairs.take(rows))

@@ -149,3 +149,9 @@ def test_too_few_pairs_and_settings_that_are_none(rotated):
             MapSettings(**fields)
     with pytest.raises(ConfigError, match="regularizers"):
         MapSettings(regularizers=(-1.0,))
+
+
+def test_a_map_that_is_not_finite_is_never_the_best(rotated):
+    """Its scores are nan, of which argmax takes the first: in a context's own place that would count as a hit."""
+    broken = torch.full((8, 8), torch.nan)
+    assert module._recall(broken, rotated.take(torch.arange(300, 400))) == 0
