@@ -32,7 +32,8 @@ def attention(
     scale: float | None = None,
 ) -> Tensor:
     """`scaled_dot_product_attention`, whichever way is faster here. The same heads for all three."""
-    if decides(dropout_p):
+    mask_learns = attn_mask is not None and attn_mask.requires_grad  # a bias, of which ours gives no gradient
+    if decides(dropout_p) and not mask_learns:
         return attention_with_dropout(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, scale=scale)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
     if query.dtype == torch.float32 or not torch.is_grad_enabled():

@@ -87,6 +87,14 @@ def test_what_learns_nothing_gets_no_gradient():
     assert query.grad is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_that_learns_gets_its_gradient(dtype):
+    bias = torch.zeros(HEADS, LENGTH, LENGTH, requires_grad=True)
+    attention(*inputs(dtype), bias, dropout_p=0.1).sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.norm() > 0
+
+
 @pytest.mark.parametrize("shape", [(0, HEADS, LENGTH, DIM), (BATCH, HEADS, 0, DIM), (1, 1, 1, 1)])
 def test_dropout_of_nothing_or_little(shape):
     query = torch.ones(shape, requires_grad=True)
