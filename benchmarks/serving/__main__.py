@@ -7,7 +7,8 @@ asked or `--seconds` are over; `requests` of a row says how many that were. Clie
 model) and the peer's are processes of their own. `rerank` orders 50 documents, which no server has seen before, for a
 query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`,
 the peer a bi-encoder of the same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the
-server. At each number of clients all take turns, `--rounds` times.
+server. At each number of clients all take turns, `--rounds` times; rows are
+printed to stderr as they come.
 
 In the row `with a hostile tenth`, as many clients as otherwise have a tenth beside them who misbehave
 (`benchmarks.serving.hostile`). `lost` counts requests to our server that had another answer than a whole 200, and
@@ -22,6 +23,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,4 +130,5 @@ def _backbone(flags: argparse.Namespace) -> Path:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the servers would go on
     main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> list[
                 if n == MANY:
                     sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
                 outcomes = _in_turns(plan, sides, partial(_bodies, case, new))
-                rows += [{"case": case, "system": name, "clients": n, **_row(one)} for name, one in outcomes.items()]
+                point = [{"case": case, "system": name, "clients": n, **_row(one)} for name, one in outcomes.items()]
+                for row in point:
+                    print(json.dumps(row), file=sys.stderr, flush=True)  # all of them take long
+                rows += point
     return rows
 
 
