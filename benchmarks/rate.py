@@ -45,7 +45,7 @@ def products(config: Mapping[str, Any], *, tokens: int) -> list[Shape]:
     `config` is that of a Hugging Face BERT or its kin, or of a ConveRT, as `RankerConfig.backbone` has it.
     """
     dim, inner = config["hidden_size"], config["intermediate_size"]
-    if config["model_type"] == CONVERT:
+    if config.get("model_type") == CONVERT:
         size = config["attention_heads"] * config["attention_size"]
         attention = [Shape(tokens, dim, 3 * size), Shape(tokens, size, dim)]
         return [*attention, Shape(tokens, dim, inner), Shape(tokens, inner, dim)]
@@ -58,7 +58,7 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
     Training takes three times those of the forward pass: the gradients of inputs and of weights are as many each.
     """
     layers, width = config["num_hidden_layers"], config["hidden_size"]
-    if config["model_type"] == CONVERT:
+    if config.get("model_type") == CONVERT:
         width = config["attention_heads"] * config["attention_size"]
     linear = sum(shape.flops for shape in products(config, tokens=sum(lengths)))
     attention = sum(4 * length * length * width for length in lengths)  # queries with keys, and weights with values
@@ -67,7 +67,7 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
 
 def _convert_head_flops(config: Mapping[str, Any], lengths: Sequence[int]) -> int:
     """What a ConveRT has behind its blocks: the reduction, and one feed-forward 2 with its skip for each text."""
-    if config["model_type"] != CONVERT:
+    if config.get("model_type") != CONVERT:
         return 0
     dim, heads, size = config["hidden_size"], config["reduction_heads"], config["reduction_size"]
     reduction = [Shape(sum(lengths), dim, 2 * heads * size), *(Shape(n, size * heads, n) for n in lengths)]

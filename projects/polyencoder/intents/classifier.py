@@ -183,7 +183,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; `polyencoder intents --out` writes one") from None
+        raise CheckpointError(f"{path}: no such file; it is what training a classifier of intents writes") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     version = values.get("format_version") if isinstance(values, dict) else None

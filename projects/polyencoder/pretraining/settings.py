@@ -74,7 +74,7 @@ class PretrainingSettings:
             )
         if bool(self.vocabulary) == bool(self.backbone):
             raise ConfigError(
-                "give one of vocabulary, which `polyencoder vocab --type bpe` learns, for a new encoder, and backbone, "
+                "give one of vocabulary, which `polyencoder vocab` learns, for a new encoder, and backbone, "
                 "an encoder that goes on",
                 argument="vocabulary",
             )

@@ -47,7 +47,7 @@ class Pretrained:
     masking: Masking
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write an encoder that `AutoModel` and `AutoTokenizer` read, a `--backbone`; and its heads beside it.
+        """Write an encoder that `AutoModel` and `AutoTokenizer` read, a backbone; and its heads beside it.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -90,7 +90,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         if settings.backbone:
             raise
         raise ConfigError(
-            f"vocabulary {name}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab --type bpe`",
+            f"vocabulary {name}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`, of the type bpe",
             argument="vocabulary",
         ) from None
     special: dict[str, Any] = separate_turns(tokenizer, own, own_separator(tokenizer))

@@ -44,7 +44,7 @@ class Hosts:
         host = _name(f"//{named[0]}") if len(named) == 1 else None
         if host is None or (self._hosts is not None and host not in self._hosts):
             shown = f"{', '.join(named) or 'none'}"
-            answer = problem(400, f"Host is {shown:.100}, by which this server is not called (--allow-host adds names)")
+            answer = problem(400, f"Host is {shown:.100}, by which this server is not called; allow_hosts adds names")
             return await answer(scope, receive, send)
         origin = headers.get("origin")
         if origin is not None and _name(origin) not in (self._hosts or (host,)):
