@@ -90,7 +90,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         if settings.backbone:
             raise
         raise ConfigError(
-            f"vocabulary {name}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`, of the type bpe",
+            f"vocabulary {name}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`",
             argument="vocabulary",
         ) from None
     special: dict[str, Any] = separate_turns(tokenizer, own, own_separator(tokenizer))
