@@ -40,6 +40,8 @@ def test_report(backbone_folder, tmp_path, capsys):
     alone = [rows["rerank", 1, one]["p99_ms"] for one in (OURS, IN_PROCESS)]
     assert found["throughput_64_vs_peer"] == pytest.approx(many[0] / many[1])
     assert found["p99_1_vs_in_process"] == pytest.approx(alone[0] / alone[1])
+    borne = [rows["rerank", 64, one]["p99_ms"] for one in (HOSTILE, OURS)]
+    assert found["hostile_64_p99"] == pytest.approx(borne[0] / borne[1])
     assert found["lost"] == 0
 
 
