@@ -11,7 +11,6 @@ from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
 from parlai.core.exceptions import StopTrainException
 from parlai.core.metrics import AverageMetric, SumMetric
 from parlai.core.torch_ranker_agent import TorchRankerAgent
-from parlai.utils.distributed import is_distributed
 from torch import Tensor
 
 from polyencoder.errors import TrainingError, first_line
@@ -81,8 +80,7 @@ class ParlaiUpdates:
         """
         agent = self._agent
         if agent._number_grad_accum == 0:
-            if is_distributed():
-                sum_gradients(agent.ranker.parameters())
+            sum_gradients(agent.ranker.parameters())
             if self._finite.leaves_out(agent.ranker, number=self.count + 1, scaled=agent.fp16):
                 self._leave_out()
                 return

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from polyencoder.data.collator import Batch
 from polyencoder.modeling.mode import in_evaluation
@@ -23,7 +22,7 @@ from polyencoder.pretraining.rate import step_flops
 from polyencoder.text.tokens import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import RATE, LearningCurve
-from polyencoder.training.distributed import gather_objects
+from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
 
 __all__ = ["HeldOut", "KeepEncoder", "PretrainingCurve", "PretrainingLog"]
@@ -54,6 +53,7 @@ class HeldOut(Callback):
         every: int,
     ) -> None:
         self._objective, self._every, self._at = objective, every, -1
+        self._processes = Processes.of_this_group()
         self._batches = _held_out_batches(examples, inputs, tokens=tokens)
         self.report: dict[str, float] = {}
         """The last one."""
@@ -68,12 +68,11 @@ class HeldOut(Callback):
     @torch.no_grad()
     def measure(self, autocast: Callable[[], Any]) -> dict[str, float]:
         """The metrics of the model as it is; each process takes its share of the batches."""
-        rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         sums: defaultdict[str, float] = defaultdict(float)
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
-            for batch in self._batches[rank::processes]:
+            for batch in self._processes.share(self._batches):
                 with autocast():
                     name, losses, right = self._objective.losses(batch.to(device))
                 sums[f"{name}_loss"] += losses.double().sum().item()
@@ -113,7 +112,7 @@ class KeepEncoder(Callback):
         self._save = save
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if run.processes.is_first:
             self._save(report)
 
 
@@ -182,7 +181,7 @@ class PretrainingLog(Callback):
         return {"tokens": gather_objects(self.tokens)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tokens = state["tokens"][dist.get_rank() if dist.is_initialized() else 0]
+        self.tokens = state["tokens"][Processes.of_this_group().rank]
 
 
 class PretrainingCurve(LearningCurve):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
+from polyencoder.training.distributed import sum_of_all
 from polyencoder.training.objective import Outcome
 
 __all__ = ["MASKED", "NEXT", "Pretraining"]
@@ -35,7 +34,7 @@ class Pretraining:
             return None
         assert isinstance(batch, PairBatch)
         name, losses, right = self.losses(batch)
-        count = len(losses) if not dist.is_initialized() else _sum(len(losses), losses.device)
+        count = sum_of_all(len(losses), device=losses.device)
         detached = losses.detach()
         sums = {
             f"{name}_loss": (float(detached.sum()), len(losses)),
@@ -55,9 +54,3 @@ class Pretraining:
         scores = self.model.next_scores(batch.contexts).float()
         losses = F.binary_cross_entropy_with_logits(scores, batch.follows, reduction="none")
         return NEXT, losses, (scores > 0) == (batch.follows > 0)
-
-
-def _sum(count: int, device: torch.device) -> int:
-    total = torch.tensor(count, device=device)
-    dist.all_reduce(total)
-    return int(total)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from polyencoder.data.epochs import Reader
 from polyencoder.data.readers import BadExamples, CountedOnce, expand
@@ -32,6 +31,7 @@ from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
+from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
@@ -66,11 +66,12 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
         TrainingError: the losses are not finite again and again, or another process trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as is_first:
-        return _pretrain(settings, is_first=is_first)
+    with run_folder(Path(settings.out)) as processes:
+        return _pretrain(settings, processes)
 
 
-def _pretrain(settings: PretrainingSettings, *, is_first: bool) -> PretrainingReport:
+def _pretrain(settings: PretrainingSettings, processes: Processes) -> PretrainingReport:
+    is_first = processes.is_first
     bad = CountedOnce(skip=settings.skip_bad_examples)
     train, held_out = _corpora(settings, bad)
     seed_everything(settings.seed)
@@ -78,19 +79,19 @@ def _pretrain(settings: PretrainingSettings, *, is_first: bool) -> PretrainingRe
     inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
     objective = Pretraining(pretrained.model)
     evaluation = HeldOut(objective, held_out, inputs, tokens=settings.tokens_per_batch, every=settings.evaluate_every)
-    reader = Reader(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Reader()
+    reader = Reader(processes.rank, processes.count)
     batches = PairBatches(train, inputs, tokens=settings.tokens_per_batch, seed=settings.seed, reader=reader)
     log = _logging(settings, pretrained, is_first=is_first)
     checkpoints = Checkpoints(
         Path(settings.out) / CHECKPOINT,
-        settings=_of_the_run(settings) | {"processes": reader.count},
+        settings=_of_the_run(settings) | {"processes": processes.count},
         every_seconds=settings.save_every_seconds,
     )
     trainer: Trainer
 
     def save(report: Mapping[str, float]) -> None:
         pretrained.save(settings.out)
-        updates, tokens = trainer.updates.count, log.tokens * reader.count
+        updates, tokens = trainer.updates.count, log.tokens * processes.count
         write_text(
             Path(settings.out) / README, encoder_card(pretrained, settings, report, updates=updates, tokens=tokens)
         )
@@ -120,7 +121,7 @@ def _pretrain(settings: PretrainingSettings, *, is_first: bool) -> PretrainingRe
         Path(settings.out),
         progress.updates,
         progress.seconds,
-        log.tokens * reader.count,
+        log.tokens * processes.count,
         checkpoints.resumed,
     )
 

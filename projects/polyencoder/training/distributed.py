@@ -1,27 +1,59 @@
-"""Collectives of distributed training: gathering objects and vectors (with gradients), summing gradients.
+"""Distributed training: this process among the others, and its collectives with them.
 
-Collective: every process of the default group makes the same calls in the same order.
+Collective: every process of the default group makes the same calls in the same order. Alone, each of them is what it is
+with one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["any_process", "broadcast_weights", "gather_objects", "gather_vectors", "sum_gradients"]
+__all__ = [
+    "Processes",
+    "any_process",
+    "broadcast_weights",
+    "gather_objects",
+    "gather_vectors",
+    "sum_gradients",
+    "sum_of_all",
+]
 
 T = TypeVar("T")
 
 BUCKET = 1 << 23  # numbers that go over the wire at once: 32 MB in fp32
 
 
+@dataclass(frozen=True)
+class Processes:
+    """The processes that train together, as one of them sees them: its rank, and how many there are."""
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def of_this_group(cls) -> Processes:
+        """Those of the default process group; this one alone where there is none."""
+        return cls(dist.get_rank(), dist.get_world_size()) if _is_grouped() else cls()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and logs for all of them."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """What this process has of `items`: every `count`-th."""
+        return items[self.rank :: self.count]
+
+
 def gather_objects(value: T) -> list[T]:
     """The values of all processes, in the order of their ranks."""
-    if not dist.is_initialized():
+    if not _is_grouped():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
@@ -30,16 +62,21 @@ def gather_objects(value: T) -> list[T]:
 
 def any_process(flag: bool, *, device: torch.device) -> bool:
     """Whether the flag is set in any of the processes; the tensor that they exchange is on `device`."""
-    if not dist.is_initialized():
-        return flag
-    count = torch.tensor(int(flag), device=device)
-    dist.all_reduce(count)
-    return bool(count)
+    return bool(sum_of_all(int(flag), device=device))
+
+
+def sum_of_all(count: int, *, device: torch.device) -> int:
+    """The sum of all processes' counts; the tensor that they exchange is on `device`."""
+    if not _is_grouped():
+        return count
+    total = torch.tensor(count, device=device)
+    dist.all_reduce(total)
+    return int(total)
 
 
 def broadcast_weights(model: nn.Module) -> None:
     """Give the model of every process the weights of the first one's."""
-    if dist.is_available() and dist.is_initialized():
+    if _is_grouped():
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, 0)
 
@@ -90,7 +127,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     not learn is passed over.
     """
     learning = [parameter for parameter in parameters if parameter.requires_grad]
-    if not learning:
+    if not learning or not _is_grouped():
         return
     used = torch.tensor([parameter.grad is not None for parameter in learning], device=learning[0].device).int()
     dist.all_reduce(used)
@@ -118,3 +155,7 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         bucket.append(tensor)
     if bucket:
         yield bucket
+
+
+def _is_grouped() -> bool:
+    return dist.is_available() and dist.is_initialized()

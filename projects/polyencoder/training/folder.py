@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch.distributed as dist
-
 from polyencoder.checkpoint import CONFIG
 from polyencoder.errors import CheckpointError
+from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
 __all__ = ["CHECKPOINT", "CURVE", "FOLDER", "RECORD", "run_folder"]
@@ -19,8 +18,8 @@ CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{
 
 
 @contextmanager
-def run_folder(out: Path) -> Iterator[bool]:
-    """Have a run's folder for this run alone; gives whether this process is the first, which writes.
+def run_folder(out: Path) -> Iterator[Processes]:
+    """Have a run's folder for this run alone; gives the processes of the run, of which the first writes.
 
     Raises:
         CheckpointError: it holds a model that no run has written there.
@@ -28,10 +27,10 @@ def run_folder(out: Path) -> Iterator[bool]:
     """
     if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
         raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
-    is_first = not dist.is_initialized() or dist.get_rank() == 0
-    lock = TrainingLock.of(out / CHECKPOINT, argument="out") if is_first else None
+    processes = Processes.of_this_group()
+    lock = TrainingLock.of(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:
-        yield is_first
+        yield processes
     finally:
         if lock is not None:
             lock.release()

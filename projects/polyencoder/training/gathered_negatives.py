@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from polyencoder.data.pool import CandidatePool
-from polyencoder.training.distributed import gather_objects
+from polyencoder.training.distributed import Processes, gather_objects
 
 __all__ = ["GatheredStep", "gathered_step"]
 
@@ -25,30 +24,30 @@ class GatheredStep:
     """This process's part of a step of all processes.
 
     pool: what its examples choose from. examples: how many the processes have together. counts: how many texts of the
-    pool each process encodes, in the pool's order; None where each has a pool of its own.
+    pool each process encodes, in the pool's order; None where each has a pool of its own. rank: of this process.
     """
 
     pool: CandidatePool
     examples: int
     counts: Sequence[int] | None = None
+    rank: int = 0
 
     @property
     def own_texts(self) -> Sequence[str]:
         """The texts that this process encodes."""
         if self.counts is None:
             return self.pool.texts
-        rank = dist.get_rank()
-        start = sum(self.counts[:rank])
-        return self.pool.texts[start : start + self.counts[rank]]
+        start = sum(self.counts[: self.rank])
+        return self.pool.texts[start : start + self.counts[self.rank]]
 
 
-def gathered_step(pool: CandidatePool, examples: int, *, gather: bool) -> GatheredStep:
+def gathered_step(pool: CandidatePool, examples: int, *, processes: Processes, gather: bool) -> GatheredStep:
     """The step of which this process has `pool` and so many examples.
 
     With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
     where it is first. Without processes to join nothing changes.
     """
-    if not dist.is_available() or not dist.is_initialized():
+    if processes.count == 1:
         return GatheredStep(pool, examples)
     everyone = gather_objects((examples, list(pool.texts) if gather else []))
     total = sum(count for count, _ in everyone)
@@ -61,7 +60,7 @@ def gathered_step(pool: CandidatePool, examples: int, *, gather: bool) -> Gather
         for text in texts:
             places.setdefault(text, len(places))
         counts.append(len(places) - before)
-    return GatheredStep(_widened(pool, places), total, counts)
+    return GatheredStep(_widened(pool, places), total, counts, processes.rank)
 
 
 def _widened(pool: CandidatePool, places: dict[str, int]) -> CandidatePool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
-from polyencoder.training.distributed import gather_vectors
+from polyencoder.training.distributed import Processes, gather_vectors
 from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.losses import smoothed_cross_entropy
@@ -124,7 +123,7 @@ class Ranking:
         self.gather_negatives = gather_negatives
         self.skipped = self.skipped_examples = 0
         self.has_learnt = False
-        self._hopeless_after = hopeless_after
+        self._hopeless_after, self._processes = hopeless_after, Processes.of_this_group()
         self.max_tokens = (pair_tokens if isinstance(model, CrossEncoder) else grad_cache * _longest(text)) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
@@ -133,12 +132,14 @@ class Ranking:
         Raises:
             InputError: there is nothing to learn, in batch after batch.
         """
-        own, joins = batch, self.gather_negatives and _is_grouped()  # then the others' candidates may be negatives
+        own = batch
+        joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
         if batch is not None and not joins and not batch.pool.has_negatives:
             self._skip(batch)
             own = None
         pool = shared_pool([], []) if own is None else own.pool
-        step = gathered_step(pool, 0 if own is None else len(own), gather=self.gather_negatives)
+        examples = 0 if own is None else len(own)
+        step = gathered_step(pool, examples, processes=self._processes, gather=self.gather_negatives)
         if not step.examples:
             return None
         if joins and not step.pool.has_negatives:
@@ -215,7 +216,3 @@ def _present(context: ContextEncoding) -> Tensor | None:
 
 def _longest(text: TextEncoder) -> int:
     return text.config.longest_context
-
-
-def _is_grouped() -> bool:
-    return dist.is_available() and dist.is_initialized()

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
@@ -36,6 +34,7 @@ from polyencoder.training.callbacks.record import Record
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.data import open_data
 from polyencoder.training.distillation import Distillation
+from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, FOLDER, RECORD, run_folder
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
@@ -88,18 +87,18 @@ def train_ranker(settings: RunSettings) -> RunReport:
             trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as is_first:
-        return _train(settings, is_first=is_first)
+    with run_folder(Path(settings.out)) as processes:
+        return _train(settings, processes)
 
 
-def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
+def _train(settings: RunSettings, processes: Processes) -> RunReport:
     for line in settings.unread():
         _log.warning(line)
     data = open_data(settings)
     seed_everything(settings.seed)
     ranker = starting_ranker(settings)
     best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
-    checkpoints = _checkpoints(settings, ranker)
+    checkpoints = _checkpoints(settings, ranker, processes)
     baselines = Baselines(data.valid, untrained=partial(untrained_ranker, settings), responses=data.responses)
     trainer = Trainer(
         ranker,
@@ -110,23 +109,23 @@ def _train(settings: RunSettings, *, is_first: bool) -> RunReport:
             *_before_steps(settings, ranker),
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluations))),
             best,
-            *_shown(settings, is_first=is_first),
+            *_shown(settings, is_first=processes.is_first),
             checkpoints,
             baselines,
-            *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
+            *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if processes.is_first else []),
         ],
         objective=_objective(settings, ranker),
         with_turns=settings.teacher is not None,
     )
-    if is_first:
+    if processes.is_first:
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
-    if is_first:
+    if processes.is_first:
         _warn_of_a_high_rate(trainer)
     if settings.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.report is not None  # there is an evaluation at the end of every run
-    if is_first:
+    if processes.is_first:
         _write_card(ranker, settings, best, evaluated=len(data.valid))
     return RunReport(
         baselines.before,
@@ -149,11 +148,10 @@ def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
     return replace(config, loss_scale=QUANTIZED_LOSS_SCALE, precision="float16" if halves else config.precision)
 
 
-def _checkpoints(settings: RunSettings, ranker: Ranker) -> Checkpoints:
+def _checkpoints(settings: RunSettings, ranker: Ranker, processes: Processes) -> Checkpoints:
     path, every = Path(settings.out) / CHECKPOINT, settings.save_every_seconds
     # what each process has of the data goes by their number
-    processes = {"processes": dist.get_world_size() if dist.is_initialized() else 1}
-    begun_with = _of_the_run(settings) | _of_the_model(ranker) | processes
+    begun_with = _of_the_run(settings) | _of_the_model(ranker) | {"processes": processes.count}
     return Checkpoints(path, settings=begun_with, earlier=_before_the_model_was_asked(settings), every_seconds=every)
 
 
@@ -223,8 +221,8 @@ def _warn_of_a_high_rate(trainer: Trainer) -> None:
 
 def _planned_updates(trainer: Trainer) -> int | None:
     """How many updates the run has if time does not end it."""
-    config, processes = trainer.config, dist.get_world_size() if dist.is_initialized() else 1
-    return trainer.goal.total_updates(batch=config.batch_size * processes, accumulate=config.accumulate)
+    config = trainer.config
+    return trainer.goal.total_updates(batch=config.batch_size * trainer.processes.count, accumulate=config.accumulate)
 
 
 def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
-
 from polyencoder.data.collator import Batch, Collator, TrainingExample
 from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.loader import TrainingLoader, prefetched
@@ -18,7 +16,7 @@ from polyencoder.modeling import ConveRT, freeze
 from polyencoder.protocol import Learner
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
-from polyencoder.training.distributed import broadcast_weights, gather_objects
+from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
 from polyencoder.training.objective import Objective, Outcome, Ranking
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
@@ -72,7 +70,7 @@ class Trainer:
         self.ranker, self.config, self.callbacks = ranker, config or TrainingConfig(), list(callbacks)
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
-        self.reader = _this_reader()
+        self.processes = Processes.of_this_group()
         self._loader = None if train is None else self._open(train, sampler)
         self._given = batches
         self.goal = self._goal()
@@ -126,7 +124,7 @@ class Trainer:
         self.progress.seconds += now - self._clock
         self._clock = now
         self.progress.batches += 1
-        self.progress.examples += examples * self.reader.count
+        self.progress.examples += examples * self.processes.count
         self.progress.updates = self.updates.count
         self.is_over = self._is_over()
 
@@ -158,8 +156,8 @@ class Trainer:
 
     def _seed_apart(self) -> None:
         """Weights are the first process's; dropout is each one's own."""
-        if (number := self.reader.number) > 0:
-            seed_everything(self.config.seed + number * SEED_STRIDE + self.updates.count)
+        if (rank := self.processes.rank) > 0:
+            seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
 
     def start(self) -> None:
         """Before the first step, which `fit` says itself. A checkpoint may put the run where another one stopped."""
@@ -191,7 +189,7 @@ class Trainer:
             if self._why is not None or self.is_over:
                 return
         raise InputError(
-            f"there are too few training examples: process {self.reader.number} of {self.reader.count} has none",
+            f"there are too few training examples: process {self.processes.rank} of {self.processes.count} has none",
             argument="train",
         )
 
@@ -241,10 +239,10 @@ class Trainer:
         """Put back what `state_dict` gave."""
         self.model.load_state_dict(state["model"])
         self.load_run_state(state)
-        states, number = state["random"], self.reader.number
+        states, rank = state["random"], self.processes.rank
         states = states if isinstance(states, list) else [states]  # the first process's alone, in older ones
-        if number < len(states):
-            restore_random_state(states[number])
+        if rank < len(states):
+            restore_random_state(states[rank])
         else:
             self._seed_apart()
 
@@ -273,8 +271,9 @@ class Trainer:
 
     def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> TrainingLoader:
         seed_everything(self.config.seed)
+        reader = Reader(self.processes.rank, self.processes.count)
         return TrainingLoader(
-            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=self.reader
+            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=reader
         )
 
     def _goal(self) -> Goal:
@@ -285,11 +284,11 @@ class Trainer:
     def _own_updates(self) -> OptimizerUpdates:
         config = self.config
         precision = Precision(config.precision, self.device, loss_scale=config.loss_scale)
-        if precision.warning and self.reader.number == 0:
+        if precision.warning and self.processes.is_first:
             _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
         freeze(self.model, fine_tuned=config.fine_tuned)
         optimizer = build_optimizer(self.model, config.optimizer)
-        batch = config.batch_size * self.reader.count
+        batch = config.batch_size * self.processes.count
         total = self.goal.total_updates(batch=batch, accumulate=config.accumulate)
         return OptimizerUpdates(
             self.model,
@@ -300,10 +299,3 @@ class Trainer:
             clip=config.clip,
             max_nonfinite=config.max_nonfinite,
         )
-
-
-def _this_reader() -> Reader:
-    """This process among those that train together."""
-    if dist.is_available() and dist.is_initialized():
-        return Reader(dist.get_rank(), dist.get_world_size())
-    return Reader()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -129,8 +128,7 @@ class OptimizerUpdates:
         if self._collected:
             return
         parameters = list(self.model.parameters())
-        if dist.is_available() and dist.is_initialized():
-            sum_gradients(parameters)
+        sum_gradients(parameters)
         left_out = self._finite.leaves_out(self.model, number=self.count + 1, scaled=self.precision.scales)
         if left_out:
             self.left_out += 1

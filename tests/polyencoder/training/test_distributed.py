@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from polyencoder.training import distributed
-from polyencoder.training.distributed import gather_objects, gather_vectors, sum_gradients
+from polyencoder.training.distributed import Processes, gather_objects, gather_vectors, sum_gradients, sum_of_all
 
 
 def test_objects_in_the_order_of_ranks(in_processes):
@@ -17,8 +17,26 @@ def test_objects_in_the_order_of_ranks(in_processes):
     )
 
 
-def test_a_process_alone_has_its_own_object():
+def test_a_process_alone_has_what_is_its_own():
     assert gather_objects("mine") == ["mine"]
+    assert sum_of_all(3, device=torch.device("cpu")) == 3
+    assert Processes.of_this_group() == Processes(rank=0, count=1)
+    assert Processes().share([1, 2, 3]) == [1, 2, 3]
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    sum_gradients([parameter])
+    assert parameter.grad.tolist() == [1, 1]
+
+
+def test_processes_share_what_there_is(in_processes):
+    """Each thing has one process, and one of these is the first."""
+
+    def run(rank):
+        here = Processes.of_this_group()
+        return here.rank, here.count, here.is_first, here.share("abcde"), sum_of_all(rank, device=torch.device("cpu"))
+
+    expected = [(0, 3, True, "ad", 3), (1, 3, False, "be", 3), (2, 3, False, "c", 3)]
+    assert in_processes(run, count=3) == expected
 
 
 @pytest.mark.parametrize("counts", [[3, 5], [0, 4], [2, 0, 3]])

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from polyencoder.data.collator import Batch
 from polyencoder.modeling import RankerModel
 from polyencoder.text import TextEncoder
+from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import Outcome
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.updates import Updates
@@ -24,6 +25,7 @@ class Run(Protocol):
     progress: Progress
     goal: Goal
     is_over: bool
+    processes: Processes
 
     @property
     def skipped(self) -> int:

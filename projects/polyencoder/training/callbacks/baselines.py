@@ -48,7 +48,7 @@ class Baselines(Callback):
         if self.before:
             return
         random = random_state()  # a run learns the same with and without the comparison
-        self.before = evaluate_together(self._untrained(), self._examples)
+        self.before = evaluate_together(self._untrained(), self._examples, processes=run.processes)
         _say("before training", self.before)
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)

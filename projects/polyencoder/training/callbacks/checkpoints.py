@@ -11,7 +11,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from polyencoder.errors import CheckpointError, TrainingError, first_line
 from polyencoder.files import discard_leftovers, replacing
@@ -60,7 +59,7 @@ class Checkpoints(Callback):
         self._failed: str | None = None
 
     def on_start(self, run: Run) -> None:
-        if _is_first():
+        if run.processes.is_first:
             discard_leftovers(self.path)
         if not gather_objects(self.path.is_file())[0]:
             return
@@ -104,7 +103,7 @@ class Checkpoints(Callback):
         """Replace the checkpoint by the run as it is now."""
         self._due, self._written = False, time.monotonic()
         state = run.state_dict()
-        if not _is_first():
+        if not run.processes.is_first:
             return
         try:
             with replacing(self.path) as temporary, open(temporary, "wb") as file:
@@ -131,7 +130,3 @@ class Checkpoints(Callback):
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with those of the model among them."""
     return {name: value for name, value in settings.items() if name != MODEL} | dict(settings.get(MODEL, {}))
-
-
-def _is_first() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0

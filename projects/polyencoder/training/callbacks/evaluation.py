@@ -7,14 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
-
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.distributed import gather_objects
+from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
 
 __all__ = ["Evaluation", "KeepBest", "evaluate_together"]
@@ -22,10 +20,9 @@ __all__ = ["Evaluation", "KeepBest", "evaluate_together"]
 LOWER_IS_BETTER = ("loss", "rank")
 
 
-def evaluate_together(ranker: TextRanker, examples: Sequence[Example]) -> dict[str, float]:
+def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
     """The metrics of a ranker over examples, of which each process takes its share; the same in all of them."""
-    rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    own = examples[rank::processes]
+    own = processes.share(examples)
     tally = Tally()
     for share in gather_objects(dict(evaluate(ranker, own).sums) if own else {}):
         tally.merge(share)
@@ -60,7 +57,7 @@ class Evaluation(Callback):
         if self._at == run.updates.count:
             return
         self._at = run.updates.count
-        run.evaluated(evaluate_together(self._ranker, self._examples))
+        run.evaluated(evaluate_together(self._ranker, self._examples, processes=run.processes))
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self._done, "at": self._at}
@@ -102,7 +99,7 @@ class KeepBest(Callback):
             return
         self._bad, self.report = 0, dict(report)
         self.updates, self.examples = run.updates.count, run.progress.examples
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if run.processes.is_first:
             self._ranker.save_pretrained(self._folder)
 
     def _is_better(self, value: float) -> bool:
