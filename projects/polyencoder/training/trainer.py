@@ -145,7 +145,7 @@ class Trainer:
             self.start()
             if self.progress.batches == 0:
                 self._seed_apart()
-            if self._why is None and not self.is_over:
+            if not self._has_ended():
                 self._run()
             self.check_has_learnt()
             self._check_has_updated()
@@ -186,7 +186,7 @@ class Trainer:
     def _run(self) -> None:
         for batch in prefetched(self._batches()):
             self.step(batch)
-            if self._why is not None or self.is_over:
+            if self._has_ended():
                 return
         raise InputError(
             f"there are too few training examples: process {self.processes.rank} of {self.processes.count} has none",
@@ -205,8 +205,13 @@ class Trainer:
         over = self.goal.is_reached(self.progress)
         return bool(gather_objects(over)[0]) if self.goal.seconds is not None else over
 
+    def _has_ended(self) -> bool:
+        """Whether the goal is reached, or a callback of any process has stopped the run: of all processes alike."""
+        self._why = next((why for why in gather_objects(self._why) if why is not None), None)
+        return self._why is not None or self.is_over
+
     def stop(self, why: str) -> None:
-        """End the run after this step."""
+        """End the run after this step, in all processes, whichever of them says so."""
         self._why = why
 
     @property

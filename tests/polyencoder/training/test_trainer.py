@@ -245,6 +245,16 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
         torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_callback_of_one_process_stops_all_of_them(make_ranker, in_processes, who):
+    def run(rank: int):
+        parts = [Stop(after=2)] if rank == who else []
+        trainer = Trainer(make_ranker("bi"), replace(PLAIN, batch_size=2), train=EXAMPLES, callbacks=parts)
+        return trainer.fit().updates, trainer.stopped
+
+    assert in_processes(run) == [(2, "enough")] * 2
+
+
 def test_a_limit_of_time_ends_all_processes_together(make_ranker, in_processes, tmp_path):
     """The first one's clock counts; nobody waits for an evaluation that the others do not make."""
 

@@ -33,7 +33,7 @@ class Run(Protocol):
         ...
 
     def stop(self, why: str) -> None:
-        """End the run after this step. Of several processes each has to say so in the same one: the others wait."""
+        """End the run after this step, in all processes, whichever of them says so."""
         ...
 
     def evaluated(self, report: Mapping[str, float]) -> None:
