@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained
 
 __all__ = ["encoder_card"]
 
-_NOT_SHOWN = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}
-
 
 def encoder_card(
-    pretrained: Pretrained, settings: PretrainingSettings, report: Mapping[str, float], *, updates: int, tokens: int
+    pretrained: Pretrained,
+    folder: str,
+    report: Mapping[str, float],
+    *,
+    backbone: str | None,
+    corpus: Sequence[str],
+    flags: Mapping[str, Any],
+    seed: int | None,
+    updates: int,
+    tokens: int,
 ) -> str:
     """The README.md of an encoder's folder; paths of the machine are cut to their last part.
 
-    `updates`, and `tokens` of all processes: what it was trained for. `report`: of held-out text.
+    Args:
+        pretrained: what was learnt.
+        folder: where it is written to.
+        report: of held-out text, `perplexity`, `masked_accuracy` and `next_accuracy`, as far as they are known.
+        backbone: the encoder that went on, if any.
+        corpus: files, or names of tasks.
+        flags: that were given, with their values.
+        seed: of the run. updates, tokens: what it was trained for, of all processes.
     """
-    config, name = pretrained.model.encoder.model.config, Path(settings.out).resolve().name
+    config, name = pretrained.model.encoder.model.config, Path(folder).resolve().name
+    chance = "" if seed is None else f", seed {seed}"
     facts = {
         "encoder": f"{config.model_type}, {config.num_hidden_layers} layers, {config.hidden_size} dimensions, "
         f"{config.vocab_size:,} tokens",
-        "began as": Path(settings.backbone).name if settings.backbone else "new",
-        "corpus": ", ".join(Path(file).name for file in settings.corpus),
-        "trained for": f"{updates:,} updates, {tokens:,} tokens, seed {settings.seed}",
-        "held-out masked words": f"perplexity {report['perplexity']:.1f}, {report['masked_accuracy']:.3f} right",
-        "held-out next utterances": f"{report['next_accuracy']:.3f} right, of two",
+        "began as": Path(backbone).name if backbone else "new",
+        "corpus": ", ".join(Path(file).name for file in corpus),
+        "trained for": f"{updates:,} updates, {tokens:,} tokens{chance}",
     }
-    given = {
-        field.name: value
-        for field in dataclasses.fields(settings)
-        if field.name not in _NOT_SHOWN and (value := getattr(settings, field.name)) != field.default
-    }
+    if "perplexity" in report:
+        right = f"{report['masked_accuracy']:.3f} right"
+        facts["held-out masked words"] = f"perplexity {report['perplexity']:.1f}, {right}"
+        facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of two"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
     return "\n".join(
         [
@@ -53,7 +64,7 @@ def encoder_card(
             "| | |",
             "| --- | --- |",
             *(f"| {what} | {value} |" for what, value in facts.items()),
-            *(f"| `--{name.replace('_', '-')}` | `{value}` |" for name, value in given.items()),
+            *(f"| `--{name.replace('_', '-')}` | `{value}` |" for name, value in flags.items()),
             "",
             "```sh",
             use,

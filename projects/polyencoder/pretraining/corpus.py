@@ -14,7 +14,7 @@ from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 from polyencoder.pretraining.documents import Document, read_documents
 
-__all__ = ["EXAMPLE", "Corpus", "PairExample"]
+__all__ = ["EXAMPLE", "WINDOW", "Corpus", "PairExample", "other_response"]
 
 EXAMPLE = "pair"
 """Where a message has its example."""
@@ -113,7 +113,7 @@ class Corpus:
                 turns, response = document.context(place, history=self.history), document.units[place]
                 if number >= known:
                     window[draws.below(len(window))] = number, response
-                yield PairExample(turns, response, _other(number, response, window, draws), draws.below(2**53))
+                yield PairExample(turns, response, other_response(number, response, window, draws), draws.below(2**53))
 
 
 def _taken_from(documents: deque[Document]) -> Iterator[Document]:
@@ -122,10 +122,13 @@ def _taken_from(documents: deque[Document]) -> Iterator[Document]:
         yield documents.popleft()
 
 
-def _other(number: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
-    """A response of another document, each of the window as likely: as often as it is one, a text is none."""
+def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
+    """A response of another document, each of the window as likely: as often as it is one, a text is none.
+
+    `window` has responses with the numbers of their documents.
+    """
     for _ in range(DRAWS):
         whose, text = draws.choice(window)
-        if whose != number and text != response:
+        if whose != document and text != response:
             return text
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,7 +32,7 @@ class Pretraining:
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         if batch is None:
-            return None
+            return self._assist()
         assert isinstance(batch, PairBatch)
         name, losses, right = self.losses(batch)
         count = sum_of_all(len(losses), device=losses.device)
@@ -43,6 +44,14 @@ class Pretraining:
         return Outcome(
             losses.sum() / max(1, count), detached, detached.new_zeros(len(losses), 0), CandidatePool([]), sums
         )
+
+    def _assist(self) -> Outcome | None:
+        """This process's part of a step in which it has no batch: to count with the others."""
+        device = next(self.model.parameters()).device
+        if not sum_of_all(0, device=device):
+            return None
+        nothing = torch.zeros(0, device=device)
+        return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))
 
     def losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
         """Which of the two a batch has, its losses [n], and where the model is right [n]."""

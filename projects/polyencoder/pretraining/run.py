@@ -40,6 +40,7 @@ __all__ = ["PretrainingReport", "pretrain"]
 
 _log = logging.getLogger(__name__)
 
+NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 
 
@@ -91,10 +92,18 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
 
     def save(report: Mapping[str, float]) -> None:
         pretrained.save(settings.out)
-        updates, tokens = trainer.updates.count, log.tokens * processes.count
-        write_text(
-            Path(settings.out) / README, encoder_card(pretrained, settings, report, updates=updates, tokens=tokens)
+        card = encoder_card(
+            pretrained,
+            settings.out,
+            report,
+            backbone=settings.backbone,
+            corpus=settings.corpus,
+            flags={name: value for name, value in settings.given().items() if name not in NOT_ON_THE_CARD},
+            seed=settings.seed,
+            updates=trainer.updates.count,
+            tokens=log.tokens * processes.count,
         )
+        write_text(Path(settings.out) / README, card)
 
     trainer = Trainer(
         pretrained,

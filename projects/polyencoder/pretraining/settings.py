@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from polyencoder.errors import ConfigError
@@ -109,6 +109,10 @@ class PretrainingSettings:
             "n_heads": self.n_heads or 12,
             "ffn_dim": self.ffn_size or 3_072,
         }
+
+    def given(self) -> dict[str, Any]:
+        """Those that have another value than their default."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def training(self) -> TrainingConfig:
         """The trainer's part of the settings."""

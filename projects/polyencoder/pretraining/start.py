@@ -10,7 +10,6 @@ from typing import Any
 import safetensors.torch
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from polyencoder.checks import checked_device
 from polyencoder.config import TextConfig
@@ -26,7 +25,19 @@ from polyencoder.pretraining.masking import Masking
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
-__all__ = ["Pretrained", "starting_model"]
+__all__ = [
+    "POSITIONS",
+    "Pretrained",
+    "add_mask",
+    "longest_sequence",
+    "masking_of",
+    "starting_model",
+    "starting_tokenizer",
+    "take_heads",
+]
+
+Special = dict[str, Any]
+"""The `TextConfig` fields of a tokenizer."""
 
 POSITIONS = 512
 MASKS = ("[MASK]", "<mask>", "<special1>")  # the last is XLM's
@@ -82,41 +93,66 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
     Raises:
         ConfigError: there is no such vocabulary or backbone, or it does not suit the settings.
     """
-    name = settings.backbone or settings.vocabulary
-    assert name is not None
-    try:
-        tokenizer, own = load_tokenizer(name)
-    except ConfigError as error:
-        if settings.backbone:
-            raise
-        raise ConfigError(
-            f"vocabulary {name}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`",
-            argument="vocabulary",
-        ) from None
-    special: dict[str, Any] = separate_turns(tokenizer, own, own_separator(tokenizer))
-    mask = _known(tokenizer, MASKS)
-    if mask is None:
-        tokenizer.add_special_tokens([mask := MASKS[0]])
+    tokenizer, special = starting_tokenizer(vocabulary=settings.vocabulary, backbone=settings.backbone)
     if settings.backbone:
-        encoder = load_pretrained(name, dropout=settings.dropout, attention_dropout=settings.attention_dropout)
+        encoder = load_pretrained(
+            settings.backbone, dropout=settings.dropout, attention_dropout=settings.attention_dropout
+        )
         encoder.resize(tokenizer.get_vocab_size())
     else:
         encoder = _new_encoder(
             settings, vocabulary=tokenizer.get_vocab_size(), pad_id=_id(tokenizer, special["pad_token"])
         )
-    longest = _longest(settings, encoder)
+    longest = longest_sequence(settings.n_positions, encoder, origin=settings.backbone)
     truncate = min(settings.text_truncate or longest, longest)
     text = TextEncoder(
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=settings.history_size),
     )
     model = PretrainingModel(encoder)
-    if settings.backbone and (heads := read_heads(name)):
-        _take(model, heads, origin=name)
-    never = [_id(tokenizer, token) for token in {*special.values(), mask} if token]
-    masking = Masking(_id(tokenizer, mask), never, tokenizer.get_vocab_size(), settings.mask_probability)
+    if settings.backbone:
+        take_heads(model, settings.backbone)
     device = checked_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Pretrained(model.to(device), text, device, longest, masking)
+    return Pretrained(model.to(device), text, device, longest, masking_of(text, settings.mask_probability))
+
+
+def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
+    """The tokenizer of one of the two, with a mask token, which it may have lacked; and its `TextConfig` fields.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        tokenizer, own = load_tokenizer(backbone or vocabulary or "")
+    except ConfigError as error:
+        if backbone:
+            raise
+        raise ConfigError(
+            f"vocabulary {vocabulary}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`",
+            argument="vocabulary",
+        ) from None
+    special: Special = separate_turns(tokenizer, own, own_separator(tokenizer))
+    add_mask(tokenizer)
+    return tokenizer, special
+
+
+def add_mask(tokenizer: Tokenizer) -> None:
+    """Give a tokenizer the mask token that it may lack."""
+    if _known(tokenizer, MASKS) is None:
+        tokenizer.add_special_tokens([MASKS[0]])
+
+
+def masking_of(text: TextEncoder, probability: float) -> Masking:
+    """Chooses words of a tokenizer that has a mask token."""
+    tokenizer, config = text.tokenizer, text.config
+    assert isinstance(tokenizer, Tokenizer)
+    mask = _known(tokenizer, MASKS)
+    assert mask is not None
+    special = {config.pad_token, config.start_token, config.end_token, config.separator, mask}
+    ids = [tokenizer.token_to_id(token) for token in special if token]
+    return Masking(
+        _id(tokenizer, mask), [one for one in ids if one is not None], tokenizer.get_vocab_size(), probability
+    )
 
 
 def _new_encoder(settings: PretrainingSettings, *, vocabulary: int, pad_id: int) -> Backbone:
@@ -132,19 +168,28 @@ def _new_encoder(settings: PretrainingSettings, *, vocabulary: int, pad_id: int)
     )
 
 
-def _longest(settings: PretrainingSettings, encoder: Backbone) -> int:
+def longest_sequence(n_positions: int | None, encoder: Backbone, *, origin: str | None) -> int:
+    """The most tokens of a sequence: those that were asked for, or what the encoder takes, 512 at most.
+
+    Raises:
+        ConfigError: the encoder, which comes from `origin`, takes fewer than were asked for.
+    """
     own = max_length(encoder.model.config.to_dict())
-    if settings.n_positions is not None and own is not None and settings.n_positions > own:
-        raise ConfigError(
-            f"n_positions is {settings.n_positions}, more than the {own} of {settings.backbone}", argument="n_positions"
-        )
-    return settings.n_positions or min(own or POSITIONS, POSITIONS)
+    if n_positions is not None and own is not None and n_positions > own:
+        raise ConfigError(f"n_positions is {n_positions}, more than the {own} of {origin}", argument="n_positions")
+    return n_positions or min(own or POSITIONS, POSITIONS)
 
 
-def _take(model: PretrainingModel, heads: dict[str, Tensor], *, origin: str) -> None:
+def take_heads(model: PretrainingModel, folder: str) -> None:
+    """Give a model the heads that the folder of its encoder has, if any.
+
+    Raises:
+        CheckpointError: they are those of another encoder.
+    """
+    heads = read_heads(folder)
     own: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in heads.items()}:
-        raise CheckpointError(f"{Path(origin) / HEADS}: not the heads of this encoder")
+    if heads and {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in heads.items()}:
+        raise CheckpointError(f"{Path(folder) / HEADS}: not the heads of this encoder")
     model.load_state_dict(heads, strict=False)
 
 
