@@ -27,6 +27,7 @@ from polyencoder.text.tokens import TokenBatch
 __all__ = ["Backbone"]
 
 _log = logging.getLogger(__name__)
+ROW = 1 << 10  # tokens of which a CPU has what layers hand on in its caches
 _trying = threading.Lock()  # while packing is tried, a model's weights and mode are others: other threads wait
 
 
@@ -59,14 +60,15 @@ class Backbone(nn.Module):
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
 
-        Little or none of the padding goes through the model where it costs as much as text: on a CPU learning takes all
-        sequences in one row, and computes what it keeps anyway in one go; else groups of like length take turns in the
-        processor's caches. On a GPU there is a row where attention has a kernel for it.
+        Little or none of the padding goes through the model where it costs as much as text. On a CPU there is a row of
+        tokens: of all sequences in learning, which keeps what it computes anyway; else of so many as the processor's
+        caches hold. Models that take no rows have groups of sequences of like length. On a GPU there is a row where
+        attention has a kernel for it.
         """
         if is_traced() or not len(tokens):
             return self._run(tokens)
         if self._row_is_faster(tokens) and self.packs:
-            return self._run_packed(tokens, pack(tokens.mask))
+            return self._run_packed(tokens)
         return self._run_grouped(tokens) if tokens.ids.device.type == "cpu" else self._run(tokens)
 
     @property
@@ -87,7 +89,9 @@ class Backbone(nn.Module):
         config = self.model.config
 
         def run(tokens: TokenBatch, packing: Packing | None) -> Tensor:
-            return self._run(tokens) if packing is None else self._run_packed(tokens, packing)
+            if packing is None:
+                return self._run(tokens)
+            return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
 
         return why_not_packed(
             self.model,
@@ -107,7 +111,7 @@ class Backbone(nn.Module):
             return False
         device = tokens.ids.device
         if device.type == "cpu":
-            return torch.is_grad_enabled()
+            return torch.is_grad_enabled() or len(tokens) > 1
         autocast = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if autocast else next(self.model.parameters()).dtype
         return varlen.has_kernel(device, dtype)
@@ -123,8 +127,15 @@ class Backbone(nn.Module):
             inputs["token_type_ids"] = tokens.segments
         return self._call(inputs)
 
-    def _run_packed(self, tokens: TokenBatch, packing: Packing) -> Tensor:
-        """All sequences in one row, which attention alone takes apart."""
+    def _run_packed(self, tokens: TokenBatch) -> Tensor:
+        """All sequences in one row, or in several where nothing is learnt."""
+        learns = torch.is_grad_enabled()
+        packing = pack(tokens.mask, learns=learns)
+        rows = [self._run_row(tokens, part) for part in ([packing] if learns else packing.cut(ROW))]
+        return packing.put(torch.cat(rows, dim=1) if len(rows) > 1 else rows[0], *tokens.ids.shape)
+
+    def _run_row(self, tokens: TokenBatch, packing: Packing) -> Tensor:
+        """Outputs [1, tokens, dim] of a row, which attention alone takes apart."""
         inputs = {
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
@@ -133,7 +144,7 @@ class Backbone(nn.Module):
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)
-        return packing.put(self._call({**inputs, "packing": packing}), *tokens.ids.shape)
+        return self._call({**inputs, "packing": packing})
 
     def _call(self, inputs: dict[str, Any]) -> Tensor:
         """The outputs of the last layer, in float32 where weights were rounded: what is made of them is exact."""

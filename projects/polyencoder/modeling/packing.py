@@ -1,14 +1,17 @@
 """Sequence packing: a padded batch as one row of its tokens, so that nothing is computed of padding.
 
 Linear layers, normalisations and activations see one token at a time. They need no padding, and take the tokens of all
-sequences in one go. Attention alone sees sequences. On a CPU it takes the row apart into blocks of like length; on a
-GPU a kernel of variable length takes the row as it is, or the row is padded again for attention alone.
+sequences in one go, or of so many as the processor's caches hold. Attention alone sees sequences. On a CPU it takes the
+row apart into blocks of like length; on a GPU a kernel of variable length takes the row as it is, or the row is padded
+again for attention alone.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -21,7 +24,8 @@ from polyencoder.text.lengths import length_groups
 
 __all__ = ["Blocks", "Packing", "Ragged", "pack"]
 
-BLOCK = 16  # tokens that one more call of attention costs as much as
+BLOCK = 16  # tokens that one more call of attention costs as much as, with its gradients
+FORWARD_BLOCK = 4  # the same without gradients
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class Packing(ABC):
         """What a row gives, [1, tokens, dim], as [batch, length, dim], 0 at what was left out."""
         outputs = rows.new_zeros(batch * length, rows.size(-1))
         return outputs.index_copy(0, self.places, rows[0]).view(batch, length, -1)
+
+    def cut(self, tokens: int) -> Sequence[Packing]:
+        """Its sequences in rows of about so many tokens, in their order, for which `put` knows the places."""
+        return [self]
 
     @abstractmethod
     def attend(
@@ -77,6 +85,25 @@ class Blocks(Packing):
 
     blocks: list[tuple[int, int]]
     masks: list[Tensor | None]
+
+    def cut(self, tokens: int) -> Sequence[Packing]:
+        count = -(-len(self.places) // tokens)
+        if count <= 1:
+            return [self]
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        masks: list[list[Tensor | None]] = [[] for _ in range(count)]
+        end = 0
+        for (sequences, length), mask in zip(self.blocks, self.masks, strict=True):
+            middles = end + length * np.arange(sequences) + length // 2
+            end, first = end + length * sequences, 0
+            for row, group in groupby((middles * count // len(self.places)).tolist()):
+                last = first + len(list(group))
+                rows[row].append((last - first, length))
+                masks[row].append(None if mask is None else mask[first:last])
+                first = last
+        sizes = [sum(n * length for n, length in row) for row in rows]
+        parts = zip(self.places.split(sizes), self.positions.split(sizes), rows, masks, strict=True)
+        return [Blocks(*part) for part in parts if part[2]]
 
     def attend(
         self,
@@ -157,17 +184,19 @@ def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | No
     return near if mask is None else near & mask
 
 
-def pack(mask: Tensor) -> Packing:
+def pack(mask: Tensor, *, learns: bool = True) -> Packing:
     """The packing of a batch with this mask, [batch, length]: sequences that begin at the left, padding at the right.
 
     A sequence without any token gets one, of padding. What is on a GPU waits for it once.
     """
-    return _blocks(mask) if mask.device.type == "cpu" else _ragged(mask)
+    if mask.device.type != "cpu":
+        return _ragged(mask)
+    return _blocks(mask, cost=BLOCK if learns else FORWARD_BLOCK)
 
 
-def _blocks(mask: Tensor) -> Blocks:
+def _blocks(mask: Tensor, *, cost: int) -> Blocks:
     lengths = mask.sum(1).clamp(min=1).numpy()
-    groups = length_groups(lengths.tolist(), pass_cost=BLOCK)
+    groups = length_groups(lengths.tolist(), pass_cost=cost)
     blocks = [(len(rows), int(lengths[rows[-1]])) for rows in groups]
     order = np.concatenate([np.asarray(rows) for rows in groups])
     widths = np.repeat([length for _, length in blocks], [count for count, _ in blocks])

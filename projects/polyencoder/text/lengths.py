@@ -17,17 +17,17 @@ def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS) -> list[list
     Groups come from the shortest sequences to the longest.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    sizes = np.asarray([lengths[i] for i in order], dtype=np.int64)
-    places = np.arange(len(order))
-    least = np.zeros(len(order) + 1, dtype=np.int64)  # of the first k sequences
-    starts = np.zeros(len(order) + 1, dtype=np.int64)  # of the last group among them
-    for end in range(1, len(order) + 1):
-        costs = least[:end] + (end - places[:end]) * sizes[end - 1]
+    sizes, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)  # equals stay together
+    before = np.concatenate([[0], counts.cumsum()])  # sequences that are shorter than each of the sizes
+    least = np.zeros(len(before), dtype=np.int64)  # of the sequences of the first sizes
+    starts = np.zeros(len(before), dtype=np.int64)  # of the last group among them
+    for end in range(1, len(before)):
+        costs = least[:end] + (before[end] - before[:end]) * sizes[end - 1]
         starts[end] = costs.argmin()
         least[end] = costs[starts[end]] + pass_cost
     groups: list[list[int]] = []
-    end = len(order)
+    end = len(sizes)
     while end:
-        groups.append(order[starts[end] : end])
+        groups.append(order[before[starts[end]] : before[end]])
         end = int(starts[end])
     return groups[::-1]

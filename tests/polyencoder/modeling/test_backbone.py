@@ -73,6 +73,8 @@ def test_what_goes_through_together_changes_nothing(
     """One row of tokens or groups of like length: outputs, gradients, segments are those of each sequence alone."""
     monkeypatch.setattr(Backbone, "packs", packs)
     monkeypatch.setattr("polyencoder.modeling.packing.BLOCK", cost)
+    monkeypatch.setattr("polyencoder.modeling.packing.FORWARD_BLOCK", cost)
+    monkeypatch.setattr("polyencoder.modeling.backbone.ROW", 12)
     monkeypatch.setattr("polyencoder.modeling.backbone.length_groups", partial(length_groups, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
@@ -103,6 +105,17 @@ def test_padding_does_not_go_through_the_model(backbone_folder, padded):
     outputs = backbone(padded([[2] * 30, [2] * 3, [2] * 4, [2] * 29]))
     assert outputs.shape == (4, 30, 16)
     assert shapes == [(1, 30 + 30 + 4 + 4, 16)]
+
+
+def test_without_gradients_rows_are_short_and_hold_whole_sequences(monkeypatch, backbone_folder, padded):
+    monkeypatch.setattr("polyencoder.modeling.backbone.ROW", 42)
+    backbone = load_pretrained(backbone_folder("bert"))
+    assert backbone.packs
+    shapes = []
+    backbone.model.embeddings.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape[:2]))
+    with torch.no_grad():
+        backbone(padded([[2] * 30, [2] * 3, [2] * 9, [2] * 30]))
+    assert shapes == [(1, 3 + 9 + 30), (1, 30)]
 
 
 def test_segments_reach_the_models_that_have_them(backbone_folder):

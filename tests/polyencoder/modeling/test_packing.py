@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyencoder.modeling.packing import pack
 
@@ -45,6 +47,28 @@ def test_like_lengths_are_one_block():
 def test_a_sequence_without_tokens_gets_one():
     packing = pack(mask_of([0, 2], width=3))
     assert sorted(packing.places.tolist()) in ([0, 3, 4], [0, 1, 3, 4])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 40), st.booleans())
+def test_rows_that_are_cut_are_the_same_sequences_in_their_order(lengths, tokens, learns):
+    packing = pack(mask_of(lengths, width=9), learns=learns)
+    rows = packing.cut(tokens)
+    for name in ("places", "positions"):
+        assert torch.equal(torch.cat([getattr(row, name) for row in rows]), getattr(packing, name))
+    together = [(length, mask) for row in rows for length, mask in sequences(row)]
+    for (length, mask), (whole, real) in zip(together, sequences(packing), strict=True):
+        assert length == whole
+        assert torch.equal(mask, real)
+    longest = max(length for length, _ in together)
+    assert all(len(row.places) < tokens + longest for row in rows)
+    assert len(rows) == 1 or all(len(row.places) > 0 for row in rows)
+
+
+def sequences(packing):
+    """The length of each with its padding, and which of it is none."""
+    for (count, length), mask in zip(packing.blocks, packing.masks, strict=True):
+        for row in range(count):
+            yield length, torch.ones(length, dtype=torch.bool) if mask is None else mask[row].flatten()
 
 
 @pytest.mark.parametrize("cost", [0, 2, 1000])
