@@ -8,7 +8,10 @@ model) and the peer's are processes of their own. `rerank` orders 50 documents, 
 query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`,
 the peer a bi-encoder of the same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the
 server. At each number of clients all take turns, `--rounds` times; rows are
-printed to stderr as they come.
+printed to stderr as they come, with the load of the machine before them.
+
+With `--out FILE` each point, a case with so many clients, is added to the file when it is over, and points that are
+there are not measured again: who was interrupted calls the same again. `--only rerank:64` measures this point anew.
 
 In the row `with a hostile tenth`, as many clients as otherwise have a tenth beside them who misbehave
 (`benchmarks.serving.hostile`). `lost` counts requests to our server that had another answer than a whole 200, and
@@ -22,10 +25,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ from benchmarks.search.texts import MADE, made_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, HOSTILE, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.extras import require
+from polyencoder.files import write_text
 from polyencoder.ranker import Ranker
 
 CODES = 64
@@ -52,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="in which each point is measured (--quick: 1)")
     parser.add_argument("--candidates", type=int, default=100_000, help="of the index (--quick: 1,000 at most)")
     parser.add_argument("--folder", type=Path, help="where model and index are kept (default: nowhere)")
+    parser.add_argument("--out", type=Path, help="a JSON file of the report, to which each point is added")
+    parser.add_argument(
+        "--only", nargs="+", type=_point, metavar="CASE:CLIENTS", help="points to measure, those in --out again"
+    )
     flags = parser.parse_args(arguments)
     if min(*flags.clients, flags.requests, flags.rounds, flags.candidates) < 1 or not flags.seconds > 0:
         parser.error("--clients, --requests, --rounds, --candidates and --seconds must be above 0")
@@ -62,22 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_threads(flags.threads)
     flags.threads = torch.get_num_threads()
     texts = made_candidates(flags.candidates) if flags.datapath is None else read_candidates(flags.datapath)
-    with contextlib.ExitStack() as stack:
-        folder = flags.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        try:
-            _prepare(flags, folder, texts)
-        except PolyencoderError as error:
-            raise SystemExit(str(error)) from None
-        plan = Plan(
-            cases=flags.cases,
-            clients=flags.clients,
-            requests=flags.requests,
-            seconds=flags.seconds,
-            rounds=flags.rounds,
-            threads=flags.threads,
-        )
-        rows = measure(plan, folder / "model", folder / "index", texts)
-    report = {
+    report: dict[str, Any] = {
         "benchmark": "serving",
         "machine": machine(),
         "settings": {
@@ -86,10 +80,61 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "documents": DOCUMENTS,
             **{name: getattr(flags, name) for name in ("requests", "seconds", "rounds", "candidates")},
         },
-        "rows": rows,
-        "summary": summary(rows),
+        "rows": [],
     }
+    if flags.out is not None and flags.out.exists():
+        report["rows"] = _rows_of(flags.out, report)
+    measured = {(row["case"], row["clients"]) for row in report["rows"]}
+    points = flags.only or [(case, n) for case in flags.cases for n in flags.clients if (case, n) not in measured]
+    for rows in _measured(flags, points, texts):
+        of = {(row["case"], row["clients"]) for row in rows}
+        report["rows"] = [row for row in report["rows"] if (row["case"], row["clients"]) not in of] + rows
+        report["summary"] = summary(report["rows"])
+        if flags.out is not None:
+            write_text(flags.out, json.dumps(report, indent=2) + "\n")
+        for row in rows:
+            print(json.dumps(row), file=sys.stderr, flush=True)  # all of them take long
+    report["summary"] = summary(report["rows"])
     print_report(report, as_json=flags.json)
+
+
+def _point(value: str) -> tuple[str, int]:
+    case, _, clients = value.partition(":")
+    if case not in PATHS or not clients.isdigit() or int(clients) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(PATHS)}, a colon and a number of clients")
+    return case, int(clients)
+
+
+def _rows_of(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was measured before. SystemExit if it was otherwise."""
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for what in ("benchmark", "settings"):
+        if before.get(what) != report[what]:
+            raise SystemExit(
+                f"{path}: was measured with {before.get(what)}, this is {report[what]}: give another --out"
+            )
+    if before["machine"]["threads"] != report["machine"]["threads"]:
+        raise SystemExit(f"{path}: was measured with {before['machine']['threads']} threads: give another --out")
+    rows: list[dict[str, Any]] = before["rows"]
+    return rows
+
+
+def _measured(
+    flags: argparse.Namespace, points: Sequence[tuple[str, int]], texts: list[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each point."""
+    if not points:
+        return
+    with contextlib.ExitStack() as stack:
+        folder = flags.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            _prepare(flags, folder, texts)
+        except PolyencoderError as error:
+            raise SystemExit(str(error)) from None
+        plan = Plan(
+            points=points, requests=flags.requests, seconds=flags.seconds, rounds=flags.rounds, threads=flags.threads
+        )
+        yield from measure(plan, folder / "model", folder / "index", texts)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

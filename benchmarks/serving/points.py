@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import in_its_own_process
+from benchmarks.common import in_its_own_process, machine
 from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
@@ -40,22 +39,23 @@ Side = Callable[[list[bytes], float], Outcome]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured, as the benchmark's flags of these names say."""
+    """What is measured, as the benchmark's flags of these names say.
 
-    cases: Sequence[str]
-    clients: Sequence[int]
+    points: cases, each with a number of clients.
+    """
+
+    points: Sequence[tuple[str, int]]
     requests: int
     seconds: float
     rounds: int
     threads: int
 
 
-def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each case, number of clients, and system. SystemExit if a server does not start."""
+def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """For each point a row of each system. SystemExit if a server does not start."""
     files = ("--model", str(model), "--index", str(index), "--threads", str(plan.threads))
     serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
     new = unseen(texts)
-    rows: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         ports = {
             OURS: stack.enter_context(started(*serve, asked="/ready")),
@@ -75,19 +75,18 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> list[
             outcome: Outcome = library((case, bodies, seconds))
             return outcome
 
-        for case in plan.cases:
-            for n in plan.clients:
-                sides: dict[str, Side] = {system: partial(asked, system, case, n, 0) for system in ports}
-                if n == 1:
-                    sides[IN_PROCESS] = partial(called, case)
-                if n == MANY:
-                    sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
-                outcomes = _in_turns(plan, sides, partial(_bodies, case, new))
-                point = [{"case": case, "system": name, "clients": n, **_row(one)} for name, one in outcomes.items()]
-                for row in point:
-                    print(json.dumps(row), file=sys.stderr, flush=True)  # all of them take long
-                rows += point
-    return rows
+        for case, n in plan.points:
+            sides: dict[str, Side] = {system: partial(asked, system, case, n, 0) for system in ports}
+            if n == 1:
+                sides[IN_PROCESS] = partial(called, case)
+            if n == MANY:
+                sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
+            load = machine()["load"]
+            outcomes = _in_turns(plan, sides, partial(_bodies, case, new))
+            yield [
+                {"case": case, "system": name, "clients": n, **_row(outcome), "load": load}
+                for name, outcome in outcomes.items()
+            ]
 
 
 def unseen(texts: Sequence[str]) -> Iterator[str]:

@@ -25,9 +25,18 @@ def test_report(backbone_folder, tmp_path, capsys):
         backbone_folder("bert"), "poly", device="cpu", reduction="mean", n_codes=4, text=short
     )
     ranker.save_pretrained(tmp_path / "model")
-    few = ["--clients", "1", "64", "--requests", "8", "--candidates", "40", "--threads", "1"]
-    main(["--quick", "--json", "--folder", str(tmp_path), *few])
+    few = ["--quick", "--json", "--requests", "8", "--candidates", "40", "--threads", "1"]
+    few += ["--folder", str(tmp_path), "--out", str(tmp_path / "out.json")]
+    main([*few, "--only", "rerank:1"])
+    first = json.loads(capsys.readouterr().out)["rows"]
+    main([*few, "--clients", "1", "64"])
     report = json.loads(capsys.readouterr().out)
+    assert report["rows"][: len(first)] == first  # not measured again
+    assert json.loads((tmp_path / "out.json").read_text()) == report
+    main([*few, "--clients", "1", "64"])
+    assert json.loads(capsys.readouterr().out)["rows"] == report["rows"]
+    with pytest.raises(SystemExit, match="give another --out"):
+        main([*few, "--rounds", "2", "--requests", "9"])
     rows = {(row["case"], row["clients"], row["system"]): row for row in report["rows"]}
     systems = {1: [OURS, PEER, IN_PROCESS], 64: [OURS, PEER, HOSTILE]}
     assert list(rows) == [(case, n, one) for case in ("rerank", "search") for n in systems for one in systems[n]]
@@ -119,3 +128,7 @@ def test_arguments(capsys):
     with pytest.raises(SystemExit):
         main(["--requests", "0"])
     assert "must be above 0" in capsys.readouterr().err
+    for point in ("rerank", "rerank:0", "chat:8"):
+        with pytest.raises(SystemExit):
+            main(["--only", point])
+        assert "a colon and a number of clients" in capsys.readouterr().err
