@@ -117,6 +117,10 @@ class Index(ABC):
     def count(self, filter: Filter | None = None) -> int:
         """The number of candidates that the filter lets through, each id counted."""
 
+    def check_searchable(self) -> None:
+        """Raise PolyencoderError where it cannot be searched now."""
+        self.count()
+
     def __len__(self) -> int:
         """The number of candidates, each id counted."""
         return self.count()

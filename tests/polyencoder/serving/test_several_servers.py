@@ -12,21 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
 
 NEW = {"id": "new", "text": "we ski every winter .", "metadata": {"lang": "en"}}
 
 
-@pytest.fixture
-def milvus(tmp_path):
-    """The place of a collection of a Milvus Lite that listens on a port."""
-    pytest.importorskip("pymilvus")
-    pytest.importorskip("milvus_lite")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+@contextlib.contextmanager
+def milvus_lite(folder, port):
+    """A process of a Milvus Lite that listens on the port and keeps its files in the folder."""
     run = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"
-    options = ["server", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(tmp_path / "milvus")]
+    options = ["server", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(folder)]
     with subprocess.Popen([sys.executable, "-c", run, *options], stdout=subprocess.DEVNULL) as process:
         try:
             until = time.monotonic() + SECONDS
@@ -36,9 +33,26 @@ def milvus(tmp_path):
                 assert process.poll() is None
                 assert time.monotonic() < until
                 time.sleep(0.05)
-            yield f"milvus:http://127.0.0.1:{port}#replies"
+            yield
         finally:
             process.kill()
+
+
+@pytest.fixture
+def port():
+    """One that is free, for Milvus Lite."""
+    pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def milvus(tmp_path, port):
+    """The place of a collection of a Milvus Lite that listens on a port."""
+    with milvus_lite(tmp_path / "milvus", port):
+        yield f"milvus:http://127.0.0.1:{port}#replies"
 
 
 def answers(servers: list[httpx.Client], path: str, asked: dict) -> list[dict]:
@@ -79,3 +93,27 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place,
 
         starting[0].result()[0].kill()
         assert [hit["id"] for hit in answers([second], "/v1/search", {"query": "do you ski ?", "top_k": 1})[0]]
+
+
+def test_ready_says_what_searches_find_when_milvus_was_away(make_ranker, tmp_path, port):
+    """A Milvus Lite that was started again counts its candidates, and refuses to search them until it loads them."""
+    ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
+    asked = {"query": "do you ski ?", "top_k": 3}
+    config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"))
+    with contextlib.ExitStack() as stack:
+        with milvus_lite(tmp_path / "milvus", port):
+            service = Service.of(config, ranker, index=ranker.index(REPLIES, where))
+            stack.callback(service.close)
+            url = stack.enter_context(running(service))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
+            assert client.get("/ready").status_code == 200
+            (before,) = answers([client], "/v1/search", asked)
+        assert client.get("/ready").status_code == 503
+        assert client.post("/v1/search", json=asked).status_code == 503
+        assert client.post("/v1/rerank", json={"query": "hi", "documents": ["a"]}).status_code == 200
+        with milvus_lite(tmp_path / "milvus", port):
+            until = time.monotonic() + SECONDS
+            while client.get("/ready").status_code != 200:  # gRPC waits before it connects again
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            assert answers([client], "/v1/search", asked) == [before]

@@ -44,6 +44,7 @@ _DEFAULT_NAME = "polyencoder"
 _PROPERTY = "polyencoder"
 _TOKEN = "MILVUS_TOKEN"
 _UNAVAILABLE = 2  # Milvus's code, and pymilvus's where it cannot connect again
+_NOT_LOADED = 101
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
 _ROWS_A_REQUEST = 256  # a request may have 64 MB: so many of the longest texts with the longest metadata
@@ -137,40 +138,39 @@ class MilvusCollection:
     def count(self, condition: str = "") -> int:
         """How many rows there are of this condition."""
         with self._explained():
-            (row,) = self._client.query(self.name, filter=condition, output_fields=["count(*)"], timeout=self._timeout)
+            (row,) = self._query(filter=condition, output_fields=["count(*)"])
         return int(row["count(*)"])
 
     def any(self, condition: str) -> bool:
         """Whether there is a row of this condition."""
         with self._explained():
-            return bool(
-                self._client.query(self.name, filter=condition, limit=1, output_fields=["key"], timeout=self._timeout)
-            )
+            return bool(self._query(filter=condition, limit=1, output_fields=["key"]))
 
     def nearest(self, vectors: np.ndarray[Any, Any], length: int, condition: str = "") -> list[dict[str, float]]:
         """For each vector [dim] the keys with the largest inner products, and these, largest first."""
         with self._explained():
-            lists = self._client.search(
-                self.name,
-                data=list(vectors),
-                anns_field="vector",
-                limit=length,
-                filter=condition,
-                output_fields=["key"],  # not none: that is all of them to Milvus Lite
-                search_params={"metric_type": "IP"},
-                timeout=self._timeout,
+            lists = self._loaded(
+                partial(
+                    self._client.search,
+                    self.name,
+                    data=list(vectors),
+                    anns_field="vector",
+                    limit=length,
+                    filter=condition,
+                    output_fields=["key"],  # not none: that is all of them to Milvus Lite
+                    search_params={"metric_type": "IP"},
+                    timeout=self._timeout,
+                )
             )
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
     def rows(self, keys: Iterable[str], fields: Sequence[str], *, strong: bool = False) -> dict[str, dict[str, Any]]:
         """These fields of the rows with these keys, where they are there. `strong`: whoever wrote them, until now."""
         found: dict[str, dict[str, Any]] = {}
-        options = {"timeout": self._timeout} | ({"consistency_level": "Strong"} if strong else {})
+        options = {"consistency_level": "Strong"} if strong else {}
         for some in batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
             with self._explained():
-                rows = self._client.query(
-                    self.name, filter=any_of("key", some), output_fields=["key", *fields], **options
-                )
+                rows = self._query(filter=any_of("key", some), output_fields=["key", *fields], **options)
             found |= {row["key"]: row for row in rows}
         return found
 
@@ -183,18 +183,37 @@ class MilvusCollection:
     def pages(self, condition: str = "", *, dim: int) -> Iterator[tuple[list[str], Tensor]]:
         """All rows of this condition, as `vectors` gives them, some at a time, ordered by key."""
         with self._explained():
-            pages = self._client.query_iterator(
-                self.name,
-                batch_size=min(LONGEST_LIST, max(1, _BYTES_A_PAGE // (4 * dim))),
-                filter=condition,
-                output_fields=["key", "vector"],
-                timeout=self._timeout,
+            pages = self._loaded(
+                partial(
+                    self._client.query_iterator,
+                    self.name,
+                    batch_size=min(LONGEST_LIST, max(1, _BYTES_A_PAGE // (4 * dim))),
+                    filter=condition,
+                    output_fields=["key", "vector"],
+                    timeout=self._timeout,
+                )
             )
             try:
                 while rows := pages.next():
                     yield [row["key"] for row in rows], _matrix([row["vector"] for row in rows], dim=dim)
             finally:
                 pages.close()
+
+    def _query(self, **options: Any) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._loaded(
+            partial(self._client.query, self.name, timeout=self._timeout, **options)
+        )
+        return rows
+
+    def _loaded(self, request: Callable[[], T]) -> T:
+        """What a request gives; a server that was started again may have to load the collection first."""
+        try:
+            return request()
+        except self._milvus.MilvusException as error:
+            if error.code != _NOT_LOADED:
+                raise
+        self._client.load_collection(self.name, timeout=self._timeout)
+        return request()
 
     # Writing
 
@@ -218,13 +237,13 @@ class MilvusCollection:
         with self._explained():
             for pause in _WRITE_PAUSES:
                 try:
-                    request()
+                    self._loaded(request)
                     return
                 except self._milvus.MilvusException as error:
                     if not getattr(error, "retriable", False):
                         raise
                     time.sleep(pause)
-            request()
+            self._loaded(request)
 
     # Errors
 

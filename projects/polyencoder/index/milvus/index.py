@@ -136,6 +136,9 @@ class MilvusIndex(Index):
     def has_field(self, key: str) -> bool:
         return self.collection.any(has_field(key))
 
+    def check_searchable(self) -> None:
+        self.collection.any("")  # Milvus Lite counts what it has not loaded, too
+
     # Searching
 
     @torch.no_grad()

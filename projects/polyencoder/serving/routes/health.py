@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -25,7 +26,7 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(service: Serving) -> Response:
-    """Whether requests are welcome: 503 while too many tokens wait, or where the index cannot be read.
+    """Whether requests are welcome: 503 while too many tokens wait, or where the index cannot be searched.
 
     The model is loaded and warm before the server listens.
     """
@@ -33,7 +34,7 @@ async def ready(service: Serving) -> Response:
         return JSONResponse({"status": "busy", "reason": "too many tokens wait for the model"}, 503)
     try:
         if service.search.index is not None:
-            len(service.search.index)
+            await asyncio.to_thread(service.search.index.check_searchable)  # a server that is away keeps who asks it
     except PolyencoderError as error:
         return JSONResponse({"status": "no index", "reason": str(error)}, 503)
     return JSONResponse({"status": "ready"})
