@@ -1,0 +1,1 @@
+"""The papers' tables, each by one command: `python -m benchmarks.reproduce TABLE`."""

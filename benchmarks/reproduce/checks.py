@@ -1,0 +1,125 @@
+"""What can be said of a run before it is run: whether its commands are understood, and what is missing for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import typer
+
+from benchmarks.reproduce.runs import Places, Run
+from polyencoder.cli.main import app
+from polyencoder.errors import PolyencoderError
+
+__all__ = ["missing", "wrong"]
+
+_PATH_LIKE = (".", "/", "~")
+
+
+def wrong(run: Run, places: Places) -> list[str]:
+    """What its commands do not understand: one line for each step that would stop at its flags."""
+    lines = []
+    for step in run.steps:
+        try:
+            said = _refused(places.command(step, run=run.name, seed=0))
+        except PolyencoderError as error:
+            said = str(error)
+        if said:
+            lines.append(f"{run.name}, {step.name}: {said}")
+    return lines
+
+
+def missing(run: Run, places: Places) -> list[str]:
+    """Files and models that are not there, each with where it was looked for; downloads are not tried."""
+    if run.missing:
+        return [run.missing]
+    lines = []
+    data = Path(places.named["data"])
+    for entry in run.files:
+        choices = [choice.strip() for choice in entry.split("|")]
+        if not any(_there(data, choice) for choice in choices):
+            lines.append(f"{data / choices[0]}" + (f" (or {', '.join(choices[1:])})" if choices[1:] else ""))
+    for name in run.models:
+        try:
+            value = places.place(name)
+        except PolyencoderError as error:
+            lines.append(str(error))
+            continue
+        if value.startswith(_PATH_LIKE):
+            if not Path(value).expanduser().exists():
+                lines.append(f"{{{name}}}: {value}")
+        elif not _cached(value):
+            lines.append(f"{{{name}}}: {value}, to be downloaded")
+    return lines
+
+
+def _there(data: Path, name: str) -> bool:
+    return any(any(data.glob(pattern)) for pattern in (name, f"{name}.gz"))
+
+
+def _cached(name: str) -> bool:
+    """Whether a model of the hub was downloaded before; of the zoo, this is not known here."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return not name.startswith("zoo:") and isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def _refused(command: Sequence[str]) -> str:
+    """What the command's own parser says against its words; nothing is loaded, opened or downloaded for it."""
+    program, name, *words = command
+    if program == "polyencoder":
+        return _refused_by_ours(name, words)
+    if program == "parlai":
+        return _refused_by_parlai(name, words)
+    if program == "python" and name == "-m":
+        return "" if find_spec(words[0]) else f"there is no module {words[0]}"
+    return f"{program} is no command of this project"
+
+
+def _refused_by_ours(name: str, words: list[str]) -> str:
+    group = typer.main.get_group(app)
+    if name not in group.commands:
+        return f"polyencoder has no command {name}"
+    try:
+        group.commands[name].make_context(name, list(words))
+    except click.exceptions.ClickException as error:
+        return error.format_message()
+    except PolyencoderError as error:
+        return str(error)
+    return ""
+
+
+def _refused_by_parlai(name: str, words: list[str]) -> str:
+    from parlai.core.script import SCRIPT_REGISTRY, setup_script_registry
+
+    setup_script_registry()
+    if name not in SCRIPT_REGISTRY:
+        return f"parlai has no command {name}"
+    parser = SCRIPT_REGISTRY[name].klass.setup_args()
+    words = [f"not-fetched/{word}" if word.startswith("zoo:") else word for word in words]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _as_command(words):
+            parser.add_extra_args(words)
+            ArgumentParser.parse_args(parser, words)  # ParlAI's own would download models that it has not yet
+    except SystemExit:
+        return said.getvalue().strip().splitlines()[-1]
+    except Exception as error:  # whatever an agent or a teacher has to say of its flags
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def _as_command(words: Sequence[str]) -> Iterator[None]:
+    """ParlAI looks for some flags in sys.argv by itself."""
+    before, sys.argv = sys.argv, ["parlai", *words]
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,0 +1,176 @@
+"""Runs, seed by seed and step by step, in pieces: what was killed or out of time goes on where it was."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduce.reports import learnt, numbers
+from benchmarks.reproduce.results import Learnt, Result, machine_and_versions
+from benchmarks.reproduce.runs import Places, Run, Step
+from polyencoder.errors import PolyencoderError
+from polyencoder.files import write_text
+
+__all__ = ["OutOfTime", "StepFailed", "execute"]
+
+_GRACE = 60.0  # seconds that a command has to end by itself
+PROGRESS = "progress.json"
+
+
+class OutOfTime(Exception):
+    """The piece is over; the same command goes on."""
+
+
+class StepFailed(PolyencoderError):
+    """A command ended with an error; its log says more."""
+
+
+@dataclass
+class _Progress:
+    """What is done of a seed, kept beside its models."""
+
+    path: Path
+    done: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The numbers of the steps that are over."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    pieces: int = 0
+    commands: list[str] = field(default_factory=list)
+    """Those it was begun with: with others it is another run."""
+
+    def save(self) -> None:
+        values = {"done": self.done, "seconds": self.seconds, "pieces": self.pieces, "commands": self.commands}
+        write_text(self.path, json.dumps(values, indent=2) + "\n")
+
+
+def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+    """All steps of one seed that are not done yet; then its result.
+
+    Args:
+        run: what is run.
+        scale: the scale's name, for the result.
+        seed: of the run.
+        places: what stands for {names} in its commands.
+        deadline: of `time.monotonic()`, at which the command that is running is ended.
+
+    Raises:
+        OutOfTime: at the deadline.
+        StepFailed: a command failed.
+        PolyencoderError: its report cannot be read, or what is in its folder was begun with other commands.
+    """
+    folder = places.folder(run.name, seed)
+    progress = _progress(folder, run)
+    progress.pieces += 1
+    amount = Learnt()
+    for step in run.steps:
+        if step.name not in progress.done:
+            found = _one(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
+            progress.done[step.name] = found
+            progress.save()
+        if "training" in step.read:
+            amount = _learnt(step, run=run, seed=seed, places=places)
+            progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
+    machine, versions = machine_and_versions()
+    return Result(
+        scale=scale,
+        run=run.name,
+        seed=seed,
+        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        commands=[" ".join(step.command) for step in run.steps],
+        metrics={f"{step}/{name}": number for step, found in progress.done.items() for name, number in found.items()},
+        updates=amount.updates,
+        examples=amount.examples,
+        seconds={step: round(seconds, 1) for step, seconds in progress.seconds.items()},
+        pieces=progress.pieces,
+        machine=machine,
+        versions=versions,
+        places={name: places.named[name] for name in run.models},
+    )
+
+
+def _progress(folder: Path, run: Run) -> _Progress:
+    path = folder / PROGRESS
+    commands = [" ".join(step.command) for step in run.steps]
+    if not path.exists():
+        return _Progress(path, commands=commands)
+    progress = _Progress(path, **json.loads(path.read_text(encoding="utf-8")))
+    if progress.commands != commands:
+        raise PolyencoderError(
+            f"{folder}: was begun with other commands than those of today; delete it, or give other --runs"
+        )
+    return progress
+
+
+def _one(
+    step: Step, *, run: Run, seed: int, places: Places, deadline: float | None, progress: _Progress
+) -> dict[str, float]:
+    """A step's numbers."""
+    folder = places.folder(run.name, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    where = f"{run.name}, seed {seed}, {step.name}"
+    output, log = folder / f"{step.name}.out", folder / f"{step.name}.log"
+    command = _runnable(places.command(step, run=run.name, seed=seed))
+    start = time.monotonic()
+    try:
+        code = _wait(command, output=output, log=log, deadline=deadline)
+    finally:
+        progress.seconds[step.name] = progress.seconds.get(step.name, 0.0) + time.monotonic() - start
+        progress.save()
+    printed = output.read_text(encoding="utf-8", errors="replace")
+    if code:
+        said = (log.read_text(encoding="utf-8", errors="replace") + printed).strip().splitlines() or [
+            f"exit code {code}"
+        ]
+        raise StepFailed(f"{where}: {said[-1]} (all of it: {log}, {output})")
+    read = {name: _filled(value, places, run.name, seed) for name, value in step.read.items()}
+    return numbers(read, printed=printed, where=where)
+
+
+def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
+    return places.filled(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
+
+
+def _learnt(step: Step, *, run: Run, seed: int, places: Places) -> Learnt:
+    words = list(step.command)
+    batch = int(words[words.index("--batchsize") + 1])
+    return learnt(places.folder(run.name, seed) / str(step.read["training"]), batch=batch)
+
+
+def _runnable(command: list[str]) -> list[str]:
+    """The same command of this environment, wherever its programs are on the PATH."""
+    program, *rest = command
+    if program == "python":
+        return [sys.executable, *rest]
+    beside = Path(sys.executable).with_name(program)
+    return [str(beside) if beside.exists() else program, *rest]
+
+
+def _wait(command: list[str], *, output: Path, log: Path, deadline: float | None) -> int:
+    """Run a command until it ends, or is ended at the deadline, with all that it started."""
+    with output.open("w") as out, log.open("a") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+        try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return process.wait(timeout=left)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise OutOfTime from None
+        except BaseException:  # an interrupt of ours: what we started does not go on alone
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+            process.wait(timeout=_GRACE)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue

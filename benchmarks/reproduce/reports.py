@@ -1,0 +1,88 @@
+"""The numbers of a step, from the report that its command wrote or printed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduce.results import Learnt
+from polyencoder.errors import InputError
+
+__all__ = ["learnt", "numbers"]
+
+
+def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, float]:
+    """The numbers that a step's `read` asks for, by name.
+
+    - `{report: FILE}`: of the report that ParlAI's `--report-filename` writes;
+    - `{json: true}`: of the JSON object that was printed, `accuracy.mean` for one within another;
+    - `{rows: [system, candidates]}`: of the rows of a benchmark's JSON, `bi-encoder/1000/mean_ms`;
+    - `{pattern: REGEX}`: what its named groups find last in what was printed.
+
+    Raises:
+        InputError: what was asked for is not there.
+    """
+    if "report" in read:
+        report = _json(Path(read["report"]).read_text(encoding="utf-8"), where)["report"]
+        return dict(_flat(report))
+    if "pattern" in read:
+        found = list(re.finditer(read["pattern"], printed))
+        if not found:
+            raise InputError(f"{where}: its output has nothing like {read['pattern']}")
+        return {name: float(text) for name, text in found[-1].groupdict().items()}
+    if "rows" in read:
+        rows = _json(_object(printed), where)["rows"]
+        keys = read["rows"]
+        return {
+            "/".join([*(str(row[key]) for key in keys), name]): number
+            for row in rows
+            if all(key in row for key in keys)
+            for name, number in _flat({k: v for k, v in row.items() if k not in keys})
+        }
+    if "json" in read:
+        return dict(_flat(_json(_object(printed), where)))
+    return {}
+
+
+def learnt(model: Path, *, batch: int) -> Learnt:
+    """How much ParlAI's training loop had learnt from when it ended.
+
+    Raises:
+        InputError: the training has left no account of it.
+    """
+    path = model.with_name(f"{model.name}.trainstats")
+    try:
+        stats = json.loads(path.read_text(encoding="utf-8"))
+        updates = int(stats["train_steps"])
+        return Learnt(updates=updates, examples=updates * batch, seconds=float(stats["train_time"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: does not say how much was learnt ({error})") from None
+
+
+def _object(printed: str) -> str:
+    """The JSON object that a command printed last, behind whatever else it said."""
+    start = printed.find("{") if printed.lstrip().startswith("{") else printed.rfind("\n{") + 1
+    return printed[start:] if start >= 0 else ""
+
+
+def _json(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where}: its report is no JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: its report is no JSON object")
+    return value
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    """The finite numbers of a mapping and those within it."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            yield f"{before}{name}", float(value)

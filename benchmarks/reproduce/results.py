@@ -1,0 +1,133 @@
+"""What a run found, as a JSON file: `SCALE/RUN/seed-N.json`, kept in the repository."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import machine
+from benchmarks.reproduce.documents import made
+from benchmarks.reproduce.runs import Run
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.files import write_text
+
+__all__ = [
+    "FORMAT",
+    "RESULTS",
+    "Learnt",
+    "Result",
+    "kept_results",
+    "machine_and_versions",
+    "result_path",
+    "write_result",
+]
+
+RESULTS = Path(__file__).parents[1] / "results"
+FORMAT = 1
+_MACHINE = ("cpu", "cores", "threads", "load", "gpu")
+_PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy", "sentence-transformers")
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """How much a run has learnt from, and how long that took."""
+
+    updates: int = 0
+    examples: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One seed of a run."""
+
+    scale: str
+    run: str
+    seed: int
+    date: str
+    """Of its end, in UTC: 2026-11-22."""
+    commands: list[str]
+    """With places such as {data}: whoever repeats them has other folders."""
+    metrics: Mapping[str, float]
+    """By step: `valid/R20@1`, `train/hours`."""
+    updates: int
+    examples: int
+    seconds: Mapping[str, float]
+    """Of each step, pieces together."""
+    pieces: int
+    """In how many it was run."""
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    format: int = FORMAT
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Those of the encoders that it began with, as the scale or `--set` names them."""
+
+
+def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
+    """Where a result is kept below `folder`."""
+    return folder / scale / run / f"seed-{seed}.json"
+
+
+def write_result(folder: Path, result: Result, run: Run) -> Path:
+    """Keep a result; ConfigError if it has learnt from less than the run asks for: a try is no result."""
+    _check_enough(result, run, where=f"{run.name}, seed {result.seed}")
+    path = result_path(folder, result.scale, result.run, result.seed)
+    write_text(path, json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+    return path
+
+
+def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
+    """The results of a run, by seed.
+
+    Raises:
+        InputError: a file is no result of this run, or of an unknown format.
+        ConfigError: one has learnt from less than the run asks for.
+    """
+    results = []
+    for path in sorted(result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"), key=_seed_of):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from None
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise InputError(f"{path}: is no result of format {FORMAT}")
+        result = made(Result, values, where=str(path))
+        if (result.scale, result.run, f"seed-{result.seed}") != (scale, run.name, path.stem):
+            raise InputError(
+                f"{path}: is of {result.scale}, {result.run}, seed {result.seed}; it is in the wrong place"
+            )
+        _check_enough(result, run, where=str(path))
+        results.append(result)
+    return results
+
+
+def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
+    """What the numbers depend on beside the settings."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    kept = machine()
+    return {name: kept[name] for name in _MACHINE if kept.get(name) is not None}, versions
+
+
+def _seed_of(path: Path) -> int:
+    number = path.stem.removeprefix("seed-")
+    return int(number) if number.isdigit() else -1
+
+
+def _check_enough(result: Result, run: Run, *, where: str) -> None:
+    for what in ("updates", "examples"):
+        had, asked = getattr(result, what), getattr(run.asked, what)
+        if had < asked:
+            raise ConfigError(
+                f"{where}: has learnt from {had:,} {what} where its row asks for {asked:,}; it is no result"
+            )

@@ -1,0 +1,68 @@
+"""Numbers of papers and of runs: a mean, and a standard deviation where there is one."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Value", "mean_of", "read_value"]
+
+_VALUE = re.compile(r"(?P<inferred>≈\s*)?(?P<mean>\d[\d,]*(?:\.\d+)?)(?:\s*±\s*(?P<deviation>\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number, or the mean of several."""
+
+    mean: float
+    deviation: float | None = None
+    """Of the seeds; None where it is not known."""
+    digits: int = 1
+    """Behind the decimal point, as it is shown."""
+    count: int | None = None
+    """Of how many seeds; None for a paper's number."""
+    inferred: bool = False
+    """Computed from another number, not measured; shown with a ≈."""
+
+    def __str__(self) -> str:
+        shown = f"{self.mean:,.{self.digits}f}"
+        if self.deviation is not None:
+            shown += f" ± {self.deviation:.{self.digits}f}"
+        return f"≈ {shown}" if self.inferred else shown
+
+    def near(self, other: Value, *, tolerance: float) -> bool:
+        """Whether both are the same, give or take the tolerance; a rounded number may be half a digit off."""
+        return abs(self.mean - other.mean) <= tolerance + 0.5 * 10**-other.digits
+
+
+def read_value(text: str | int | float) -> Value:
+    """`83.3 ± 0.2`, `131,438`, `≈ 2,200,000` or a number of YAML.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    found = _VALUE.fullmatch(str(text).strip())
+    if not found:
+        raise ValueError(f"{text!r} is no number, and none with a deviation, as 83.3 ± 0.2")
+    mean, deviation = found["mean"], found["deviation"]
+    return Value(
+        float(mean.replace(",", "")),
+        None if deviation is None else float(deviation),
+        digits=len(mean.partition(".")[2]),
+        inferred=found["inferred"] is not None,
+    )
+
+
+def mean_of(numbers: Sequence[float], *, digits: int) -> Value:
+    """Mean and standard deviation (of a sample, n - 1) of one or more numbers; of one there is no deviation.
+
+    Raises:
+        ValueError: there is none, or one is not finite.
+    """
+    if not numbers or not all(math.isfinite(number) for number in numbers):
+        raise ValueError(f"there is no mean of {list(numbers)}")
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Value(statistics.fmean(numbers), deviation, digits=digits, count=len(numbers))

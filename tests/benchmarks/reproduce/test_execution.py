@@ -1,0 +1,153 @@
+"""Runs of real commands: their numbers, what goes on after a stop, and what is no result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.reproduce import __main__ as command
+from benchmarks.reproduce.execution import OutOfTime, StepFailed, execute
+from benchmarks.reproduce.reports import numbers
+from benchmarks.reproduce.results import kept_results, write_result
+from benchmarks.reproduce.runs import Asked, Places, Run, Step
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Places({"data": str(tmp_path / "data")}, runs=tmp_path / "runs")
+
+
+def a_run(*steps: Step, **fields) -> Run:
+    usual = {"asked": Asked(), "files": (), "models": (), "needs": (), "seeds": 1, "hours": None, "missing": ""}
+    return Run(name="mine", steps=steps, **{**usual, **fields})
+
+
+def python(name: str, code: str, **read) -> Step:
+    return Step(name, ("python", "-c", code), read)
+
+
+def test_the_numbers_of_all_steps_are_kept_with_what_they_depend_on(places):
+    run = a_run(
+        python("first", 'print(\'{"accuracy": {"mean": 0.5}, "why": null}\')', json=True),
+        python("second", "print('12 examples\\n{seed}3 examples')", pattern=r"(?P<examples>\d+) examples"),
+    )
+    result = execute(run, scale="small", seed=4, places=places, deadline=None)
+    assert result.metrics == {"first/accuracy.mean": 0.5, "second/examples": 43.0}
+    assert set(result.seconds) == {"first", "second"}
+    assert result.versions["python"]
+    assert result.commands[1].startswith("python -c print('12")
+    assert "{seed}" in result.commands[1]  # places stay as they are
+
+
+def test_a_step_that_is_done_is_not_run_again(places, tmp_path):
+    once = f"open(r'{tmp_path / 'calls'}', 'a').write('x'); print('1 thing')"
+    again = (
+        "import sys, pathlib; p = pathlib.Path(r'{folder}/marker'); sys.exit('not yet') if not p.exists() else print(2)"
+    )
+    run = a_run(python("first", once, pattern=r"(?P<n>\d+) thing"), python("second", again, pattern=r"(?P<n>\d+)"))
+    with pytest.raises(StepFailed, match="mine, seed 0, second: not yet"):
+        execute(run, scale="small", seed=0, places=places, deadline=None)
+    (places.folder("mine", 0) / "marker").touch()
+    result = execute(run, scale="small", seed=0, places=places, deadline=None)
+    assert (tmp_path / "calls").read_text() == "x"
+    assert result.metrics == {"first/n": 1.0, "second/n": 2.0}
+    assert result.pieces == 2
+
+
+def test_a_step_is_ended_at_the_deadline_with_what_it_started_and_goes_on(places, tmp_path):
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        f"there = pathlib.Path(r'{tmp_path / 'half'}')\n"
+        "if there.exists(): print('1 whole'); sys.exit()\n"
+        "there.write_text(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
+    )
+    run = a_run(python("train", code, pattern=r"(?P<n>\d+) whole"))
+    with pytest.raises(OutOfTime):
+        execute(run, scale="small", seed=0, places=places, deadline=time.monotonic() + 3)
+    child = (tmp_path / "half").read_text()
+    assert subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True).stdout.strip()[:1] in (
+        "",
+        "Z",
+    )
+    result = execute(run, scale="small", seed=0, places=places, deadline=None)
+    assert result.metrics == {"train/n": 1.0}
+    assert result.seconds["train"] > 2.5  # both pieces
+
+
+def test_a_folder_that_was_begun_with_other_commands_is_left_alone(places):
+    execute(a_run(python("first", "print(1)")), scale="small", seed=0, places=places, deadline=None)
+    with pytest.raises(PolyencoderError, match="other commands"):
+        execute(a_run(python("first", "print(2)")), scale="small", seed=0, places=places, deadline=None)
+
+
+def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(places, tmp_path):
+    run = a_run(python("first", "print(1)"))
+    result = execute(run, scale="small", seed=0, places=places, deadline=None)
+    write_result(tmp_path, result, run)
+    assert kept_results(tmp_path, "small", run) == [result]
+    longer = dataclasses.replace(run, asked=Asked(updates=1))
+    with pytest.raises(ConfigError, match="0 updates where its row asks for 1"):
+        write_result(tmp_path / "other", result, longer)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ConfigError, match=r"seed-0.json: .*no result"):
+        kept_results(tmp_path, "small", longer)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 3}, "in the wrong place"),
+        ({"format": 2}, "format 1"),
+        ({"metrics": 1}, "metrics cannot be"),
+        ({"x": 1}, "unknown"),
+    ],
+)
+def test_a_file_that_is_no_result_says_so(change, said, places, tmp_path):
+    run = a_run(python("first", "print(1)"))
+    path = write_result(tmp_path, execute(run, scale="small", seed=0, places=places, deadline=None), run)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises((InputError, ConfigError), match=said):
+        kept_results(tmp_path, "small", run)
+
+
+def test_a_report_without_what_is_asked_is_an_error():
+    for read in ({"pattern": "(?P<n>x)"}, {"json": True}, {"rows": ["system"]}):
+        with pytest.raises(InputError, match="here"):
+            numbers(read, printed="nothing", where="here")
+
+
+def test_rows_of_a_benchmark_are_named_by_their_keys():
+    rows = {"rows": [{"system": "bi", "candidates": 1000, "mean_ms": 2.5, "note": None}, {"other": 1}]}
+    printed = f"a warning\n{json.dumps(rows, indent=2)}\n"
+    assert numbers({"rows": ["system", "candidates"]}, printed=printed, where="") == {"bi/1000/mean_ms": 2.5}
+
+
+def test_a_place_that_nobody_knows_is_an_error_that_says_how_to_give_it(places):
+    with pytest.raises(ConfigError, match="--set minilm="):
+        places.filled("{minilm}/model", run="mine", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["poly-10", "--row", "nothing"], "poly-10 has no row nothing"),
+        (["poly-10", "--set", "nobody=x"], "must be one of minilm="),
+    ],
+)
+def test_errors_of_the_command_line_are_one_line(arguments, said, capsys):
+    assert command.main(arguments) == 1
+    assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["poly-11"])
+
+
+def test_the_module_is_a_command(tmp_path):
+    words = ["benchmarks.reproduce", "convai2", "--row", "bi", "--display-commands", "--runs", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True)
+    assert done.stdout.count("parlai train_model -t selection:convai2") == 3

@@ -1,0 +1,145 @@
+"""Every table and every row at both scales: whole, without contradictions, and understood by the commands it runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.reproduce import checks, tables
+from benchmarks.reproduce.plan import all_runs, plan
+from benchmarks.reproduce.runs import Places
+from benchmarks.reproduce.scales import read_scale, run_of, scale_names
+from benchmarks.reproduce.tables import read_table, table_names
+from polyencoder.errors import ConfigError
+
+
+@pytest.fixture
+def write_table(tmp_path, monkeypatch):
+    """(text) -> the table `mine` is that."""
+
+    def write(text: str):
+        monkeypatch.setattr(tables, "TABLES", tmp_path)
+        (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+        return read_table("mine")
+
+    return write
+
+
+GOOD = """
+title: Mine
+source: nowhere
+columns:
+  - {title: first, task: convai2, metric: "valid/R20@1"}
+  - {title: second, task: dstc7, metric: "test/{measure}", flags: {batchsize: 8}}
+groups:
+  - title: a group
+    start: bert
+    rows:
+      - {name: one, title: One, model: bi, measure: mrr, paper: [83.3 ± 0.2, -], flags: {dropout: 0.1}}
+"""
+
+
+def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
+    table = write_table(GOOD)
+    row, column = table.row("one"), table.columns[1]
+    cell = table.cell(row, column)
+    assert (cell.task, cell.start, cell.model, cell.metric) == ("dstc7", "bert", "bi", "test/mrr")
+    assert cell.flags == {"dropout": 0.1, "batchsize": 8}
+    assert (str(row.paper[0]), row.paper[1], row.group) == ("83.3 ± 0.2", None, "a group")
+    assert table.measured(row) == [table.columns[0]]  # the paper has no number in the second
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("title: Mine", "titel: Mine", "titel is unknown; did you mean title"),
+        ("source: nowhere\n", "", "source is missing"),
+        ("source: nowhere", "source: [1]", "source cannot be"),
+        ("[83.3 ± 0.2, -]", "[83.3 ± 0.2]", "row one: paper has 1 numbers for 2 columns"),
+        ("83.3 ± 0.2", "83.3 +/- 0.2", "row one: '83.3 [+]/- 0.2' is no number"),
+        ("name: one, ", "", "row One: name is missing"),
+        ("name: one, ", "name: one, name: two, ", "name stands here twice"),
+        ("rows:", "row:", "rows: must be a list"),
+        ("title: Mine", "title: Mine\nunit: percents", "did you mean percent"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_place(write_table, old, new, said):
+    with pytest.raises(ConfigError, match=said):
+        write_table(GOOD.replace(old, new))
+
+
+def test_names_that_there_are_not_are_suggested():
+    with pytest.raises(ConfigError, match="did you mean poly-10"):
+        read_table("poly10")
+    with pytest.raises(ConfigError, match="did you mean bert-bi"):
+        read_table("poly-10").row("bert-bl")
+    with pytest.raises(ConfigError, match="did you mean small"):
+        read_scale("smal")
+
+
+@pytest.mark.parametrize("scale", scale_names())
+def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_not_there(scale):
+    runs = all_runs(read_scale(scale))
+    assert runs
+    for run in runs.values():
+        assert set(run.needs) <= runs.keys(), run.name
+        assert run.missing or run.steps
+
+
+@pytest.mark.parametrize("scale", scale_names())
+@pytest.mark.parametrize("name", table_names())
+def test_the_commands_of_a_table_are_understood(name, scale, tmp_path):
+    table, at = read_table(name), read_scale(scale)
+    places = Places({**at.places, "data": str(tmp_path), "updates": "2"}, runs=tmp_path)
+    planned = plan(table, at, table.rows, seeds=None)
+    said = [line for one in planned for line in checks.wrong(one.run.smoke(), places)]  # with some words more
+    assert not said, "\n".join(said)
+
+
+def test_flags_that_a_command_does_not_know_are_found(tmp_path):
+    scale = read_scale("small")
+    table = read_table("poly-10")
+    run = run_of(scale, table.cell(table.row("bert-bi"), table.columns[0]), where="here")
+    places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
+    train, *others = run.steps
+    for words, said in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
+        wrong = type(run)(**{**vars(run), "steps": (type(train)(train.name, (*train.command, *words), {}), *others)})
+        (line,) = checks.wrong(wrong, places)
+        assert re.match(f"{run.name}, train: .*{said}", line)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    scale = read_scale("paper")
+    table = read_table("poly-10")
+    run = run_of(scale, table.cell(table.row("reddit-bi"), table.columns[0]), where="here")
+    places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
+    missing = checks.missing(run, places)
+    assert [line for line in missing if "train_self_original.txt" in line]
+    (tmp_path / "ConvAI2").mkdir()
+    for name in ("train_self_original.txt.gz", "valid_self_original.txt"):
+        (tmp_path / "ConvAI2" / name).touch()
+    assert not [line for line in checks.missing(run, places) if "ConvAI2" in line]
+
+
+def test_the_papers_settings_are_those_of_its_section_5_1():
+    scale = read_scale("paper")
+    table = read_table("poly-10")
+
+    def words(row: str, column: int) -> dict[str, str]:
+        command = run_of(scale, table.cell(table.row(row), table.columns[column]), where="here").steps[0].command
+        return dict(zip(command[2::2], command[3::2], strict=True))
+
+    bert, cross, own, ubuntu = (
+        words("bert-bi", 0),
+        words("bert-cross", 0),
+        words("reddit-poly-64", 0),
+        words("bert-cross", 6),
+    )
+    assert (bert["--batchsize"], words("bert-poly-16", 2)["--batchsize"], cross["--batchsize"]) == ("512", "256", "16")
+    assert (bert["--optimizer"], bert["--weight-decay"], own["--optimizer"]) == ("adamw", "0.01", "adamax")
+    assert (bert["--type-optimization"], own["--type-optimization"]) == ("all_encoder_layers", "all")
+    assert (bert["--warmup-updates"], cross["--warmup-updates"], bert["--learningrate"]) == ("100", "1000", "5e-05")
+    assert (bert["--lr-scheduler-decay"], bert["--validation-every-n-epochs"]) == ("0.4", "0.5")
+    assert (cross["--num-negatives"], ubuntu["--num-negatives"]) == ("19", "15")
+    assert (own["--output-scaling"], own["--poly-n-codes"]) == ("0.06", "64")
