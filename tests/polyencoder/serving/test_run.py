@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +19,8 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app, main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.export.onnx import exporters
+from polyencoder.files import write_text
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
 
 
@@ -50,6 +55,39 @@ def test_workers_answer_alike_and_share_sessions_and_metrics(place):
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
         assert "Traceback" not in process.stderr.read()
+
+
+def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkeypatch):
+    """From a model to a server, by the commands; int8 graphs search the index that they made."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(exporters, "IS_CURRENT", False)  # graphs are traced, which is fast
+    (place / "exported").mkdir()
+    run = partial(CliRunner().invoke, app, catch_exceptions=False)
+    run(["export", "model", "exported/model", "--onnx", "--int8"])
+    monkeypatch.chdir(place / "exported")
+    write_text(Path("replies.jsonl"), "".join(json.dumps({"id": one.id, "text": one.text}) + "\n" for one in REPLIES))
+    int8 = ["--backend", "onnx-int8"]
+    run(["index", "-m", "model", "--candidates", "replies.jsonl", "--out", "replies", *int8])
+    expected = dict(
+        zip(
+            (one.id for one in REPLIES),
+            make_ranker("poly").score(["do you ski ?"], [one.text for one in REPLIES])[0].tolist(),
+            strict=True,
+        )
+    )
+    with started("--index", "replies", *int8) as (process, url):
+        assert httpx.get(f"{url}/info", timeout=SECONDS).json()["backend"] == "onnx-int8"
+        hits = httpx.post(f"{url}/v1/search", json={"query": "do you ski ?"}, timeout=SECONDS).json()["results"]
+        scores = {hit["id"]: hit["score"] for hit in hits}
+        assert scores == pytest.approx(expected, rel=0.1)
+        assert scores != pytest.approx(expected, rel=1e-6)  # float32's
+        asked = {"query": "do you ski ?", "documents": [hit["text"] for hit in hits]}
+        found = httpx.post(f"{url}/v1/rerank", json=asked, timeout=SECONDS).json()["results"]
+        assert sorted(one["index"] for one in found) == list(range(len(hits)))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) in (0, -signal.SIGTERM)
+    with pytest.raises(CheckpointError, match="another model"):
+        run(["serve", "-m", "model", "--index", str(place / "replies"), *int8])  # which torch made
 
 
 def test_workers_end_with_the_process_that_started_them(place):
