@@ -12,6 +12,7 @@ from parlai.agents.ranker.confidence import Confidence, answer_metrics, confiden
 from parlai.agents.ranker.examples import example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.learning.parts import goal_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.ranking import parlai_metrics
@@ -81,7 +82,7 @@ class RankerAgent(RankerModelAgent):
 
     def reads_turns(self) -> bool:
         """Whether batches need the contexts as text, for another model, whose tokenizer is its own."""
-        return self._teacher is not None
+        return self._training.distillation.has_teacher and trains(self.opt)
 
     # ---- observing
 

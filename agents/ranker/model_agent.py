@@ -23,7 +23,7 @@ from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimizer import parameter_groups
-from parlai.agents.ranker.learning.parts import build_trainer, check_options, open_teacher
+from parlai.agents.ranker.learning.parts import build_trainer, training_config
 from parlai.agents.ranker.learning.saving import Saving
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.agents.ranker.options import check_option_files
@@ -48,7 +48,6 @@ from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
-from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
@@ -86,7 +85,7 @@ class RankerModelAgent(TorchRankerAgent):
             describe_parlai_model(opt)
         if not shared:
             self.design.check_flags(opt, self.architecture)
-        check_options(opt)
+        self._training = training_config(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
@@ -98,15 +97,10 @@ class RankerModelAgent(TorchRankerAgent):
         self.model = self.ranker  # gradients of several processes are summed without DistributedDataParallel
         if opt.get("seed") is not None:
             self.random = Random(opt["seed"])
-        self._teacher: Teacher | None = shared["teacher"] if shared else None
         if not shared:
             self._say_what_precision_gains()
         if not shared and self._should_initialize_optimizer():
-            self._teacher = open_teacher(opt, self.ranker)
-            self.trainer = build_trainer(self, self._teacher, run=self._run, restored=self._restored)
-
-    def share(self) -> dict[str, Any]:
-        return {**super().share(), "teacher": self._teacher}
+            self.trainer = build_trainer(self, self._training, run=self._run, restored=self._restored)
 
     def _say_what_precision_gains(self) -> None:
         """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""

@@ -18,7 +18,7 @@ from polyencoder.evaluation import ranks
 from polyencoder.training.callbacks import Callback, Run
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.finite import FiniteUpdates
-from polyencoder.training.objective import Outcome, Ranking
+from polyencoder.training.objective import Outcome
 from polyencoder.training.optimizer import clip_embeddings
 
 __all__ = ["ParlaiUpdates", "Report"]
@@ -120,12 +120,12 @@ class ParlaiUpdates:
 class Report(Callback):
     """Adds what was learnt from a batch to the agent's metrics."""
 
-    def __init__(self, agent: TorchRankerAgent, objective: Ranking, updates: ParlaiUpdates) -> None:
-        self._metrics, self._objective, self._updates = agent.global_metrics, objective, updates
+    def __init__(self, agent: TorchRankerAgent, updates: ParlaiUpdates) -> None:
+        self._metrics, self._updates = agent.global_metrics, updates
         self._skipped = 0
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if left_out := self._objective.skipped_examples - self._skipped:
+        if left_out := run.skipped_examples - self._skipped:
             self._skipped += left_out
             self._metrics.add(WITHOUT_NEGATIVES, SumMetric(left_out))
         if outcome is None or not len(outcome) or not self._updates.losses_are_finite:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import FINE_TUNED
+from polyencoder.training.distillation import DistillationConfig
+from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.schedule import ScheduleConfig
@@ -28,6 +30,14 @@ class TrainingConfig:
     """"batch", "inline" or "batch-all-cands"; see `polyencoder.data.collator.Collator`."""
     gather_negatives: bool = True
     """With several processes: the candidates of all of them are candidates of every example."""
+    label_smoothing: float = 0.0
+    """The probability that the wrong candidates share in what is learnt."""
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    """Whose scores are learnt besides the labels, if anyone's."""
+    hard_negatives: HardNegatives | None = None
+    """Which mined negatives join the candidates "batch"."""
+    hard_negatives_every: int = 500
+    """Updates between two indexes to mine in."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: PrecisionName = "float32"
@@ -53,7 +63,7 @@ class TrainingConfig:
         for name in ("epochs", "max_updates", "max_seconds"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
-        for name in ("accumulate", "max_nonfinite"):
+        for name in ("accumulate", "max_nonfinite", "hard_negatives_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         for name in ("grad_cache", "pair_tokens"):
@@ -61,6 +71,12 @@ class TrainingConfig:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}; it must be 0, for no limit, or more", argument=name
                 )
+        if self.hard_negatives is not None and self.candidates != "batch":
+            raise ConfigError(
+                f"hard_negatives join the candidates 'batch', not {self.candidates!r}; for inline ones "
+                "`polyencoder mine` writes a file",
+                argument="hard_negatives",
+            )
         if self.fine_tuned not in FINE_TUNED:
             raise ConfigError(
                 f"fine_tuned is {self.fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"

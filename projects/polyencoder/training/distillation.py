@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,7 +16,7 @@ from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.teacher import Teacher, shortlist
 
-__all__ = ["Distillation", "Kind"]
+__all__ = ["Distillation", "DistillationConfig", "Kind"]
 
 Kind = Literal["kl", "margin-mse"]
 
@@ -35,6 +37,30 @@ def check_distillation(*, weight: float, temperature: float, candidates: int) ->
             f"distillation asks about {candidates} candidates; give 0, for all, or at least 2",
             argument="distillation_candidates",
         )
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """From whom a run learns besides the labels, and how; see `Distillation`.
+
+    teacher: a ranker's folder, file or hub id; None for the labels alone. scores: the file that keeps what it said;
+    None to remember it in memory.
+    """
+
+    teacher: str | None = None
+    scores: str | os.PathLike[str] | None = None
+    weight: float = 0.5
+    kind: Kind = "kl"
+    temperature: float = 1.0
+    candidates: int = 0
+
+    def __post_init__(self) -> None:
+        check_distillation(weight=self.weight, temperature=self.temperature, candidates=self.candidates)
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether there is a teacher whose scores count."""
+        return self.teacher is not None and self.weight > 0
 
 
 class Distillation:

@@ -11,10 +11,11 @@ from polyencoder.errors import CheckpointError
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
-__all__ = ["CHECKPOINT", "CURVE", "FOLDER", "RECORD", "run_folder"]
+__all__ = ["CHECKPOINT", "CURVE", "FOLDER", "RECORD", "TEACHER_SCORES", "run_folder"]
 
 FOLDER = "training"
 CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
+TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
 
 @contextmanager

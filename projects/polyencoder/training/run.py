@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,24 +25,18 @@ from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
+from polyencoder.training.config import TrainingConfig
 from polyencoder.training.data import open_data
-from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, FOLDER, RECORD, run_folder
-from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
-from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
+from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
-from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["RunReport", "train_ranker"]
@@ -106,7 +99,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         train=data.train,
         sampler=data.sampler,
         callbacks=[
-            *_before_steps(settings, ranker),
+            *([MeasuredScaling()] if settings.output_scaling == "auto" else []),
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluations))),
             best,
             *_shown(settings, is_first=processes.is_first),
@@ -114,8 +107,6 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
             baselines,
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if processes.is_first else []),
         ],
-        objective=_objective(settings, ranker),
-        with_turns=settings.teacher is not None,
     )
     if processes.is_first:
         _warn_of_a_low_scale(trainer)
@@ -180,18 +171,6 @@ def _before_the_model_was_asked(settings: RunSettings) -> dict[str, Any]:
     return values | {name: default for name, default in (model | text).items() if values[name] is None}
 
 
-def _before_steps(settings: RunSettings, ranker: Ranker) -> Sequence[Callback]:
-    """The callbacks that change a batch or the model before a step."""
-    parts: list[Callback] = []
-    if settings.output_scaling == "auto":
-        parts.append(MeasuredScaling())
-    if settings.hard_negatives:
-        ranks = parse_ranks(settings.hard_negative_ranks)
-        wanted = HardNegatives(settings.hard_negatives, *ranks, settings.hard_negative_margin)
-        parts.append(MinedNegatives(ranker, wanted, every=settings.hard_negatives_every, index=ranker.index))
-    return parts
-
-
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
     """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
     model, config = trainer.model, trainer.config
@@ -223,36 +202,6 @@ def _planned_updates(trainer: Trainer) -> int | None:
     """How many updates the run has if time does not end it."""
     config = trainer.config
     return trainer.goal.total_updates(batch=config.batch_size * trainer.processes.count, accumulate=config.accumulate)
-
-
-def _objective(settings: RunSettings, ranker: Ranker) -> Ranking:
-    """What is minimised: the cross-entropy of the label and, where there is one, the teacher's loss."""
-    loss: Loss = CrossEntropy(settings.label_smoothing or 0.0)
-    if settings.teacher is not None:
-        loss = _distillation(settings, settings.teacher, labels=loss)
-    return Ranking(
-        ranker.model,
-        ranker.text,
-        loss=loss,
-        gather_negatives=settings.gather_negatives and settings.source in SHARED_CANDIDATES,
-        grad_cache=settings.grad_cache,
-        pair_tokens=settings.pair_tokens,
-        hopeless_after=None if settings.hard_negatives else HOPELESS,
-    )
-
-
-def _distillation(settings: RunSettings, teacher: str, *, labels: Loss) -> Distillation:
-    path = Path(settings.out) / FOLDER / "teacher.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ranker = Ranker.from_pretrained(teacher, device=settings.device)
-    return Distillation(
-        Teacher(ranker, ScoreCache(str(path)), bf16=settings.training().precision == "bfloat16"),
-        weight=settings.distillation_weight,
-        kind=settings.distillation_loss,
-        temperature=settings.distillation_temperature,
-        candidates=settings.distillation_candidates,
-        labels=labels,
-    )
 
 
 def _shown(settings: RunSettings, *, is_first: bool) -> list[Callback]:

@@ -6,12 +6,15 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError
 from polyencoder.training.config import TrainingConfig
-from polyencoder.training.distillation import Kind, check_distillation
+from polyencoder.training.distillation import DistillationConfig, Kind
+from polyencoder.training.folder import TEACHER_SCORES
+from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.presets import preset
@@ -161,20 +164,10 @@ class RunSettings:
             )
         if self.bf16 and self.precision == "float16":
             raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them", argument="bf16")
-        if self.hard_negatives and self.source != "batch":
-            raise ConfigError(
-                "hard_negatives join the candidates 'batch'; `polyencoder mine` writes inline ones",
-                argument="hard_negatives",
-            )
         if self.hard_negatives and self.architecture == "cross":
             raise ConfigError(
                 "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
             )
-        check_distillation(
-            weight=self.distillation_weight,
-            temperature=self.distillation_temperature,
-            candidates=self.distillation_candidates,
-        )
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
@@ -183,6 +176,7 @@ class RunSettings:
         for name in ("shuffle_buffer", "evaluations", "patience", "batch_size", "quantization_update"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
+        self.training()  # raises ConfigError for what cannot be
 
     def _check_start(self) -> None:
         """Raise ConfigError unless it is clear what the run starts from."""
@@ -257,6 +251,11 @@ class RunSettings:
     def source(self) -> str:
         return self.candidates or ("inline" if self.architecture == "cross" else "batch")
 
+    def _mined(self) -> HardNegatives | None:
+        if not self.hard_negatives:
+            return None
+        return HardNegatives(self.hard_negatives, *parse_ranks(self.hard_negative_ranks), self.hard_negative_margin)
+
     def training(self) -> TrainingConfig:
         """The trainer's part of the settings."""
         return TrainingConfig(
@@ -266,6 +265,17 @@ class RunSettings:
             batch_size=self.batch_size or (8 if self.architecture == "cross" else 32),
             candidates=self.source,
             gather_negatives=self.gather_negatives,
+            label_smoothing=self.label_smoothing or 0.0,
+            distillation=DistillationConfig(
+                self.teacher,
+                Path(self.out) / TEACHER_SCORES,
+                self.distillation_weight,
+                self.distillation_loss,
+                self.distillation_temperature,
+                self.distillation_candidates,
+            ),
+            hard_negatives=self._mined(),
+            hard_negatives_every=self.hard_negatives_every,
             optimizer=OptimizerConfig(
                 self.optimizer,
                 self.learning_rate,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,22 +11,18 @@ from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import ConveRT, freeze
+from polyencoder.modeling import ConveRT
 from polyencoder.protocol import Learner
+from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
-from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
+from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
 from polyencoder.training.objective import Objective, Outcome, Ranking
-from polyencoder.training.optimizer import build_optimizer
-from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
-from polyencoder.training.schedule import Schedule
 from polyencoder.training.updates import OptimizerUpdates, Updates
 
 __all__ = ["Trainer"]
-
-_log = logging.getLogger(__name__)
 
 SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
@@ -46,8 +41,9 @@ class Trainer:
         batches: in the place of `train`, gives batches that are made already, from where the run is; it is called when
             a checkpoint was put back, and each process has a batch in each step.
         sampler: draws candidates for examples that have none of their own.
-        callbacks: what happens beside the steps, in this order.
-        objective: what is minimised; None for the cross-entropy of the label among its candidates.
+        callbacks: what happens beside the steps, in this order, after the mining of hard negatives.
+        objective: what is minimised; None for the cross-entropy of the label among its candidates, and what the
+            configuration says of a teacher.
         updates: what changes the weights; None for the optimizer and schedule of the configuration.
 
     Raises:
@@ -65,23 +61,18 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         objective: Objective | None = None,
         updates: Updates | None = None,
-        with_turns: bool = False,
     ) -> None:
-        self.ranker, self.config, self.callbacks = ranker, config or TrainingConfig(), list(callbacks)
+        self.ranker, self.config = ranker, config or TrainingConfig()
+        self.callbacks = [*mined_negatives(ranker, self.config), *callbacks]
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
         self.processes = Processes.of_this_group()
+        self.objective: Objective = objective or build_objective(ranker, self.config)
         self._loader = None if train is None else self._open(train, sampler)
         self._given = batches
         self.goal = self._goal()
-        self.objective: Objective = objective or Ranking(
-            self.model,
-            self.text,
-            gather_negatives=self.config.gather_negatives and self.config.candidates in SHARED_CANDIDATES,
-            grad_cache=self.config.grad_cache,
-            pair_tokens=self.config.pair_tokens,
-        )
-        self.updates: Updates = updates or self._own_updates()
+        self.updates: Updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
+        with_turns = self.config.distillation.has_teacher
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
         self.is_over = False
         """Whether the goal is reached, for all processes alike."""
@@ -220,6 +211,11 @@ class Trainer:
         return self.objective.skipped if isinstance(self.objective, Ranking) else 0
 
     @property
+    def skipped_examples(self) -> int:
+        """Of these batches."""
+        return self.objective.skipped_examples if isinstance(self.objective, Ranking) else 0
+
+    @property
     def stopped(self) -> str | None:
         """Why a callback ended the run, if one did."""
         return self._why
@@ -285,22 +281,3 @@ class Trainer:
         config = self.config
         examples = None if self._loader is None or config.epochs is None else config.epochs * self._loader.examples
         return Goal(examples, config.max_updates, config.max_seconds)
-
-    def _own_updates(self) -> OptimizerUpdates:
-        config = self.config
-        precision = Precision(config.precision, self.device, loss_scale=config.loss_scale)
-        if precision.warning and self.processes.is_first:
-            _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
-        freeze(self.model, fine_tuned=config.fine_tuned)
-        optimizer = build_optimizer(self.model, config.optimizer)
-        batch = config.batch_size * self.processes.count
-        total = self.goal.total_updates(batch=batch, accumulate=config.accumulate)
-        return OptimizerUpdates(
-            self.model,
-            optimizer,
-            Schedule(optimizer, config.schedule, total_updates=total),
-            precision=precision,
-            accumulate=config.accumulate,
-            clip=config.clip,
-            max_nonfinite=config.max_nonfinite,
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from polyencoder.errors import ConfigError
 from polyencoder.training.settings import RunSettings
 
 
@@ -32,3 +33,21 @@ def test_settings_that_nothing_reads_are_told(given, unread):
     start = "vocabulary" if given.get("architecture") == "convert" else "backbone"
     settings = RunSettings(**{"train": "a", "out": "b", start: "c", **given})
     assert [line.partition(" ")[0] for line in settings.unread()] == unread
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({"distillation_weight": 2.0}, "distillation_weight"),
+        ({"distillation_temperature": 0.0}, "distillation_temperature"),
+        ({"hard_negatives": 2, "hard_negative_ranks": "5-5"}, "hard_negative_ranks"),
+        ({"hard_negatives": 2, "candidates": "inline"}, "hard_negatives"),
+        ({"hard_negatives": 2, "architecture": "cross", "candidates": "batch"}, "hard_negatives"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+    ],
+)
+def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
+    with pytest.raises(ConfigError) as error:
+        RunSettings(train="a", out="b", backbone="c", **given)
+    assert error.value.argument == argument

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator, TrainingExample
 from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
+from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.config import TrainingConfig
-from polyencoder.training.distillation import Distillation
+from polyencoder.training.distillation import Distillation, DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.objective import Ranking
 from polyencoder.training.optimizer import OptimizerConfig
@@ -326,6 +326,28 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     assert teacher.asked == 16  # once for each pair
 
 
+def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
+    """The same as one that is given with an objective; with weight 0 nobody looks for it."""
+    make_ranker("cross", seed=3).save_pretrained(tmp_path / "teacher")
+
+    def losses(objective=None, **fields) -> list[float]:
+        student, heard = make_ranker("bi", seed=1), Losses()
+        config = replace(CONFIG, distillation=DistillationConfig(**fields))
+        given = objective(student) if objective else None
+        Trainer(student, config, train=EXAMPLES, callbacks=[heard], objective=given).fit()
+        return heard.values
+
+    def by_hand(student):
+        teacher = Teacher(Ranker.from_pretrained(tmp_path / "teacher", device=student.device), ScoreCache(None))
+        return Ranking(student.model, student.text, loss=Distillation(teacher, weight=0.7, kind="margin-mse"))
+
+    fields = {"teacher": str(tmp_path / "teacher"), "weight": 0.7, "kind": "margin-mse"}
+    found = losses(**fields)
+    assert found == losses(by_hand, **fields)
+    assert found != losses()
+    assert losses(teacher="no/such/teacher", weight=0.0) == losses()
+
+
 def test_mined_negatives_join_the_batch(make_ranker):
     ranker = make_ranker("poly")
     sizes: list[int] = []
@@ -334,8 +356,8 @@ def test_mined_negatives_join_the_batch(make_ranker):
         def after_step(self, run, outcome) -> None:
             sizes.append(outcome.scores.size(1))
 
-    mined = MinedNegatives(ranker, HardNegatives(2), every=2, index=ranker.index)
-    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=[mined, Sizes()]).fit()
+    config = replace(CONFIG, hard_negatives=HardNegatives(2), hard_negatives_every=2)
+    Trainer(ranker, config, train=EXAMPLES, callbacks=[Sizes()]).fit()
     assert sizes[:2] == [4, 4]
     assert all(size > 4 for size in sizes[2:])
 
@@ -348,6 +370,11 @@ def test_mined_negatives_join_the_batch(make_ranker):
         ({"max_updates": 0}, "max_updates is 0; it must be above 0"),
         ({"fine_tuned": "some"}, "fine_tuned is 'some'"),
         ({"grad_cache": -1}, "grad_cache is -1"),
+        ({"hard_negatives_every": 0}, "hard_negatives_every is 0; it must be at least 1"),
+        (
+            {"hard_negatives": HardNegatives(1), "candidates": "inline"},
+            "hard_negatives join the candidates 'batch', not 'inline'",
+        ),
     ],
 )
 def test_settings_that_cannot_be(fields, message):

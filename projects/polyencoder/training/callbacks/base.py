@@ -32,6 +32,11 @@ class Run(Protocol):
         """Batches that were left out, since there was nothing to choose in them."""
         ...
 
+    @property
+    def skipped_examples(self) -> int:
+        """Of these batches."""
+        ...
+
     def stop(self, why: str) -> None:
         """End the run after this step, in all processes, whichever of them says so."""
         ...

@@ -178,10 +178,10 @@ def test_weight_0_needs_no_teacher(make_agent, respond, learnt):
         ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not downloaded"),
         ({"teacher_model": "TEXT"}, CheckpointError, "notes.txt"),
         ({"teacher_model": "EMPTY"}, CheckpointError, "no config.json in it; a model folder has"),
-        ({"distillation_weight": 1.5}, ConfigError, "--distillation-weight 1.5: must be from 0"),
-        ({"distillation_weight": -0.1}, ConfigError, "--distillation-weight -0.1: must be from 0"),
-        ({"distillation_temperature": 0.0}, ConfigError, "--distillation-temperature 0.0: must be above 0"),
-        ({"distillation_candidates": 1}, ConfigError, "--distillation-candidates 1: must be at least 2, or 0"),
+        ({"distillation_weight": 1.5}, ConfigError, "the weight of distillation is 1.5; 0 is labels alone"),
+        ({"distillation_weight": -0.1}, ConfigError, "the weight of distillation is -0.1; 0 is labels alone"),
+        ({"distillation_temperature": 0.0}, ConfigError, "the temperature of distillation is 0.0; it must be above 0"),
+        ({"distillation_candidates": 1}, ConfigError, "asks about 1 candidates; give 0, for all, or at least 2"),
         ({"teacher_model": None, "teacher_scores": "x"}, ConfigError, "--teacher-scores x: whose.* --teacher-model"),
     ],
 )
@@ -191,8 +191,10 @@ def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_p
     names = {"TEXT": str(tmp_path / "notes.txt"), "EMPTY": str(tmp_path / "empty")}
     options = {"teacher_model": teacher_file} | {key: names.get(value, value) for key, value in options.items()}
     options = {key: value for key, value in options.items() if value is not None}
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         make_agent("biencoder", candidates="batch", **options)
+    if message.endswith(("labels alone", "above 0", "at least 2")):
+        assert caught.value.argument in options  # the command adds its flag
 
 
 def test_a_teacher_that_is_no_ranker(make_agent, backbone_folder):

@@ -102,18 +102,17 @@ def test_training_with_them(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument", "message"),
     [
-        ({"hard_negatives": -1}, "--hard-negatives -1: must be 0, for none, or more"),
-        (
-            {"candidates": "inline"},
-            "--hard-negatives 2 are added to --candidates batch, not inline: .*polyencoder mine",
-        ),
-        ({"hard_negatives_every": 0}, "--hard-negatives-every 0: must be at least 1"),
-        ({"hard_negative_ranks": "5-5"}, "2 are wanted, but the ranks 5-5 are fewer"),
-        ({"hard_negative_ranks": "best"}, "ranks 'best': give the first and the last"),
+        ({"hard_negatives": -1}, "hard_negatives", "their number is -1; it must be at least 1"),
+        ({"candidates": "inline"}, "hard_negatives", "join the candidates 'batch', not 'inline'; .*polyencoder mine"),
+        ({"hard_negatives_every": 0}, "hard_negatives_every", "hard_negatives_every is 0; it must be at least 1"),
+        ({"hard_negative_ranks": "5-5"}, "hard_negative_ranks", "2 are wanted, but the ranks 5-5 are fewer"),
+        ({"hard_negative_ranks": "best"}, "hard_negative_ranks", "ranks 'best': give the first and the last"),
     ],
 )
-def test_what_cannot_be(options, message, make_agent):
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be(options, argument, message, make_agent):
+    """The command adds the flag of the argument."""
+    with pytest.raises(ConfigError, match=message) as error:
         make_agent("biencoder", **{"candidates": "batch", "hard_negatives": 2} | options)
+    assert error.value.argument == argument

@@ -1,0 +1,93 @@
+"""The parts of a run that its `TrainingConfig` describes: the objective with its teacher, mined negatives, updates."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from polyencoder.modeling import freeze
+from polyencoder.protocol import Learner
+from polyencoder.ranker import Ranker
+from polyencoder.training.callbacks.base import Callback
+from polyencoder.training.callbacks.hard_negatives import MinedNegatives
+from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
+from polyencoder.training.distillation import Distillation, DistillationConfig
+from polyencoder.training.distributed import Processes
+from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
+from polyencoder.training.optimizer import build_optimizer
+from polyencoder.training.precision import Precision
+from polyencoder.training.progress import Goal
+from polyencoder.training.schedule import Schedule
+from polyencoder.training.score_cache import ScoreCache
+from polyencoder.training.teacher import Teacher
+from polyencoder.training.updates import OptimizerUpdates
+
+__all__ = ["build_objective", "build_updates", "mined_negatives"]
+
+_log = logging.getLogger(__name__)
+
+
+def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
+    """What is minimised: the cross-entropy of the label and, where there is one, the teacher's loss.
+
+    Raises:
+        CheckpointError, ConfigError: there is no such teacher.
+    """
+    loss: Loss = CrossEntropy(config.label_smoothing)
+    loss = _with_teacher(config.distillation, loss, device=learner.device, bf16=config.precision == "bfloat16")
+    return Ranking(
+        learner.model,
+        learner.text,
+        loss=loss,
+        gather_negatives=config.gather_negatives and config.candidates in SHARED_CANDIDATES,
+        grad_cache=config.grad_cache,
+        pair_tokens=config.pair_tokens,
+        hopeless_after=None if config.hard_negatives else HOPELESS,
+    )
+
+
+def _with_teacher(config: DistillationConfig, labels: Loss, *, device: torch.device, bf16: bool) -> Loss:
+    """The labels' loss, and that of the teacher if there is one whose scores count."""
+    if not config.has_teacher:
+        return labels
+    ranker = Ranker.from_pretrained(config.teacher or "", device=device)
+    return Distillation(
+        Teacher(ranker, ScoreCache(config.scores), bf16=bf16),
+        weight=config.weight,
+        kind=config.kind,
+        temperature=config.temperature,
+        candidates=config.candidates,
+        labels=labels,
+    )
+
+
+def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
+    """The callback that mines hard negatives, where the configuration asks for some."""
+    if config.hard_negatives is None:
+        return []
+    ranker = Ranker(learner.model, learner.text, device=learner.device)
+    return [MinedNegatives(ranker, config.hard_negatives, every=config.hard_negatives_every, index=ranker.index)]
+
+
+def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
+    """The optimizer with its schedule and precision, and layer freezing, which says what it updates.
+
+    Raises:
+        ConfigError: the model has nothing that learns, or cannot in this precision.
+    """
+    precision = Precision(config.precision, learner.device, loss_scale=config.loss_scale)
+    if precision.warning and processes.is_first:
+        _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
+    freeze(learner.model, fine_tuned=config.fine_tuned)
+    optimizer = build_optimizer(learner.model, config.optimizer)
+    total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
+    return OptimizerUpdates(
+        learner.model,
+        optimizer,
+        Schedule(optimizer, config.schedule, total_updates=total),
+        precision=precision,
+        accumulate=config.accumulate,
+        clip=config.clip,
+        max_nonfinite=config.max_nonfinite,
+    )
