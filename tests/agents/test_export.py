@@ -7,19 +7,16 @@ import os
 import pytest
 import torch
 from parlai.scripts.train_model import TrainModel
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
+from tests.commands import run_command
 
 TURNS = ["hello there !", "where is the owl ?"]
 
 
 def command(*arguments: object) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return run_command(*arguments).stdout
 
 
 @pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])

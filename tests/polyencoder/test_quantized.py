@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from typer.testing import CliRunner
 
 from polyencoder.checkpoint import load_model_file
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
+from tests.commands import run_command
 
 CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 WORDS = "encoder.embeddings.words.weight"
@@ -30,9 +29,7 @@ def ranker(request, make_convert_ranker) -> Ranker:
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return run_command(*arguments).stdout
 
 
 def test_a_folder_ranks_as_before(ranker, sentences, tmp_path):

@@ -9,21 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from parlai.scripts.eval_model import EvalModel
-from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError
+from tests.commands import run_command
 
 
 @pytest.fixture
 def run():
-    def invoke(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    return invoke
+    return lambda *arguments: run_command(*arguments).output
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ import random
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.searcher import Searcher
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -48,9 +47,7 @@ def write(ranker, texts, tmp_path):
 
 
 def call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return run_command(*arguments).stdout
 
 
 @pytest.mark.parametrize("architecture", ["poly", "cross"])

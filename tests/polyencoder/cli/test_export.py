@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker import Ranker
+from tests.commands import command_fails, run_command
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
@@ -24,9 +23,7 @@ def run():
     """(*arguments) -> what `polyencoder export` prints."""
 
     def call(*arguments: object) -> str:
-        result = CliRunner().invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        return run_command("export", *arguments).stdout
 
     return call
 
@@ -104,9 +101,7 @@ def test_onnx_alone(run, model_file, tmp_path):
 
 
 def fails(error: type[Exception], match: str, *arguments: object) -> None:
-    with pytest.raises(error, match=match) as raised:
-        CliRunner().invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)
-    assert "\n" not in str(raised.value)
+    command_fails(error, match, "export", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from polyencoder.cli import importing
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError
+from tests.commands import command_fails, run_command
 
 FAIRSEQ = {"args": Namespace(arch="roberta_base"), "model": {"a": torch.zeros(1)}}
 NEW_FAIRSEQ = {"args": None, "cfg": {"model": {}}, "model": {"a": torch.zeros(1)}}
@@ -46,10 +45,7 @@ def run(tmp_path):
 
     def call(states: dict, *arguments: object) -> str:
         torch.save(states, tmp_path / "model.pt")
-        given = ["import", tmp_path / "model.pt", tmp_path / "out", *arguments]
-        result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        return run_command("import", tmp_path / "model.pt", tmp_path / "out", *arguments).stdout
 
     return call
 
@@ -115,11 +111,9 @@ def test_other_models_of_parlai(run, tmp_path):
 
 
 def test_files_that_are_not_there_or_not_safe(tmp_path, malicious_pickle):
-    arguments = ["import", str(tmp_path / "model"), str(tmp_path / "out")]
-    with pytest.raises(CheckpointError, match="model: no such file"):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    arguments = ["import", tmp_path / "model", tmp_path / "out"]
+    command_fails(CheckpointError, "model: no such file", *arguments)
     data, witness = malicious_pickle(2)
     (tmp_path / "model").write_bytes(data)
-    with pytest.raises(CheckpointError):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    command_fails(CheckpointError, "", *arguments)
     assert not witness.exists()

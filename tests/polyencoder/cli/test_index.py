@@ -18,6 +18,7 @@ from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index import FolderIndex
 from polyencoder.index.vectors import vector_files
+from tests.commands import command_fails, run_command
 
 
 @pytest.fixture
@@ -43,10 +44,7 @@ def call(model):
     """(command, *arguments, input=None) -> what `polyencoder COMMAND --model MODEL ...` prints."""
 
     def run(command: str, *arguments: object, input: str | None = None) -> str:
-        given = [command, "--model", str(model), *map(str, arguments)]
-        result = CliRunner().invoke(app, given, input=input, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        return run_command(command, "--model", model, *arguments, input=input).stdout
 
     return run
 
@@ -134,14 +132,13 @@ def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
     tuned = FolderIndex.open(folder, ranker).faiss.tuned
     assert (tuned.measured, tuned.contexts, tuned.source) == (1.0, 2, str(contexts))
     assert said.splitlines()[-1] == f"{folder}: {tuned}"
-    shown = CliRunner().invoke(app, ["index", "--info", str(folder)], catch_exceptions=False)
-    assert shown.exit_code == 0
+    shown = run_command("index", "--info", folder)
     assert shown.stdout.splitlines()[0] == f"{folder}: 8 candidates"
     assert shown.stdout.splitlines()[-1] == f"recall: 0.99 wanted; {tuned}"
 
 
 def test_info_of_what_is_no_index(tmp_path):
-    fail(CheckpointError, "no index", "index", "--info", tmp_path)
+    command_fails(CheckpointError, "no index", "index", "--info", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -215,12 +212,6 @@ def test_updates(call, ranker, tmp_path):
     assert {hit.found for hit in hits} <= {"certified", "approximate"}
 
 
-def fail(error: type[Exception], match: str, *arguments: object) -> None:
-    with pytest.raises(error, match=match) as raised:
-        CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -233,7 +224,7 @@ def fail(error: type[Exception], match: str, *arguments: object) -> None:
 def test_a_file_that_cannot_be_used(model, tmp_path, content, message):
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
-    fail(InputError, message, "index", "--model", model, "--candidates", path, "--out", tmp_path / "index")
+    command_fails(InputError, message, "index", "--model", model, "--candidates", path, "--out", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
 
@@ -241,7 +232,7 @@ def test_an_id_that_two_candidates_have(model, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"id": "a", "text": "one"}\n{"id": "a", "text": "two"}\n')
     arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index"]
-    fail(InputError, "bad.jsonl, line 2: the id 'a' is that of candidate 1 already", *arguments)
+    command_fails(InputError, "bad.jsonl, line 2: the id 'a' is that of candidate 1 already", *arguments)
     assert not (tmp_path / "index").exists()
 
 
@@ -249,7 +240,7 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"id": "a", "text": "one"}\n{"id": "b"}\nno json\n')
     arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index", "--skip-bad-candidates"]
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    result = run_command(*arguments)
     assert "2 bad records were left out; the first:" in result.stderr
     assert found(tmp_path / "index", ranker) == {"one"}
 
@@ -279,14 +270,14 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
 )
 def test_options_that_cannot_be_used(model, texts, tmp_path, error, message, options):
     arguments = ["index", "--model", model, "--candidates", texts, "--out", tmp_path / "index", *options]
-    fail(error, message, *arguments)
+    command_fails(error, message, *arguments)
     assert not (tmp_path / "index").exists()
 
 
 def test_a_cross_encoder_makes_no_index(make_ranker, texts, tmp_path):
     make_ranker("cross").save_pretrained(tmp_path / "cross")
     arguments = ["index", "--model", tmp_path / "cross", "--candidates", texts, "--out", tmp_path / "index"]
-    fail(InputError, "a cross-encoder has no vectors of candidates", *arguments)
+    command_fails(InputError, "a cross-encoder has no vectors of candidates", *arguments)
     assert not (tmp_path / "index").exists()
 
 
@@ -330,7 +321,7 @@ def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     (tmp_path / "more.jsonl").write_text('{"id": "r7", "text": "new"}\n{"id": "r1", "text": "of another text"}\n')
     call("index", "--candidates", tmp_path / "first.jsonl", "--out", place)
     change = ["--index", place, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
-    fail(InputError, "more.jsonl, line 2: the id 'r1' is that of", "update", "--model", model, *change)
+    command_fails(InputError, "more.jsonl, line 2: the id 'r1' is that of", "update", "--model", model, *change)
     there = json.loads(call("search", "--index", place, "--context", "hi", "--top-k", 7, "--json"))["hits"]
     assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
     assert call("update", *change, "--remove-id", "r1") == f"{place}: 7 candidates\n"
@@ -342,7 +333,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of
 
     def fail_with(limit: int) -> None:
         with with_disk_of(limit):
-            fail(InputError, "cannot be written.*run the same command again", *command)
+            command_fails(InputError, "cannot be written.*run the same command again", *command)
 
     fail_with(50_000)  # less than the catalogue
     assert not (tmp_path / "index").exists()
@@ -356,7 +347,7 @@ def test_a_full_disk_and_faiss(many, with_disk_of, tmp_path):
     pytest.importorskip("faiss")
     options = ["--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
     with with_disk_of(600_000):  # more than the vectors, which FAISS copies with a little beside them
-        fail(PolyencoderError, "FAISS could not build", "index", *options, "--faiss", "hnsw")
+        command_fails(PolyencoderError, "FAISS could not build", "index", *options, "--faiss", "hnsw")
     index = FolderIndex.open(tmp_path / "index", many.ranker)
     assert len(index.search(many.ranker.encode_contexts(["hello"]), top_k=3)[0]) == 3
     assert not list((tmp_path / "index").glob("faiss*"))
@@ -374,8 +365,8 @@ def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
     before = {path.name for path in folder.iterdir()}
     change = ["update", *model, "--index", folder, "--add", many("b.txt", 1000)]
     with with_disk_of(400_000):
-        fail(InputError, "cannot be changed .*run the same command again", *change)
-        fail(InputError, "cannot be changed", "update", *model, "--index", folder, "--compact")
+        command_fails(InputError, "cannot be changed .*run the same command again", *change)
+        command_fails(InputError, "cannot be changed", "update", *model, "--index", folder, "--compact")
     assert {path.name for path in folder.iterdir()} == before
     assert not list(tmp_path.glob(".index*"))
     assert len(FolderIndex.open(folder, many.ranker)) == 1000

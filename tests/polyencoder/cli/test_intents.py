@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import IntentClassifier
 from polyencoder.ranker import Ranker
+from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
 QUICK = ["--hidden-size", "16", "--max-epochs", "30", "--no-progress"]
@@ -39,9 +38,7 @@ def run(master, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str):
-        result = CliRunner().invoke(app, ["intents", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
+        return run_command("intents", *arguments).output
 
     return call
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker import Ranker
+from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
 QUICK = ["--learning-rates", "0.1", "--regularizers", "0", "--max-epochs", "5", "--num-negatives", "4"]
@@ -28,10 +27,7 @@ def run(make_ranker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> str:
-        given = ["map", "--train", "train.jsonl", "-m", "model", "--no-progress", *QUICK, *arguments]
-        result = CliRunner().invoke(app, given, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
+        return run_command("map", "--train", "train.jsonl", "-m", "model", "--no-progress", *QUICK, *arguments).output
 
     return call
 
@@ -42,7 +38,7 @@ def test_from_pairs_to_a_ranker(run, tmp_path):
     assert [line.split()[0] for line in said.splitlines()[1:4]] == ["TF-IDF", "as", "mapped"]
     assert Ranker.from_pretrained(tmp_path / "mapped").model.config.candidate_map
     evaluated = ["evaluate", "-m", "mapped", "-d", "valid.jsonl", "--negatives", "train.jsonl", "--num-negatives", "4"]
-    result = CliRunner().invoke(app, [*evaluated, "--json"], catch_exceptions=False)
+    result = run_command(*evaluated, "--json")
     report = json.loads(run("--valid", "valid.jsonl", "--json"))
     assert json.loads(result.output)["R5@1"] == pytest.approx(report["valid"]["mapped"]["R5@1"])
     with pytest.raises(ConfigError, match="holds a model already"):

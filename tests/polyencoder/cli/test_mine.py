@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from polyencoder import ConfigError, InputError
-from polyencoder.cli.main import app
 from polyencoder.index import Candidate
+from tests.commands import run_command
 
 PAIRS = [
     {"context": ["hello !", "do you ski ?"], "response": "i like to ski .", "id": 7},
@@ -34,8 +33,7 @@ def run(ranker, tmp_path):
     def call(*arguments: object, pairs=PAIRS) -> list[dict]:
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
         given = ["mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
-        result = CliRunner().invoke(app, list(map(str, [*given, "--no-progress", *arguments])), catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        run_command(*given, "--no-progress", *arguments)
         return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
     return call

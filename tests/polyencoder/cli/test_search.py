@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex
 from polyencoder.index.vectors import vectors_file
+from tests.commands import command_fails, run_command
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."]]
 
@@ -42,10 +41,7 @@ def run(folder, tmp_path):
     """(*arguments, input=None) -> the result of `polyencoder search` with the model and the index."""
 
     def call(*arguments: object, input: str | None = None):
-        given = ["search", "--model", tmp_path / "model", "--index", folder, *arguments]
-        result = CliRunner().invoke(app, list(map(str, given)), input=input, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result
+        return run_command("search", "--model", tmp_path / "model", "--index", folder, *arguments, input=input)
 
     return call
 
@@ -188,9 +184,7 @@ def test_re_ranking(ask, run, ranker, folder, make_ranker, tmp_path):
 
 
 def fails(error: type[Exception], match: str, *arguments: object, input: str | None = None) -> None:
-    with pytest.raises(error, match=match) as raised:
-        CliRunner().invoke(app, ["search", *map(str, arguments)], input=input, catch_exceptions=False)
-    assert "\n" not in str(raised.value)
+    command_fails(error, match, "search", *arguments, input=input)
 
 
 @pytest.mark.parametrize(

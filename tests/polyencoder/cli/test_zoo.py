@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError
 from polyencoder.zoo import zoo_model, zoo_models
+from tests.commands import run_command
 
 NAMES = [f"{data}_{kind}" for data in ("reddit", "wikito") for kind in ("bi", "poly", "cross")]
 NAMES += ["convai2_bi", "convai2_poly", "bert_base", "minilm"]
@@ -23,9 +22,7 @@ def run():
     """(*arguments) -> what `polyencoder zoo` prints."""
 
     def call(*arguments: str) -> str:
-        result = CliRunner().invoke(app, ["zoo", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0
-        return result.stdout
+        return run_command("zoo", *arguments).stdout
 
     return call
 

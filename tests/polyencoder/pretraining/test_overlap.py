@@ -6,11 +6,11 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app, main
+from polyencoder.cli.main import main
 from polyencoder.pretraining.documents import Document
 from polyencoder.pretraining.overlap import Utterances, find_overlap
+from tests.commands import run_command
 
 LONG = "I would like to know what you think of the mountains"
 OTHER = "nobody has ever said this sentence of ten words here"
@@ -33,9 +33,7 @@ def corpus(tmp_path):
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_utterance_is_found_in_each_format(corpus, tmp_path, name):
     (tmp_path / name).write_text(FORMATS[name] + "\n")
-    arguments = ["overlap", str(corpus), "--data", str(tmp_path / name), "--at-most", "0.5"]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    result = run_command("overlap", corpus, "--data", tmp_path / name, "--at-most", 0.5)
     assert (
         f"{name}: 1 of its 2 utterances of 8 words or more (50.00%) are in the corpus, in 2 documents" in result.output
     )
