@@ -161,9 +161,10 @@ def _learn_convert(texts: _Texts, out: Path, size: int | None, settings: Subword
     path = out / TOKENIZER
     with explaining(path):
         write_text(path, tokenizer.to_str(pretty=True))
+    ids = "1 id" if settings.buckets == 1 else f"{settings.buckets:,} ids"
     return (
         f"{path}: {len(tokenizer.subwords):,} subwords that are there at least {found:,} times in "
-        f"{texts.said(there)}, and {settings.buckets:,} ids for unknown characters"
+        f"{texts.said(there)}, and {ids} for unknown characters"
     )
 
 

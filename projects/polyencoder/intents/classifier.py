@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import model_fingerprint
+from polyencoder.checkpoint import WeightDtype, model_fingerprint
 from polyencoder.encoding import VectorKind
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import explaining, replacing
@@ -26,6 +26,7 @@ __all__ = ["HEAD", "HEAD_WEIGHTS", "EncoderSource", "IntentClassifier", "Predict
 
 HEAD, HEAD_WEIGHTS = "head.json", "head.safetensors"
 FORMAT_VERSION = 1
+ROUNDED: tuple[WeightDtype, ...] = ("float16", "bfloat16")  # as `polyencoder export --dtype` may have kept the encoder
 
 
 class Prediction(NamedTuple):
@@ -134,6 +135,7 @@ class IntentClassifier:
             "kind": self.kind,
             "temperature": self.temperature,
             "encoder": model_fingerprint(self.encoder.model, self.encoder.text),
+            "rounded": [model_fingerprint(self.encoder.model, self.encoder.text, dtype=dtype) for dtype in ROUNDED],
             "source": (source or EncoderSource())._asdict(),
             "measured": measured or {},
         }
@@ -169,13 +171,15 @@ class IntentClassifier:
             if not (math.isfinite(temperature) and temperature > 0 and labels):
                 raise ValueError(f"its temperature is {temperature}, of {len(labels)} labels")
             head = Head(config, inputs=int(values["inputs"]), labels=len(labels))
-            wanted = str(values["encoder"])
+            same = {values["encoder"], *values.get("rounded", ())}  # which earlier files do not have
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)})") from None
         _load_weights(head, path.with_name(HEAD_WEIGHTS))
         encoder = load(source) if callable(load) else load
-        if model_fingerprint(encoder.model, encoder.text) != wanted:
-            raise CheckpointError(f"{path}: learnt with another encoder than this one, which must be the same")
+        if model_fingerprint(encoder.model, encoder.text) not in same:
+            raise CheckpointError(
+                f"{path}: learnt with another encoder than this one, which must be the same, or the same in 16 bits"
+            )
         return cls(encoder, head, labels, kind=kind, temperature=temperature)
 
 

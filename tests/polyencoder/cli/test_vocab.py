@@ -43,6 +43,8 @@ def test_bars_are_not_written_into_files(corpus, tmp_path):
 def test_a_size_and_a_sample(corpus, tmp_path):
     result = run(corpus, "--out", tmp_path / "vocab", "--size", 40, "--sample", 10, "--buckets", 9)
     assert "in 10 of 16 sentences, and 9 ids for unknown characters" in result.output
+    result = run(corpus, "--out", tmp_path / "one", "--size", 40, "--buckets", 1)
+    assert result.output.endswith("in 16 of 16 sentences, and 1 id for unknown characters\n")
     tokenizer = read_tokenizer(tmp_path / "vocab" / "tokenizer.json")
     assert 25 < len(tokenizer.subwords) < 60
 

@@ -11,6 +11,7 @@ import torch
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import Head, HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
+from polyencoder.ranker import Ranker
 
 LABELS = ["pets", "ski", "work", "straße"]
 
@@ -66,6 +67,20 @@ def test_another_encoder_is_refused(classifier, make_ranker, tmp_path):
     classifier.save(tmp_path)
     with pytest.raises(CheckpointError, match="learnt with another encoder"):
         IntentClassifier.from_pretrained(tmp_path, make_ranker("bi", seed=3))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_encoder_may_be_kept_in_16_bits(classifier, sentences, dtype, tmp_path):
+    classifier.save(tmp_path / "head")
+    classifier.encoder.save_pretrained(tmp_path / "small", dtype=dtype)
+    again = IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
+    expected = classifier.probabilities(sentences)
+    torch.testing.assert_close(again.probabilities(sentences), expected, rtol=0.1, atol=0.05)
+    values = json.loads((tmp_path / "head" / "head.json").read_text())
+    del values["rounded"]  # as earlier files are
+    (tmp_path / "head" / "head.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="learnt with another encoder"):
+        IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
 
 
 @pytest.mark.parametrize(
