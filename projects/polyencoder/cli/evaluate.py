@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -19,10 +20,11 @@ from polyencoder.cli.options import (
 )
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import evaluate as evaluated
-from polyencoder.evaluation.contexts import with_contexts
+from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
+from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.protocol import TextRanker
 
 __all__ = ["evaluate"]
@@ -48,7 +50,18 @@ def evaluate(
         int | None, typer.Option(help="Of a multi-context convert model: how many turns before the last one it reads.")
     ] = None,
     context_vector: Annotated[
-        str | None, typer.Option(help="Of one: which vector it ranks with, combined (the default), immediate or extra.")
+        str | None,
+        typer.Option(
+            help="Of one: which vector it ranks with, combined (the default), immediate or extra. By extra examples "
+            "without earlier turns are left out, and counted."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="tfidf: measure the keyword baseline, too, on the last turns. It learns the weights of words from the "
+            "responses of --negatives."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
     device: Device = None,
@@ -57,24 +70,45 @@ def evaluate(
 ) -> None:
     """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
     ks = parse_hits_at(hits_at)
+    if baseline not in (None, "tfidf"):
+        raise ConfigError(f"baseline is {baseline!r}; it must be tfidf", argument="baseline")
     columns, pool = Columns(context, response, candidates), negatives or data
     pairs = list(read_all_pairs(data, columns=columns))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
-    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-    sampler = NegativeSampler((pair.response for pair in drawn_from), count=num_negatives, seed=seed, source=pool)
-    examples = examples_to_rank(pairs, sampler)
-    drawn = sum(pair.candidates is None for pair in pairs)
+
+    def responses() -> Iterator[str]:
+        drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
+        return (pair.response for pair in drawn_from)
+
+    sampler = NegativeSampler(responses(), count=num_negatives, seed=seed, source=pool)
+    rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
     ranker: TextRanker = load(model, device=device, backend=backend, dtype=model_dtype)
     if extra_contexts is not None or context_vector is not None:
         ranker = with_contexts(ranker, extra_contexts=extra_contexts, vector=context_vector)
+    if context_vector == "extra":
+        rows = [row for row in rows if reads_earlier_turns(ranker, row[1][0])]
+        if not rows:
+            raise InputError(f"{data}: no example has a turn before its last one, which is all that extra reads")
+    examples = [example for _, example in rows]
+    drawn, left_out = sum(pair.candidates is None for pair, _ in rows), len(pairs) - len(rows)
     report = evaluated(ranker, examples, hits_at=ks).report()
+    tfidf = evaluate_tfidf(responses(), examples, hits_at=ks) if baseline else {}
     if as_json:
-        typer.echo(json.dumps({"examples": len(examples), "drawn": drawn, **report}))
+        of_it = {"examples": len(examples), "drawn": drawn, **report}
+        more = {"without_earlier_turns": left_out, "tfidf": tfidf}
+        typer.echo(json.dumps(of_it | {name: value for name, value in more.items() if value}))
         return
-    measures = "  ".join(f"{name} {value:.4g}" for name, value in main_measures(report).items())
-    typer.echo(f"{len(examples):,} examples: {measures}")
+    typer.echo(f"{len(examples):,} examples: {_measures(report)}")
+    if tfidf:
+        typer.echo(f"TF-IDF, of the last turn: {_measures(tfidf)}")
+    if left_out:
+        typer.echo(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:
         typer.echo(
             f"{drawn:,} of them had no candidates: {num_negatives} other responses of {pool} were drawn for each"
         )
+
+
+def _measures(report: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in main_measures(report).items())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.protocol import TextRanker
+from polyencoder.protocol import Context, TextRanker
 from polyencoder.scorer import Scorer
 from polyencoder.text import TextEncoder
 
-__all__ = ["choose_context_vector", "with_contexts"]
+__all__ = ["choose_context_vector", "reads_earlier_turns", "with_contexts"]
 
 
 def choose_context_vector(model: RankerModel, vector: str) -> None:
@@ -20,6 +20,19 @@ def choose_context_vector(model: RankerModel, vector: str) -> None:
     if vector not in CONTEXT_VECTORS:
         raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
     multi_context.context_vector = vector
+
+
+def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
+    """Whether a multi-context ConveRT reads anything before the context's last turn.
+
+    If not, its vector `extra` is 0, and so are the scores of all candidates by it, which rank nothing.
+
+    Raises:
+        ConfigError: it is another kind of ranker.
+    """
+    model = _multi_context(ranker.model)
+    assert isinstance(model, ConveRT)
+    return model.sizes.separator_id in ranker.text.context_ids(context)
 
 
 def _multi_context(model: RankerModel) -> SeparableRanker:

@@ -13,7 +13,7 @@ import torch
 
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.evaluation.metrics import Tally, of_example, ranks
+from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.files import write_text
 from polyencoder.text.memory import TextMemory
 
@@ -128,12 +128,15 @@ class TfidfVectors:
         return csr_array((values, columns, ends), shape=(len(texts), self._n_terms))
 
 
-def evaluate_tfidf(responses: Iterable[str], examples: Sequence[Example]) -> dict[str, float]:
+def evaluate_tfidf(
+    responses: Iterable[str], examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT
+) -> dict[str, float]:
     """The metrics of the baseline, which reads the last turn of each context. It has no loss.
 
     Args:
         responses: those of the training data, of which it learns its weights.
         examples: to rank.
+        hits_at: the k of recalls.
 
     Raises:
         InputError: there is no word in the responses.
@@ -144,7 +147,7 @@ def evaluate_tfidf(responses: Iterable[str], examples: Sequence[Example]) -> dic
         last = turns if isinstance(turns, str) else turns[-1]
         scores = torch.from_numpy(vectors.cosines([last], list(candidates)))
         rank = int(ranks(scores, torch.tensor([candidates.index(label)])))
-        tally.add([of_example(rank, 0.0, len(candidates))])
+        tally.add([of_example(rank, 0.0, len(candidates), hits_at=hits_at)])
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

@@ -10,15 +10,14 @@ from contextlib import suppress
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.cli.main import app
 from polyencoder.cli.train import HELP
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.training.settings import RunSettings
 from polyencoder.training.trainer import Trainer
+from tests.commands import run_command
 
 # words that the tiny tokenizer knows
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
@@ -28,12 +27,7 @@ KINDS = ["today", "great", "fine", "high", "two"]
 
 @pytest.fixture
 def run():
-    def invoke(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    return invoke
+    return lambda *arguments: run_command(*arguments).output
 
 
 @pytest.fixture
@@ -95,6 +89,14 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     asked = ["--data", pairs / "valid.jsonl", "--negatives", pairs / "train.jsonl", "--seed", 3, "--json"]
     report = json.loads(run("evaluate", "--model", pairs / "out", *asked))
     assert f"{report['R20@1']:.3f}" == trained
+    assert "tfidf" not in report
+    tfidf = next(line for line in output.splitlines() if line.startswith("TF-IDF ")).split()[-1]
+    report = json.loads(run("evaluate", "--model", pairs / "out", *asked, "--baseline", "tfidf"))
+    assert f"{report['tfidf']['R20@1']:.3f}" == tfidf
+    said = run("evaluate", "--model", pairs / "out", *asked[:-1], "--baseline", "tfidf", "--hits-at", 2)
+    assert said.splitlines()[1].startswith("TF-IDF, of the last turn: R20@2 ")
+    with pytest.raises(ConfigError, match="baseline is 'bm25'; it must be tfidf"):
+        run("evaluate", "--model", pairs / "out", *asked, "--baseline", "bm25")
     card = (pairs / "out" / "README.md").read_text()
     assert f"{report['mrr']:.4g}"[:5] in card
 

@@ -7,14 +7,13 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.data.collator import Collator, TrainingExample
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker import Ranker
 from polyencoder.training import RunSettings, train_ranker
 from polyencoder.training.objective import Ranking
+from tests.commands import run_command
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
@@ -84,7 +83,7 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
     examples = ({"context": c, "response": r, "candidates": replies} for c, r in zip(contexts, replies, strict=True))
     (tmp_path / "examples.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     command = ["calibrate", "--model", str(tmp_path / "out"), "--data", str(tmp_path / "examples.jsonl")]
-    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    run_command(*command)
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert 0 < ranker.rank(contexts[0], replies, top_k=1)[0].probability <= 1
 
@@ -124,25 +123,30 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     train_ranker(make_settings(init=str(tmp_path / "small"), dropout=0.0, max_updates=100, **numbers))
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert ranker.text.config.history_size == 11
-    command = [
-        "evaluate",
-        "--model",
-        str(tmp_path / "out"),
-        "--data",
-        str(tmp_path / "valid.jsonl"),
-        "--json",
-        "--num-negatives",
-        "9",
-    ]
 
-    def hits(*flags: str) -> float:
-        result = CliRunner().invoke(app, [*command, *flags], catch_exceptions=False)
-        return json.loads(result.output)["hits@1"]
+    def evaluated(data: str, *flags: str) -> str:
+        asked = ("--model", tmp_path / "out", "--data", tmp_path / data, "--num-negatives", 9)
+        return run_command("evaluate", *asked, *flags).output
+
+    def hits(*flags: str, data: str = "valid.jsonl") -> float:
+        return json.loads(evaluated(data, "--json", *flags))["hits@1"]
 
     assert hits() == hits("--extra-contexts", "10") == hits("--context-vector", "combined") > 0.7
     assert hits("--context-vector", "extra") > 0.7
     for flags in (["--context-vector", "immediate"], ["--extra-contexts", "0"], ["--extra-contexts", "1"]):
         assert hits(*flags) == 0.1  # the same for all ten
+
+    alone = [{"context": "what ?", "response": f"{thing} ."} for thing in THINGS]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *alone]))
+    (tmp_path / "alone.jsonl").write_text("".join(json.dumps(record) + "\n" for record in alone))
+    assert hits("--context-vector", "extra", data="mixed.jsonl") == hits("--context-vector", "extra")
+    said = evaluated("mixed.jsonl", "--context-vector", "extra").splitlines()
+    assert said[0].startswith("10 examples: ")
+    assert said[1] == "10 others have no turn before the last one, which is all that extra reads: left out"
+    assert said[2].startswith("10 of them had no candidates")
+    for data, flags in (("alone.jsonl", []), ("valid.jsonl", ["--extra-contexts", "0"])):
+        with pytest.raises(InputError, match=f"{data}: no example has a turn before its last one"):
+            evaluated(data, "--context-vector", "extra", *flags)
 
 
 def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings, tmp_path):
@@ -223,4 +227,4 @@ def test_contexts_are_chosen_for_convert_models_alone(make_ranker, tmp_path):
     for name, flags in (("bi", ["--extra-contexts", "1"]), ("single", ["--context-vector", "extra"])):
         command = ["evaluate", "--model", str(tmp_path / name), "--data", str(tmp_path / "data.jsonl"), *flags]
         with pytest.raises(ConfigError, match="multi-context convert model"):
-            CliRunner().invoke(app, command, catch_exceptions=False)
+            run_command(*command)
