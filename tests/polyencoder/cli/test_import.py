@@ -115,5 +115,5 @@ def test_files_that_are_not_there_or_not_safe(tmp_path, malicious_pickle):
     command_fails(CheckpointError, "model: no such file", *arguments)
     data, witness = malicious_pickle(2)
     (tmp_path / "model").write_bytes(data)
-    command_fails(CheckpointError, "", *arguments)
+    command_fails(CheckpointError, "model: ", *arguments)
     assert not witness.exists()
