@@ -39,6 +39,8 @@ HELP: dict[str, dict[str, str]] = {
     },
     "Training": {
         "mask_probability": "The share of the words that is masked.",
+        "next": "yes-no: whether a response follows, as in the paper; contrastive: which one of the batch's does.",
+        "reduction": "How outputs become a vector, if contrastive; a sentence encoder's own, else first.",
         "tokens_per_batch": "Tokens of a batch of one process, padding included.",
         "max_steps": "The most updates.",
         "max_seconds": "The most seconds.",

@@ -14,6 +14,7 @@ from polyencoder.data.epochs import Epochs, Reader, Source
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.corpus import EXAMPLE, PairExample
+from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
 from polyencoder.pretraining.masking import Masking
 from polyencoder.text import TextEncoder
@@ -32,11 +33,12 @@ class PairInputs:
     """Makes inputs of examples, by random choices that belong to each example.
 
     Args:
-        text: tokenizes. longest: the most tokens of a sequence. masking: chooses words.
+        text: tokenizes. longest: the most tokens of a sequence. masking: chooses words. next: what is asked for of
+            the next utterance.
     """
 
-    def __init__(self, text: TextEncoder, *, longest: int, masking: Masking) -> None:
-        self.text, self.longest, self.masking = text, longest, masking
+    def __init__(self, text: TextEncoder, *, longest: int, masking: Masking, next: NextName = "yes-no") -> None:
+        self.text, self.longest, self.masking, self._next = text, longest, masking, next
 
     def remember(self, examples: Sequence[PairExample]) -> None:
         """Tokenize all texts of examples at once, which is faster."""
@@ -50,7 +52,12 @@ class PairInputs:
         return replace(found, ids=seen.tolist(), targets=targets.tolist())
 
     def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
-        """The example with its own response, or, every other time, with one that does not follow."""
+        """The example with its own response, or, every other time, with one that does not follow.
+
+        Where a batch's responses are told apart, both apart: what does not follow are those of the other examples.
+        """
+        if self._next == "contrastive":
+            return pair_input(self.text, example.turns, example.response, longest=self.longest, apart=True)
         follows = example.other is None or rng.random() < 0.5
         response = example.response if follows or example.other is None else example.other
         return replace(pair_input(self.text, example.turns, response, longest=self.longest), follows=follows)
@@ -66,7 +73,7 @@ class PairBatches(Callback):
     Args:
         source: episodes of one example each.
         inputs: makes sequences of them.
-        tokens: of a batch of one process, padding included.
+        tokens: of a batch of one process, padding included, but for what pairs that are apart have more.
         seed, reader: as of `Epochs`.
         pool: examples that are sorted together; None for those of some 32 batches.
     """

@@ -46,7 +46,8 @@ def encoder_card(
     if "perplexity" in report:
         right = f"{report['masked_accuracy']:.3f} right"
         facts["held-out masked words"] = f"perplexity {report['perplexity']:.1f}, {right}"
-        facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of two"
+        among = "two" if pretrained.model.next_utterance is not None else "those of a batch"
+        facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of {among}"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
     return "\n".join(
         [

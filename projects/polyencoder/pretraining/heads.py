@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
+from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.cpu.modules import for_cpu
+from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
 
-__all__ = ["MaskedWords", "PretrainingModel"]
+__all__ = ["MaskedWords", "NextName", "PretrainingModel"]
+
+NextName = Literal["yes-no", "contrastive"]
+"""Whether a response follows; or which response of a batch does."""
 
 
 class MaskedWords(nn.Module):
@@ -38,12 +43,20 @@ class PretrainingModel(nn.Module):
     """An encoder, `masked_words`, tied to its embeddings, and `next_utterance`, a linear layer on its first output.
 
     The latter has the shape of a cross-encoder's last layer: one score, whose sigmoid says how likely a response
-    follows.
+    follows. It is there where `next` is "yes-no"; to find a context's response among others takes no weights, but a
+    `reduction` of outputs to the vector of a text, whose length may be one for all (`normalize`).
     """
 
-    def __init__(self, encoder: Backbone) -> None:
+    def __init__(
+        self,
+        encoder: Backbone,
+        *,
+        next: NextName = "yes-no",
+        reduction: Reduction = "first",
+        normalize: bool = False,
+    ) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.reduction, self.normalize = encoder, reduction, normalize
         words = self._words()
         if words.size(1) != encoder.dim:
             raise ConfigError(
@@ -52,9 +65,11 @@ class PretrainingModel(nn.Module):
                 argument="backbone",
             )
         self.masked_words = MaskedWords(encoder.dim, len(words))
-        self.next_utterance = nn.Linear(encoder.dim, 1)
-        nn.init.normal_(self.next_utterance.weight, std=0.02)
-        nn.init.zeros_(self.next_utterance.bias)
+        self.next_utterance: nn.Linear | None = None
+        if next == "yes-no":
+            self.next_utterance = nn.Linear(encoder.dim, 1)
+            nn.init.normal_(self.next_utterance.weight, std=0.02)
+            nn.init.zeros_(self.next_utterance.bias)
 
     def masked_logits(self, tokens: TokenBatch, chosen: Tensor) -> Tensor:
         """Logits [n, vocabulary] of the words at the n places that are True in `chosen` [batch, length]."""
@@ -63,8 +78,22 @@ class PretrainingModel(nn.Module):
 
     def next_scores(self, tokens: TokenBatch) -> Tensor:
         """Scores [batch] of the responses: above 0 where they follow."""
+        assert self.next_utterance is not None
         scores: Tensor = self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
         return scores
+
+    def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
+        """Scores [contexts, responses] of sequences of which so many are contexts, the others responses.
+
+        Dot products of vectors, as of a bi-encoder, divided by the root of their dimensions: an output has about that
+        length, so that scores are some 16 times the cosine of two outputs of 256 dimensions, and just that times the
+        cosine with `normalize`.
+        """
+        length = self.encoder.dim**0.5
+        vectors = reduce(self.encoder(tokens), tokens.mask, reduction=self.reduction).float()
+        if self.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1) * length
+        return vectors[:contexts] @ vectors[contexts:].T / length
 
     def _words(self) -> Tensor:
         table: Any = self.encoder.model.get_input_embeddings()

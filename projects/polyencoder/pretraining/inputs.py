@@ -1,4 +1,7 @@
-"""What a pre-training sees of an example: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1)."""
+"""What a pre-training sees of an example: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1).
+
+Or both apart, `[S] context [S]` and `[S] response [S]`, as a bi-encoder reads them, of segment 0.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ CONTEXT_SHARE = 4  # a response leaves this part of the tokens for its context
 
 @dataclass(frozen=True)
 class PairInput:
-    """One sequence: its tokens, and how many of them are the context's; and what is to be learnt from it.
+    """One sequence, or two: the tokens, and how many of them are the context's; and what is to be learnt from it.
+
+    Where nothing else is, the context's response is to be found, and they are two.
 
     targets: the token that was at each place, `IGNORED` where none is asked for. follows: whether the response does.
     """
@@ -37,30 +42,36 @@ class PairInput:
 class PairBatch(Batch):
     """Sequences of contexts and responses, which have no candidates.
 
-    contexts: the sequences with their segments. targets: [batch, length]; follows: [batch], 1.0 or 0.0; of each batch
-    one. place: where it was in its source.
+    contexts: the sequences with their segments. Of each batch is one: targets, [batch, length]; follows, [batch], 1.0
+    or 0.0; answers, [n]: the sequences are then n contexts and behind these their different responses, of which each
+    context has this one. place: where it was in its source.
     """
 
     targets: Tensor | None = None
     follows: Tensor | None = None
+    answers: Tensor | None = None
     place: tuple[int, int] = (0, 0)
 
     def to(self, device: torch.device) -> PairBatch:
-        targets, follows = (
-            None if tensor is None else tensor.to(device, non_blocking=True) for tensor in (self.targets, self.follows)
+        targets, follows, answers = (
+            None if tensor is None else tensor.to(device, non_blocking=True)
+            for tensor in (self.targets, self.follows, self.answers)
         )
-        return replace(self, contexts=self.contexts.to(device), targets=targets, follows=follows)
+        return replace(self, contexts=self.contexts.to(device), targets=targets, follows=follows, answers=answers)
 
 
-def pair_input(text: TextEncoder, turns: Sequence[str], response: str, *, longest: int) -> PairInput:
-    """The tokens of a context and a response, at most `longest`.
+def pair_input(
+    text: TextEncoder, turns: Sequence[str], response: str, *, longest: int, apart: bool = False
+) -> PairInput:
+    """The tokens of a context and a response, at most `longest` together; `apart` both have a start.
 
     The response is kept whole where that leaves a quarter of the tokens, or all that the context has, and else loses
     its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same of them.
     """
     lines = latest_utterances(turns, size=text.config.history_size)
     ids, response_ids = text.ids(lines), text.ids([response])[0]
-    room = longest - 3  # start, end, end
+    start = [text.start_id] if apart else []  # of the response
+    room = longest - 3 - len(start)  # start, end, end
     separator = text.separator_ids
     wanted = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
     response_ids = response_ids[: room - min(wanted, room // CONTEXT_SHARE)]
@@ -69,13 +80,15 @@ def pair_input(text: TextEncoder, turns: Sequence[str], response: str, *, longes
         start=text.start_id,
         end=text.end_id,
         separator=separator,
-        max_tokens=min(text.config.text_truncate, longest - len(response_ids) - 1),
+        max_tokens=min(text.config.text_truncate, longest - len(start) - len(response_ids) - 1),
     )
-    return PairInput([*context, *response_ids, text.end_id], len(context))
+    return PairInput([*context, *start, *response_ids, text.end_id], len(context))
 
 
 def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int] = (0, 0)) -> PairBatch:
     """A padded batch of inputs that are all to be learnt from in one way."""
+    if inputs[0].targets is None and inputs[0].follows is None:
+        return _apart(inputs, pad_id=pad_id, place=place)
     segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]
     tokens = pad([one.ids for one in inputs], pad_id=pad_id, segments=segments)
     targets = follows = None
@@ -88,3 +101,11 @@ def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, in
     else:
         follows = torch.tensor([float(one.follows is True) for one in inputs])
     return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, place=place)
+
+
+def _apart(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int]) -> PairBatch:
+    """Contexts, and behind them their responses, of which equal ones are one: none is another's negative."""
+    places: dict[tuple[int, ...], int] = {}
+    answers = [places.setdefault(tuple(one.ids[one.context :]), len(places)) for one in inputs]
+    tokens = pad([*(one.ids[: one.context] for one in inputs), *places], pad_id=pad_id)
+    return PairBatch(tokens, CandidatePool([]), answers=torch.tensor(answers), place=place)

@@ -23,8 +23,12 @@ MASKED, NEXT = "masked", "next"
 class Pretraining:
     """Masked words: the cross-entropy of the words that were chosen. Next utterance: that of whether one follows.
 
-    With several processes a loss is the mean over what all of them have. An outcome's `losses` are those of words, or
-    of examples; it has no scores, and sums `masked_loss` and `masked_accuracy`, or `next_loss` and `next_accuracy`.
+    Or, of a batch whose contexts and responses are apart, that of which response of the batch follows: the others are
+    the negatives (Henderson et al., "Efficient natural language response suggestion for Smart Reply", 2017).
+
+    With several processes a loss is the mean over what all of them have; the responses are those of each one's batch.
+    An outcome's `losses` are those of words, or of examples; it has no scores, and sums `masked_loss` and
+    `masked_accuracy`, or `next_loss` and `next_accuracy`.
     """
 
     def __init__(self, model: PretrainingModel) -> None:
@@ -59,6 +63,9 @@ class Pretraining:
             chosen = batch.targets != IGNORED
             logits, targets = self.model.masked_logits(batch.contexts, chosen), batch.targets[chosen]
             return MASKED, F.cross_entropy(logits.float(), targets, reduction="none"), logits.argmax(1) == targets
+        if batch.answers is not None:
+            scores = self.model.response_scores(batch.contexts, contexts=len(batch.answers))
+            return NEXT, F.cross_entropy(scores, batch.answers, reduction="none"), scores.argmax(1) == batch.answers
         assert batch.follows is not None
         scores = self.model.next_scores(batch.contexts).float()
         losses = F.binary_cross_entropy_with_logits(scores, batch.follows, reduction="none")

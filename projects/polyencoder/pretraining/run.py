@@ -77,7 +77,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     train, held_out = _corpora(settings, bad)
     seed_everything(settings.seed)
     pretrained = starting_model(settings)
-    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
+    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.next)
     objective = Pretraining(pretrained.model)
     evaluation = HeldOut(objective, held_out, inputs, tokens=settings.tokens_per_batch, every=settings.evaluate_every)
     reader = Reader(processes.rank, processes.count)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
+from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
+from polyencoder.pretraining.heads import NextName
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
@@ -45,6 +47,11 @@ class PretrainingSettings:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     mask_probability: float = 0.15
+    next: NextName = "yes-no"
+    """Whether a response follows, the paper's; or, beyond it, "contrastive": which of the batch's responses does."""
+    reduction: Reduction | None = None
+    """How outputs become the vector of a text, where it is contrastive: "first"; a sentence encoder has its own, and
+    mostly the cosine."""
     tokens_per_batch: int = 32_000
     max_steps: int | None = None
     max_seconds: float | None = None
@@ -78,6 +85,17 @@ class PretrainingSettings:
                 "an encoder that goes on",
                 argument="vocabulary",
             )
+        if self.next not in get_args(NextName):
+            raise ConfigError(
+                f"next is {self.next!r}; it must be one of {', '.join(get_args(NextName))}", argument="next"
+            )
+        if self.reduction is not None and self.next == "yes-no":
+            raise ConfigError(
+                "reduction is of vectors, which next yes-no has none of: leave it out", argument="reduction"
+            )
+        if self.reduction is not None and self.reduction not in get_args(Reduction):
+            known = ", ".join(get_args(Reduction))
+            raise ConfigError(f"reduction is {self.reduction!r}; it must be one of {known}", argument="reduction")
         for name in ("n_layers", "embedding_size", "n_heads", "ffn_size"):
             if self.backbone and getattr(self, name) is not None:
                 raise ConfigError(f"{name} is that of the backbone {self.backbone}: leave it out", argument=name)

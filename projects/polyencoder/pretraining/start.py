@@ -20,6 +20,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
+from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.pretraining.settings import PretrainingSettings
@@ -109,7 +110,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=settings.history_size),
     )
-    model = PretrainingModel(encoder)
+    model = PretrainingModel(encoder, next=settings.next, **_vectors(settings))
     if settings.backbone:
         take_heads(model, settings.backbone)
     device = checked_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -188,9 +189,18 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
     """
     heads = read_heads(folder)
     own: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-    if heads and {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in heads.items()}:
+    common = own.keys() & heads.keys()  # either may have none for next utterances
+    if heads and (not common or any(own[name].shape != heads[name].shape for name in common)):
         raise CheckpointError(f"{Path(folder) / HEADS}: not the heads of this encoder")
-    model.load_state_dict(heads, strict=False)
+    model.load_state_dict({name: heads[name] for name in common}, strict=False)
+
+
+def _vectors(settings: PretrainingSettings) -> dict[str, Any]:
+    """How outputs become vectors: as was asked for, or as in the bi-encoder that is made of a sentence encoder."""
+    given = {} if settings.reduction is None else {"reduction": settings.reduction}
+    own = sentence_vectors(settings.backbone) if settings.backbone else None
+    fields = own.fields("bi", given=("output_scaling", *given)) if own else {}
+    return {**fields, **given}
 
 
 def _known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:

@@ -48,6 +48,25 @@ def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokeniz
         assert kept >= (longest - 3) * 3 // 4 - 1
 
 
+def test_apart_both_are_what_a_bi_encoder_reads(piece_text):
+    found = pair_input(piece_text, TALKS[0][:1], TALKS[0][1], longest=100, apart=True)
+    assert list(found.ids[: found.context]) == piece_text.context_ids(TALKS[0][:1])
+    assert list(found.ids[found.context :]) == piece_text.candidate_ids([TALKS[0][1]])[0]
+    for longest in range(10, 24):
+        found = pair_input(piece_text, TALKS[0][:2], TALKS[0][2] * 2, longest=longest, apart=True)
+        assert len(found.ids) == longest
+
+
+def test_of_responses_that_are_apart_equal_ones_are_one(piece_text):
+    pairs = [(TALKS[0][:1], "great !"), (TALKS[1][:1], TALKS[1][1]), (TALKS[2][:1], "great  !")]
+    inputs = [pair_input(piece_text, *pair, longest=24, apart=True) for pair in pairs]
+    batch = pair_batch(inputs, pad_id=piece_text.pad_id)
+    contexts, responses = [one.ids[: one.context] for one in inputs], [one.ids[one.context :] for one in inputs]
+    assert batch.contexts.sequences() == [list(ids) for ids in (*contexts, *responses[:2])]
+    assert batch.answers.tolist() == [0, 1, 0]
+    assert batch.targets is batch.follows is None
+
+
 def test_a_batch(piece_text, masking):
     inputs = [pair_input(piece_text, talk[:1], talk[1], longest=24) for talk in TALKS]
     asked = [type(one)(one.ids, one.context, follows=place % 2 == 0) for place, one in enumerate(inputs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ def batches(inputs):
     """A batch of masked words, and one of next utterances."""
     made = ([make(one, np.random.default_rng(one.key)) for one in EXAMPLES] for make in (inputs.masked, inputs.next))
     return [pair_batch(one, pad_id=inputs.text.pad_id) for one in made]
+
+
+@pytest.fixture
+def apart(piece_text, masking):
+    """A batch of contexts and their responses, one of which two contexts have."""
+    inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next="contrastive")
+    examples = [*EXAMPLES, replace(EXAMPLES[-1], turns=["how many teach math ?"])]
+    made = [inputs.next(one, np.random.default_rng(one.key)) for one in examples]
+    return pair_batch(made, pad_id=piece_text.pad_id)
 
 
 def gradients(model):
@@ -91,7 +101,44 @@ def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining
     assert set(batch.follows.tolist()) == {0.0, 1.0}
 
 
-def test_the_loss_of_a_uniform_model(make_pretraining, batches, piece_text):
+@pytest.mark.parametrize(("reduction", "normalize"), [("first", False), ("mean", False), ("mean", True)])
+def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
+    make_pretraining, apart, reduction, normalize
+):
+    """Of sequences that are encoded one at a time."""
+    model = PretrainingModel(
+        make_pretraining().encoder, next="contrastive", reduction=reduction, normalize=normalize
+    ).eval()
+    outputs = [model.encoder(apart.contexts.select(torch.tensor([row])))[0] for row in range(len(apart.contexts))]
+    vectors = [one[0] if reduction == "first" else one.mean(0) for one in outputs]
+    if normalize:
+        vectors = [one / one.norm() * math.sqrt(len(one)) for one in vectors]
+    contexts, responses = vectors[: len(EXAMPLES) + 1], vectors[len(EXAMPLES) + 1 :]
+    assert len(responses) == len(EXAMPLES)
+    losses, right = [], 0
+    for context, own in zip(contexts, [*range(len(EXAMPLES)), len(EXAMPLES) - 1], strict=True):
+        scores = [(context @ response).item() / math.sqrt(model.encoder.dim) for response in responses]
+        losses.append(math.log(sum(map(math.exp, scores))) - scores[own])
+        right += scores[own] == max(scores)
+    outcome = Pretraining(model)(apart)
+    assert outcome.losses.tolist() == pytest.approx(losses, rel=1e-4, abs=1e-5)
+    assert outcome.loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-5)
+    assert outcome.sums["next_accuracy"] == (right, len(losses))
+
+
+def test_contrastive_is_memorised(make_pretraining, apart):
+    model = make_pretraining().train()
+    optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), Pretraining(model)
+    for _ in range(200):
+        optimizer.zero_grad()
+        objective(apart).loss.backward()
+        optimizer.step()
+    outcome = objective(apart)
+    assert outcome.loss.item() < 0.1
+    assert outcome.sums["next_accuracy"] == (len(EXAMPLES) + 1, len(EXAMPLES) + 1)
+
+
+def test_the_loss_of_a_uniform_model(make_pretraining, batches, apart, piece_text):
     model = make_pretraining()
     with torch.no_grad():
         model.encoder.model.embeddings.word_embeddings.weight.zero_()
@@ -99,15 +146,17 @@ def test_the_loss_of_a_uniform_model(make_pretraining, batches, piece_text):
     masked, follows = (Pretraining(model)(batch) for batch in batches)
     assert masked.loss.item() == pytest.approx(math.log(len(piece_text)), rel=1e-5)
     assert follows.loss.item() == pytest.approx(math.log(2), rel=1e-5)
+    model.encoder.model.embeddings.position_embeddings.weight.data.zero_()
+    assert Pretraining(model)(apart).loss.item() == pytest.approx(math.log(len(EXAMPLES)), rel=1e-5)
 
 
-def test_packed_is_padded(make_pretraining, batches):
+def test_packed_is_padded(make_pretraining, batches, apart):
     """On a CPU learning packs; an encoder that was asked for `eager` runs padded."""
     packed, padded = make_pretraining(), make_pretraining()
     padded.encoder.model.set_attn_implementation("eager")
     assert packed.encoder.packs
     assert not padded.encoder.packs
-    for batch in batches:
+    for batch in (*batches, apart):
         losses = [Pretraining(model.train())(batch) for model in (packed, padded)]
         torch.testing.assert_close(losses[0].losses, losses[1].losses, rtol=1e-4, atol=1e-5)
         for outcome in losses:

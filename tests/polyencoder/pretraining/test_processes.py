@@ -10,6 +10,7 @@ from polyencoder.data.epochs import Reader
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
+from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import pair_batch
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.start import Pretrained
@@ -32,12 +33,12 @@ CONFIG = TrainingConfig(
 
 @pytest.fixture
 def learn(make_pretraining, piece_text, masking, talks):
-    """(processes, rank) -> the weights after six updates, and the metrics of all examples."""
+    """(processes, rank, next) -> the weights after six updates, and the metrics of all examples."""
 
-    def run(processes: int, rank: int = 0):
+    def run(processes: int, rank: int = 0, next: NextName = "yes-no"):
         torch.manual_seed(rank)
         model = make_pretraining()
-        inputs = PairInputs(piece_text, longest=LONGEST, masking=masking)
+        inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next=next)
         corpus, objective = Corpus([talks], buffer=8), Pretraining(model)
         examples = [episode[0][EXAMPLE] for episode in corpus.episodes(None, share=iter)]
         evaluation = HeldOut(objective, examples, inputs, tokens=4 * LONGEST, every=100)
@@ -83,3 +84,11 @@ def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text
         assert there == [False, True]
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-6)
+
+
+def test_contrastive_learns_the_same_in_both(learn, in_processes):
+    """Each has the responses of its own batch; the mean is over the examples of both."""
+    (weights, report), (others, measured) = in_processes(lambda rank: learn(2, rank, "contrastive"))
+    for one, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=0, atol=0)
+    assert measured == report

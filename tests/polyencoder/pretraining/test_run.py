@@ -79,6 +79,29 @@ def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
     assert report.tokens > 50_000
 
 
+def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path):
+    first = pretrain(make_settings(next="contrastive"))
+    heads = load_file(first.out / "heads.safetensors")
+    assert {name.split(".")[0] for name in heads} == {"masked_words"}
+    assert "those of a batch" in (first.out / "README.md").read_text()
+    Ranker.from_backbone(first.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
+    sizes = dict.fromkeys(TINY)
+    for name in ("yes-no", "contrastive"):  # either goes on with the head that is there
+        more = make_settings(vocabulary=None, backbone=str(first.out), out=str(tmp_path / name), next=name, **sizes)
+        head = load_file(first.out / "heads.safetensors")["masked_words.bias"]
+        assert starting_model(more).model.state_dict()["masked_words.bias"].equal(head)
+        first = pretrain(more)
+
+
+def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
+    """Of which a bi-encoder that is made of it has the same."""
+    options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
+    model = starting_model(make_settings(**options)).model
+    bi = Ranker.from_backbone(minilm_folder, "bi", device="cpu").model.config
+    assert (model.reduction, model.normalize) == (bi.reduction, bi.normalize) == ("mean", True)
+    assert starting_model(make_settings(**options, reduction="first")).model.reduction == "first"
+
+
 def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp_path, talks):
     settings = make_settings()
     report = pretrain(settings)
@@ -142,9 +165,9 @@ def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
     assert second.before["loss"] == pytest.approx(first.trained["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate):
-    options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate}
+@pytest.mark.parametrize(("accumulate", "next"), [(1, "yes-no"), (2, "yes-no"), (1, "contrastive")])
+def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate, next):
+    options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate, "next": next}
     whole = pretrain(make_settings(out=str(tmp_path / "whole"), **options))
     settings = make_settings(out=str(tmp_path / "killed"), **options)
 
@@ -203,6 +226,9 @@ def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
         ({"backbone": "x", "vocabulary": None}, "n_layers is that of the backbone"),
         ({"max_steps": None}, "a run without an end"),
         ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"reduction": "mean"}, "reduction is of vectors"),
+        ({"reduction": "most", "next": "contrastive"}, "reduction is 'most'"),
+        ({"next": "maybe"}, "next is 'maybe'; it must be one of yes-no, contrastive"),
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
         ({"n_layers": 0}, "n_layers is 0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
