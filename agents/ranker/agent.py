@@ -9,7 +9,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
-from parlai.agents.ranker.examples import example_error, label_of
+from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.loop import trains
@@ -40,7 +40,6 @@ class RankerAgent(RankerModelAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
     fixed: FixedCandidates | None = None
-    _has_skipped = False
     _epoch: int | None = None  # examples in one, once the task has said it
 
     @classmethod
@@ -51,6 +50,7 @@ class RankerAgent(RankerModelAgent):
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
         self._has_examined = False
         super().__init__(opt, shared)
+        self._bad = BadExamples(self.global_metrics)
         self._confidence: Confidence | None
         if shared:
             self._confidence = shared["confidence"]
@@ -117,15 +117,7 @@ class RankerAgent(RankerModelAgent):
             interactive=bool(self.opt.get("interactive_mode")),
             surrounding=2 if self.dict.text.config.surround else 0,
         )
-        if error is None:
-            return True
-        if not self.ignore_bad_candidates:
-            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
-        if not self._has_skipped:
-            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
-        self._has_skipped = True
-        self.global_metrics.add("bad_examples", SumMetric(1))
-        return False
+        return self._bad.usable(error, skip=self.ignore_bad_candidates)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """The valid examples as one batch: contexts as tensors, labels and candidates as text."""

@@ -50,6 +50,16 @@ def _defaults(agent: type[Agent]) -> dict[str, Any]:
     return vars(ArgumentParser.parse_args(parser, []))
 
 
+def add_hits_at(group: Any) -> None:
+    """Add what all agents have whose reports have recalls, to a group of arguments."""
+    group.add_argument(
+        "--hits-at",
+        type=str,
+        default="1,5,10",
+        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
+    )
+
+
 def add_ranker_args(parser: ParlaiParser) -> None:
     """Add what all rankers have that learn."""
     group = parser.add_argument_group("Ranker arguments")
@@ -94,12 +104,7 @@ def add_ranker_args(parser: ParlaiParser) -> None:
         help="An update whose loss or gradients are nan or infinite is left out and counted (nonfinite_updates); this "
         "many in a row end training with an error.",
     )
-    group.add_argument(
-        "--hits-at",
-        type=str,
-        default="1,5,10",
-        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
-    )
+    add_hits_at(group)
     group.add_argument(
         "--gather-negatives",
         type="bool",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Container
 
+import parlai.utils.logging as logging
 from parlai.core.message import Message
+from parlai.core.metrics import Metrics, SumMetric
 
 from polyencoder.checks import half_characters
+from polyencoder.errors import InputError
 
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
@@ -22,6 +25,32 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
         return str(labels[0])
     candidates = set(obs.get("label_candidates") or ()) if among is None else among
     return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
+
+
+class BadExamples:
+    """What becomes of examples that cannot be used: an error, or they are skipped and counted as `bad_examples`.
+
+    metrics: in which they are counted.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics, self._has_skipped = metrics, False
+
+    def usable(self, error: str | None, *, skip: bool) -> bool:
+        """Whether an example can be used, which has this error or none.
+
+        Raises:
+            InputError: it cannot, and bad examples are not to be skipped (`--ignore-bad-candidates`).
+        """
+        if error is None:
+            return True
+        if not skip:
+            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
+        if not self._has_skipped:
+            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self._has_skipped = True
+        self._metrics.add("bad_examples", SumMetric(1))
+        return False
 
 
 def example_error(

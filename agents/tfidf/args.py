@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlai.agents.ranker.args import add_hits_at
 from parlai.core.params import ParlaiParser
 
 
@@ -45,12 +46,7 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         default=False,
         help="Skip and count examples without candidates, or whose label is not among them, instead of an error.",
     )
-    group.add_argument(
-        "--hits-at",
-        type=str,
-        default="1,5,10",
-        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
-    )
+    add_hits_at(group)
     group.add_argument(
         "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."
     )

@@ -16,7 +16,7 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
-from parlai.agents.ranker.examples import example_error, label_of
+from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
@@ -51,8 +51,6 @@ class NoDictionary:
 class TfidfAgent(Agent):
     """Ranks candidates by the words that they share with the context, rare words first."""
 
-    _has_skipped = False
-
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
@@ -78,6 +76,7 @@ class TfidfAgent(Agent):
         check_sources(self.opt, in_loop=False)  # nothing is learnt from batches
         self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
+        self._bad = BadExamples(self.global_metrics)
         if shared:
             self.weights, self.vectors, self.fixed = shared["weights"], shared["vectors"], shared["fixed"]
             return
@@ -167,15 +166,7 @@ class TfidfAgent(Agent):
             n_fixed=len(self.fixed.texts) if self.fixed else None,
             interactive=bool(self.opt.get("interactive_mode")),
         )
-        if error is None:
-            return True
-        if not self.opt["ignore_bad_candidates"]:
-            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
-        if not self._has_skipped:
-            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
-        self._has_skipped = True
-        self.global_metrics.add("bad_examples", SumMetric(1))
-        return False
+        return self._bad.usable(error, skip=self.opt["ignore_bad_candidates"])
 
     def _answers(self, examples: list[Message]) -> list[dict[str, Any]]:
         labels = [obs.get("label_choice") for obs in examples]

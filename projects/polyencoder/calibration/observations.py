@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,8 +12,7 @@ from torch import Tensor
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import example_scores
-from polyencoder.index.searcher import Searcher
-from polyencoder.protocol import TextRanker
+from polyencoder.protocol import Context, TextRanker
 
 __all__ = ["Observations", "observe", "observe_search"]
 
@@ -57,7 +57,23 @@ def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
     return _together(found)
 
 
-def observe_search(searcher: Searcher, examples: Sequence[Example]) -> Observations:
+class ContextSearch(Protocol):
+    """A search for contexts; `polyencoder.index.searcher.Searcher` is one."""
+
+    reranker: Any
+    """The cross-encoder whose scores the hits have, or None."""
+
+    @property
+    def among(self) -> int:
+        """How many candidates are searched."""
+        ...
+
+    def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
+        """The hits of each context: `text`, `score` and, where there is a reranker, `rerank_score`."""
+        ...
+
+
+def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Observations:
     """What a search finds for each context; of `DEPTH` + 1 hits at least, if the index has as many.
 
     With a cross-encoder the scores are those of what it has read.

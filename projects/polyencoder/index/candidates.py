@@ -9,7 +9,7 @@ from typing import Any
 from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.catalogue import canonical
+from polyencoder.index.entries import canonical
 
 MAX_CHARACTERS = 20_000
 """A longer candidate is no reply, but a file without line ends or of another format: a model reads some 400 of it."""

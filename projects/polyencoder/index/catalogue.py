@@ -24,6 +24,7 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
+from polyencoder.index.entries import checked, shortened
 from polyencoder.index.options import Filter, checked_filter
 
 CATALOGUE = "catalogue.sqlite"
@@ -245,47 +246,6 @@ class Catalogue:
         return 0 if last is None else last + 1
 
 
-def canonical(metadata: dict[str, Any] | None) -> str | None:
-    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text.
-
-    Raises ValueError for what is no dict with texts as keys, and for nan and infinity, which JSON does not have.
-    """
-    if not metadata:
-        return None
-    if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
-        raise ValueError(f"its metadata is {metadata!r:.60}; it must be a dict with texts as keys")
-    try:
-        return _json(metadata)
-    except ValueError:
-        for key, value in metadata.items():
-            try:
-                _json(value)
-            except ValueError:
-                raise ValueError(
-                    f"its {key!r} is {value!r:.60}; nan and infinity cannot be kept, leave it out"
-                ) from None
-        raise
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
-
-
-def checked(candidate: Candidate) -> tuple[str, str, str | None]:
-    """The text, the id and the metadata's JSON; ValueError says what is wrong with them."""
-    text, id_ = candidate.text, candidate.id
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
-    metadata = canonical(candidate.metadata)
-    if metadata is not None:
-        metadata.encode()
-    if id_ is None:
-        id_ = hashlib.blake2b(f"{text}\0{metadata or ''}".encode(), digest_size=10).hexdigest()
-    if not isinstance(id_, str) or not id_:
-        raise ValueError(f"its id is {id_!r}; it must be text that is not empty")
-    return text, id_, metadata
-
-
 def _condition(filter: Filter | None) -> tuple[str, list[Any]]:
     """A filter in SQL, with the values of its question marks, of which SQLite allows only so many."""
     conditions: list[str] = []
@@ -334,7 +294,3 @@ def _roll_back(path: Path) -> None:
     if Path(f"{path}-journal").exists():
         with closing(_connect(path, "mode=rw")) as connection:
             connection.execute("SELECT COUNT(*) FROM sqlite_master")  # reading is enough
-
-
-def shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

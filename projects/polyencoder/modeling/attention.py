@@ -22,7 +22,7 @@ NAME = "polyencoder"
 """What a configuration's `_attn_implementation` says."""
 
 # Transformers from 5.0 on asks for masks without an order of tokens by this function, and for all others by others
-_PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)
+PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)
 
 # What models hand down to attention and plain attention has no use for. Anything else is left to transformers.
 _NO_PART_OF_IT = {"deterministic", "position_ids", "sliding_window"}
@@ -78,7 +78,7 @@ def _mask(**options: Any) -> Tensor | None:
         mask is not None
         and mask.dim() == 2
         and mask.device.type == "cpu"
-        and options["mask_function"] is _PADDING_ALONE
+        and options["mask_function"] is PADDING_ALONE
         and not is_traced()
     ):
         return None if bool(mask.all()) else mask[:, None, None].bool()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from polyencoder.modeling import RankerModel, attention
 from polyencoder.modeling.backbone import Backbone
@@ -19,8 +19,6 @@ from polyencoder.modeling.backbone import Backbone
 __all__ = ["NAME", "for_graphs"]
 
 NAME = "polyencoder-onnx"
-
-_PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)  # as in `modeling.attention`
 
 
 def for_graphs(model: RankerModel) -> RankerModel:
@@ -55,7 +53,7 @@ def _attend(
 def _mask(**options: Any) -> Tensor | None:
     """What is added to scores: 0 and the smallest number, [batch, 1, 1, length] where padding alone is not seen."""
     seen: Tensor | None = options.get("attention_mask")
-    if seen is None or seen.dim() != 2 or options["mask_function"] is not _PADDING_ALONE:
+    if seen is None or seen.dim() != 2 or options["mask_function"] is not attention.PADDING_ALONE:
         seen = AttentionMaskInterface()["sdpa"](**options)
         if seen is None:
             return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,16 +22,15 @@ import torch
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
-from polyencoder.index.catalogue import canonical, checked, shortened
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.milvus.collection import (
-    MAX_BYTES,
     IndexKind,
     MilvusCollection,
     batches,
     check_kind,
     key_of,
 )
+from polyencoder.index.milvus.entries import MilvusEntry, check_same
 from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
@@ -181,10 +180,10 @@ class MilvusIndex(Index):
             for best in results
         ]
 
-    def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, _Entry]:
+    def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, MilvusEntry]:
         """What these keys stand for, where they are there."""
-        rows = self.collection.rows(keys, _Entry._fields, strong=strong)
-        return {key: _Entry(*(row[name] for name in _Entry._fields)) for key, row in rows.items()}
+        rows = self.collection.rows(keys, MilvusEntry._fields, strong=strong)
+        return {key: MilvusEntry(*(row[name] for name in MilvusEntry._fields)) for key, row in rows.items()}
 
     # Changing
 
@@ -218,12 +217,12 @@ class MilvusIndex(Index):
         """
         for step in batches(records, _RECORDS_AT_ONCE):
             with self._step() as changes:
-                new = [(_Entry.of(record), record.where) for record in step]
+                new = [(MilvusEntry.of(record), record.where) for record in step]
                 there = self._there(entry.id for entry, _ in new)
                 for entry, where in new:
                     if (other := there.setdefault(entry.id, entry)) is entry:
                         changes.entries[key_of(entry.id)] = entry
-                    _check_same(other, entry, where=where)
+                    check_same(other, entry, where=where)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Take candidates out. InputError for an id that is not there; the steps before it are done, as in `add`."""
@@ -247,7 +246,7 @@ class MilvusIndex(Index):
                         raise InputError(
                             f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
                         )
-                changed = [_Entry.of(record) for record in step]
+                changed = [MilvusEntry.of(record) for record in step]
                 there = self._there(entry.id for entry in changed)
                 for entry in changed:
                     if entry.id not in there:
@@ -257,7 +256,7 @@ class MilvusIndex(Index):
     def put(self, records: Iterable[Candidate]) -> None:
         for step in batches(records, _RECORDS_AT_ONCE):
             with self._step() as changes:
-                new = [_Entry.of(record) for record in step]
+                new = [MilvusEntry.of(record) for record in step]
                 there = self._there(entry.id for entry in new)
                 changes.entries.update({key_of(one.id): one for one in new if one != there.get(one.id)})
 
@@ -267,7 +266,7 @@ class MilvusIndex(Index):
             assert self._changes is not None
             yield self._changes
 
-    def _there(self, ids: Iterable[str]) -> dict[str, _Entry]:
+    def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
         """The candidates of these ids, as they will be when the block of `changing` ends, by their ids."""
         assert self._changes is not None
         entries = self._changes.entries
@@ -280,7 +279,7 @@ class MilvusIndex(Index):
     def _missing(self, id_: str) -> InputError:
         return InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
 
-    def _write(self, entries: Sequence[_Entry], *, there: Collection[str]) -> None:
+    def _write(self, entries: Sequence[MilvusEntry], *, there: Collection[str]) -> None:
         """Write rows, of which those with the keys `there` replace others, and encode each text that is new once."""
         for some in batches(entries, _RECORDS_AT_ONCE):
             old = self.collection.rows({key_of(entry.id) for entry in some}.intersection(there), ["text", "vector"])
@@ -304,52 +303,10 @@ class MilvusIndex(Index):
 class _Changes(NamedTuple):
     """What is to become of candidates, by their keys."""
 
-    entries: dict[str, _Entry | None]
+    entries: dict[str, MilvusEntry | None]
     """What they will be; None if they are taken out."""
     there: set[str]
     """Those of them that the collection has now."""
-
-
-class _Entry(NamedTuple):
-    """A candidate as a row of the collection holds it."""
-
-    id: str
-    text: str
-    metadata: dict[str, Any]
-
-    @classmethod
-    def of(cls, candidate: Candidate) -> _Entry:
-        """Raises InputError for what an index, or Milvus, cannot hold."""
-        where = f"{candidate.where}: " if candidate.where else ""
-        try:
-            text, id_, metadata = checked(candidate)
-            if long := [key for key, value in (candidate.metadata or {}).items() if _is_long(value)]:
-                raise ValueError(f"its {long[0]!r} has a whole number of more than 64 bits; Milvus holds none")
-            for name, value in {"id": id_, "text": text, "metadata": metadata or ""}.items():
-                if (n := len(value.encode())) > MAX_BYTES:
-                    raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{where}not a candidate that Milvus can hold: {error}") from None
-        fields = json.loads(metadata or "{}").items()
-        return cls(id_, text, {name: value for name, value in fields if value is not None})
-
-
-def _is_long(value: Any) -> bool:
-    """Whether there is a whole number in it that has more than 64 bits."""
-    if isinstance(value, (dict, list, tuple)):
-        return any(map(_is_long, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
-
-
-def _check_same(there: _Entry, new: _Entry, *, where: str) -> None:
-    """Raise InputError if two candidates with one id differ."""
-    if there.text != new.text or canonical(there.metadata) != canonical(new.metadata):  # 1, 1.0 and true differ
-        other = "text" if there.text != new.text else "metadata"
-        raise InputError(
-            f"{f'{where}: ' if where else ''}the id {new.id!r} is that of another candidate already, "
-            f"{shortened(there.text)}, which has other {other}: give each candidate an id of its own, or update the "
-            "one that is there"
-        )
 
 
 def _check_made_by(fingerprints: Fingerprints, description: str, *, where: str) -> int:

@@ -1,0 +1,57 @@
+"""A candidate as an index holds it: its text, an id, and its metadata as the one JSON text that stands for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from polyencoder.index.base import Candidate
+
+__all__ = ["canonical", "checked", "shortened"]
+
+
+def canonical(metadata: dict[str, Any] | None) -> str | None:
+    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text.
+
+    Raises ValueError for what is no dict with texts as keys, and for nan and infinity, which JSON does not have.
+    """
+    if not metadata:
+        return None
+    if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
+        raise ValueError(f"its metadata is {metadata!r:.60}; it must be a dict with texts as keys")
+    try:
+        return _json(metadata)
+    except ValueError:
+        for key, value in metadata.items():
+            try:
+                _json(value)
+            except ValueError:
+                raise ValueError(
+                    f"its {key!r} is {value!r:.60}; nan and infinity cannot be kept, leave it out"
+                ) from None
+        raise
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def checked(candidate: Candidate) -> tuple[str, str, str | None]:
+    """The text, the id and the metadata's JSON; ValueError says what is wrong with them."""
+    text, id_ = candidate.text, candidate.id
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
+    metadata = canonical(candidate.metadata)
+    if metadata is not None:
+        metadata.encode()
+    if id_ is None:
+        id_ = hashlib.blake2b(f"{text}\0{metadata or ''}".encode(), digest_size=10).hexdigest()
+    if not isinstance(id_, str) or not id_:
+        raise ValueError(f"its id is {id_!r}; it must be text that is not empty")
+    return text, id_, metadata
+
+
+def shortened(text: str) -> str:
+    """The text for a message, in quotation marks."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
