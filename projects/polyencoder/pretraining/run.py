@@ -18,6 +18,7 @@ import torch
 
 from polyencoder.data.epochs import Reader
 from polyencoder.data.readers import BadExamples, CountedOnce, expand
+from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.export.folder import README
 from polyencoder.files import write_text
@@ -41,6 +42,7 @@ __all__ = ["PretrainingReport", "pretrain"]
 _log = logging.getLogger(__name__)
 
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
+SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 
 
@@ -147,7 +149,8 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
         valid = Corpus(expand(settings.valid), **options)
     else:
         valid = Corpus(files, part="held out", held_out=share, **options)
-    episodes = islice(valid.episodes(None, share=iter), settings.held_out_examples)
+    first = islice(valid.episodes(None, share=iter), SPREAD * settings.held_out_examples)
+    episodes = SeededRandom("held out").sample(list(first), settings.held_out_examples)
     examples = [episode[0][EXAMPLE] for episode in episodes]
     if not examples:
         raise InputError(

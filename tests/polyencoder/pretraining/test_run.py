@@ -218,6 +218,24 @@ def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
         pretrain(make_settings(valid=None, held_out=0.0))
 
 
+def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypatch):
+    articles = tmp_path / "articles.jsonl"
+    lines = [json.dumps({"sentences": [f"this is {article} {n} ." for n in range(20)]}) for article in range(10)]
+    articles.write_text("\n".join(lines))
+    seen = []
+    monkeypatch.setattr(
+        module,
+        "HeldOut",
+        lambda objective, examples, *given, **options: (
+            seen.extend(examples),
+            HeldOut(objective, examples, *given, **options),
+        )[1],
+    )
+    pretrain(make_settings(valid=str(articles), held_out_examples=19, max_steps=3))
+    assert len(seen) == 19
+    assert len({example.response.split()[2] for example in seen}) > 5
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
