@@ -17,8 +17,9 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling import attention, varlen
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.encoder_config import first_position, max_length
-from polyencoder.modeling.packing import Packing, pack
-from polyencoder.modeling.packing_check import why_not_packed
+from polyencoder.modeling.last_layer import LastLayer
+from polyencoder.modeling.packing import Blocks, Packing, pack
+from polyencoder.modeling.packing_check import gives_first, why_not_packed
 from polyencoder.modeling.rounding import RoundedWeights
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.lengths import length_groups
@@ -50,6 +51,7 @@ class Backbone(nn.Module):
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         self.first_position = first_position(model.config.to_dict())
         self._packs: bool | None = None  # not known yet
+        self._gives_first = False
         self._weights = RoundedWeights()
         self._compiled = False
 
@@ -57,8 +59,11 @@ class Backbone(nn.Module):
     def dim(self) -> int:
         return int(self.model.config.hidden_size)
 
-    def forward(self, tokens: TokenBatch) -> Tensor:
+    def forward(self, tokens: TokenBatch, *, first_only: bool = False) -> Tensor:
         """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
+
+        With `first_only` those of the first tokens, [batch, 1, dim]: what the last layer computes for the others is
+        left out where nothing is learnt, on a CPU (random numbers of dropout would be others in learning).
 
         Little or none of the padding goes through the model where it costs as much as text. On a CPU there is a row of
         tokens: of all sequences in learning, which keeps what it computes anyway; else of so many as the processor's
@@ -66,10 +71,12 @@ class Backbone(nn.Module):
         attention has a kernel for it.
         """
         if is_traced() or not len(tokens):
-            return self._run(tokens)
-        if self._row_is_faster(tokens) and self.packs:
-            return self._run_packed(tokens)
-        return self._run_grouped(tokens) if tokens.ids.device.type == "cpu" else self._run(tokens)
+            outputs = self._run(tokens)
+        elif self._row_is_faster(tokens) and self.packs:
+            outputs = self._run_packed(tokens, first_only=first_only)
+        else:
+            outputs = self._run_grouped(tokens) if tokens.ids.device.type == "cpu" else self._run(tokens)
+        return outputs[:, :1] if first_only else outputs
 
     @property
     def packs(self) -> bool:
@@ -81,25 +88,47 @@ class Backbone(nn.Module):
                     if reason is not None:
                         _log.warning("a %s encoder runs padded: %s", self.model.config.model_type, reason)
                     self._packs = reason is None
+                    if self._packs:
+                        self._replace_last_layer()
         return self._packs and self._implementation == attention.NAME
 
     def _why_not_packed(self) -> str | None:
         if self._implementation != attention.NAME:
             return f"its attention is {self._implementation!r}, of its own"
         config = self.model.config
-
-        def run(tokens: TokenBatch, packing: Packing | None) -> Tensor:
-            if packing is None:
-                return self._run(tokens)
-            return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
-
         return why_not_packed(
             self.model,
-            run,
+            self._run_either_way,
             layers=int(config.num_hidden_layers),
             longest=max_length(config.to_dict()) or 1 << 20,
             window=int(getattr(config, "local_attention", None) or getattr(config, "sliding_window", None) or 0),
         )
+
+    def _run_either_way(self, tokens: TokenBatch, packing: Packing | None) -> Tensor:
+        if packing is None:
+            return self._run(tokens)
+        return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
+
+    def _replace_last_layer(self) -> None:
+        """By one that can compute the outputs of first tokens alone, if it does."""
+        layers: Any = self.layers()
+        last = layers[-1]
+        if next(self.model.parameters()).device.type != "cpu" or not LastLayer.fits(last):
+            return
+        ours = LastLayer(last)
+
+        def run_first(tokens: TokenBatch, packing: Blocks) -> Tensor:
+            return packing.put_first(self._run_row(tokens, packing, first_only=True), *tokens.ids.shape)
+
+        self._gives_first = gives_first(
+            self.model,
+            self._run_either_way,
+            run_first,
+            change=lambda: layers.__setitem__(-1, ours),
+            longest=max_length(self.model.config.to_dict()) or 1 << 20,
+        )
+        if not self._gives_first:
+            layers[-1] = last
 
     @property
     def _implementation(self) -> str | None:
@@ -127,16 +156,21 @@ class Backbone(nn.Module):
             inputs["token_type_ids"] = tokens.segments
         return self._call(inputs)
 
-    def _run_packed(self, tokens: TokenBatch) -> Tensor:
-        """All sequences in one row, or in several where nothing is learnt."""
-        learns = torch.is_grad_enabled()
-        packing = pack(tokens.mask, learns=learns)
-        rows = [self._run_row(tokens, part) for part in ([packing] if learns else packing.cut(ROW))]
+    def _run_packed(self, tokens: TokenBatch, *, first_only: bool) -> Tensor:
+        """All sequences in one row, or in several where nothing is learnt; then perhaps first outputs alone."""
+        if torch.is_grad_enabled():
+            packing = pack(tokens.mask)
+            return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
+        packing = pack(tokens.mask, learns=False)
+        if first_only and self._gives_first and isinstance(packing, Blocks):
+            rows = [self._run_row(tokens, part, first_only=True) for part in packing.cut(ROW)]
+            return packing.put_first(torch.cat(rows, dim=1), *tokens.ids.shape)
+        rows = [self._run_row(tokens, part) for part in packing.cut(ROW)]
         return packing.put(torch.cat(rows, dim=1) if len(rows) > 1 else rows[0], *tokens.ids.shape)
 
-    def _run_row(self, tokens: TokenBatch, packing: Packing) -> Tensor:
-        """Outputs [1, tokens, dim] of a row, which attention alone takes apart."""
-        inputs = {
+    def _run_row(self, tokens: TokenBatch, packing: Packing, *, first_only: bool = False) -> Tensor:
+        """Outputs [1, tokens, dim] of a row, which attention alone takes apart; [1, sequences, dim] of first tokens."""
+        inputs: dict[str, Any] = {
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
             # Of four dimensions, which models take as it is: that it is no padding. Who sees whom the packing says.
@@ -144,6 +178,8 @@ class Backbone(nn.Module):
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)
+        if first_only:
+            inputs["first_only"] = True
         return self._call({**inputs, "packing": packing})
 
     def _call(self, inputs: dict[str, Any]) -> Tensor:

@@ -87,6 +87,7 @@ class CrossEncoder(nn.Module):
     def _score_pairs(self, tokens: TokenBatch) -> Tensor:
         """Scores [pairs] of sequences of a context and a candidate."""
         config = self.config
-        vectors = reduce(self.tower(tokens), tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
+        outputs = self.tower(tokens, first_only=config.reduction == "first")
+        vectors = reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
         values: Tensor = self.linear(vectors * config.output_scaling).squeeze(-1)
         return values

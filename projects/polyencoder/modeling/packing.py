@@ -125,6 +125,36 @@ class Blocks(Packing):
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).unsqueeze(0)
 
+    @property
+    def starts(self) -> Tensor:
+        """[sequences] where in the row each begins."""
+        return (self.positions == 0).nonzero().squeeze(1)
+
+    def put_first(self, rows: Tensor, batch: int, length: int) -> Tensor:
+        """One output of each sequence, [1, sequences, dim] in the row's order, as [batch, 1, dim]."""
+        outputs = rows.new_zeros(batch, rows.size(-1))
+        return outputs.index_copy(0, self.places[self.starts] // length, rows[0]).unsqueeze(1)
+
+    def attend_first(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None) -> Tensor:
+        """Attention of the first token of each sequence alone, over all of it.
+
+        Args:
+            query: [1, heads, sequences, dim], in the row's order.
+            key, value: [1, heads, tokens, dim].
+            scale: as of `attend`.
+
+        Returns:
+            [1, sequences, heads, dim]
+        """
+        queries = query.squeeze(0).transpose(0, 1).split([count for count, _ in self.blocks])
+        sizes = [count * length for count, length in self.blocks]
+        rows = [tensor.squeeze(0).transpose(0, 1).split(sizes) for tensor in (key, value)]
+        outputs = []
+        for q, *parts, block, mask in zip(queries, *rows, self.blocks, self.masks, strict=True):
+            k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
+            outputs.append(attention(q.unsqueeze(2), k, v, attn_mask=mask, scale=scale).squeeze(2))
+        return torch.cat(outputs).unsqueeze(0)
+
 
 @dataclass(frozen=True)
 class Ragged(Packing):

@@ -1,4 +1,7 @@
-"""Whether sequence packing leaves an encoder's outputs as they are: a packed batch beside a padded one."""
+"""Whether sequence packing leaves an encoder's outputs as they are: a packed batch beside a padded one.
+
+And whether those of start tokens alone are the ones that they are among all.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.packing import Packing, pack
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["why_not_packed"]
+__all__ = ["gives_first", "why_not_packed"]
 
 LARGEST_DIFFERENCE = 1e-4  # of the largest output, in float32; a sequence that sees another differs by far more
 
@@ -48,12 +51,8 @@ def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, win
         longest: the longest sequence that the model takes.
         window: how many tokens a token sees in its layers, if not all.
     """
-    device = next(model.parameters()).device
-    length = max(1, min(longest, window + 7))
-    lengths = torch.tensor([length, 1, length // 2 + 1], device=device)
-    mask = torch.arange(length, device=device) < lengths.unsqueeze(1)
-    ids = (torch.arange(mask.numel(), device=device).view_as(mask) * 7 % 11 + 5) * mask
-    tokens = TokenBatch(ids, mask)
+    tokens = _some(model, max(1, min(longest, window + 7)))
+    mask = tokens.mask
     packing = _Counted(pack(mask))
     try:
         with _exact(model):
@@ -62,9 +61,40 @@ def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, win
         return first_line(error)
     if packing.calls != layers:
         return f"{packing.calls} of its {layers} layers compute attention by transformers' AttentionInterface"
-    if not bool((packed - padded).abs().max() <= LARGEST_DIFFERENCE * padded.abs().max()):
+    if not _alike(packed, padded):
         return "tokens see others than those of their sequence"
     return None
+
+
+@torch.no_grad()
+def gives_first(model: nn.Module, run: Run, run_first: Run, *, change: Callable[[], object], longest: int) -> bool:
+    """Whether `change` leaves a packed batch's outputs as they are, and `run_first` then gives those of first tokens.
+
+    The other arguments are those of `why_not_packed`.
+    """
+    tokens = _some(model, min(longest, 7))
+    mask, packing = tokens.mask, pack(tokens.mask, learns=False)
+    try:
+        with _exact(model):
+            every = run(tokens, packing)
+            change()
+            again, first = run(tokens, packing), run_first(tokens, packing)
+    except Exception:  # a family whose layers are named like BERT's, and are not
+        return False
+    return _alike(again[mask], every[mask]) and _alike(first, every[:, :1])
+
+
+def _alike(found: Tensor, expected: Tensor) -> bool:
+    same = found.shape == expected.shape
+    return same and bool((found - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
+
+
+def _some(model: nn.Module, length: int) -> TokenBatch:
+    """Three sequences, of which the longest has this length."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor([length, 1, length // 2 + 1], device=device)
+    mask = torch.arange(length, device=device) < lengths.unsqueeze(1)
+    return TokenBatch((torch.arange(mask.numel(), device=device).view_as(mask) * 7 % 11 + 5) * mask, mask)
 
 
 @contextmanager

@@ -105,10 +105,10 @@ class TwoTowers(SeparableRanker):
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
         """The reduced outputs of the context's tower, neither scaled nor of length 1: [batch, dim]."""
-        return self._reduce(self.context_tower(tokens), tokens.mask)
+        return self._reduced(self.context_tower, tokens)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        vectors = self._reduce(self.candidate_tower(tokens), tokens.mask)
+        vectors = self._reduced(self.candidate_tower, tokens)
         vectors = self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
         return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
@@ -116,9 +116,10 @@ class TwoTowers(SeparableRanker):
         behind = (self.candidate_mlp, self.candidate_map)
         return [self.candidate_tower, *(module for module in behind if module is not None)]
 
-    def _reduce(self, outputs: Tensor, mask: Tensor) -> Tensor:
+    def _reduced(self, tower: Backbone, tokens: TokenBatch) -> Tensor:
         config = self.config
-        return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
+        outputs = tower(tokens, first_only=config.reduction == "first")
+        return reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         if self.config.normalize:
@@ -142,7 +143,7 @@ class BiEncoder(TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        vectors = self._scaled(self._reduce(self.context_tower(tokens), tokens.mask))
+        vectors = self._scaled(self._reduced(self.context_tower, tokens))
         return ContextEncoding(vectors.unsqueeze(1), None)
 
 

@@ -116,7 +116,11 @@ def check(backbone, family, reference):
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             outputs = backbone.eval()(tokens)[tokens.mask]
+            first = backbone(tokens, first_only=True)
         torch.testing.assert_close(outputs.double(), expected, rtol=1e-4, atol=2e-5)
+        assert first.shape == (len(LENGTHS), 1, 16)
+        starts = torch.tensor([0, *LENGTHS[:-1]]).cumsum(0)
+        torch.testing.assert_close(first[:, 0].double(), expected[starts], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("implementation", [None, "sdpa", "eager"])
@@ -150,12 +154,58 @@ def test_a_row_without_padding_as_on_a_gpu(monkeypatch, reference, family):
     """The way of a GPU without a kernel of variable length, for which a CPU will do."""
     backbone = Backbone(model_of(family, None))
     assert backbone.packs
-    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, learns: _ragged(mask))
+    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, learns=True: _ragged(mask))
     seen = []
     attend = Ragged.attend
     monkeypatch.setattr(Ragged, "attend", lambda self, *a, **o: seen.append(self) or attend(self, *a, **o))
     check(backbone, family, reference)
-    assert len(seen) == 3 * 3  # layers, of the one time that it learns and the two that it does not
+    assert len(seen) == 3 * 5  # layers, of the one time that it learns and the four that it does not
+
+
+@pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "electra", "camembert"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, dtype):
+    monkeypatch.setattr("polyencoder.modeling.backbone.ROW", 20)
+    backbone = Backbone(model_of(family, None)).eval()
+    names = list(backbone.state_dict())
+    if dtype != torch.float32:
+        backbone.round(dtype)
+    assert backbone.packs
+    assert list(backbone.state_dict()) == names
+    tokens, fed = batch_of(family), []
+    for one in (backbone, copy.deepcopy(backbone), pickle.loads(pickle.dumps(backbone))):  # noqa: S301
+        one.layers()[-1].intermediate.register_forward_hook(lambda module, inputs, out: fed.append(out.shape[1]))
+        with torch.no_grad():
+            first = one(tokens, first_only=True)
+            assert sum(fed) == len(LENGTHS)
+            fed.clear()
+            torch.testing.assert_close(
+                first, one(tokens)[:, :1], rtol=1e-4 if dtype == torch.float32 else 0.1, atol=0.05
+            )
+            assert sum(fed) >= sum(LENGTHS)
+        fed.clear()
+        if dtype == torch.float32:  # as ever: random numbers of dropout are drawn for all tokens
+            assert one.train()(tokens, first_only=True).requires_grad
+            assert sum(fed) >= sum(LENGTHS)
+        fed.clear()
+
+
+@pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
+def test_a_last_layer_that_computes_something_else_stays(reference):
+    backbone = Backbone(model_of("bert", None))
+    last = backbone.layers()[-1]
+
+    class Doubled(type(last)):
+        def forward(self, *args, **kwargs):
+            return 2 * super().forward(*args, **kwargs)
+
+    last.__class__ = Doubled
+    assert backbone.packs
+    assert backbone.layers()[-1] is last
+    tokens = batch_of("bert")
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(tokens, first_only=True), backbone(tokens)[:, :1])
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
