@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.start import Pretrained
 
 __all__ = ["encoder_card"]
@@ -49,6 +50,7 @@ def encoder_card(
         among = "two" if pretrained.model.next_utterance is not None else "those of a batch"
         facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of {among}"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
+    use += _scores(pretrained.model)
     return "\n".join(
         [
             "---",
@@ -75,3 +77,12 @@ def encoder_card(
             "",
         ]
     )
+
+
+def _scores(model: PretrainingModel) -> str:
+    """The flags of a bi-encoder that scores as in pre-training, where that compared vectors."""
+    if model.next_utterance is not None:
+        return ""
+    reduction = "" if model.reduction == "first" else f" --reduction {model.reduction}"
+    power = 0.25 if model.normalize else -0.25  # both vectors are multiplied by it
+    return f"{reduction}{' --normalize' * model.normalize} --output-scaling {model.encoder.dim**power:.4g}"

@@ -93,6 +93,28 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
         first = pretrain(more)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monkeypatch, normalize):
+    monkeypatch.setattr(
+        "polyencoder.pretraining.start._vectors", lambda _: {"reduction": "mean", "normalize": normalize}
+    )
+    settings = make_settings(next="contrastive", n_positions=60, tokens_per_batch=240)
+    folder = pretrain(settings).out
+    use = next(line for line in (folder / "README.md").read_text().splitlines() if line.startswith("polyencoder train"))
+    options = {"reduction": "mean", "normalize": "--normalize" in use, "output_scaling": float(use.split()[-1])}
+    assert "--reduction mean" in use
+    bi = Ranker.from_backbone(folder, "bi", device="cpu", text={"text_truncate": 30, "label_truncate": 30}, **options)
+    started = starting_model(settings)
+    started.model.encoder.model.load_state_dict(bi.model.context_tower.model.state_dict())
+    contexts, responses = [talk[:1] for talk in TALKS], [talk[1] for talk in TALKS]
+    inputs = [pair_input(started.text, *pair, longest=60, apart=True) for pair in zip(contexts, responses, strict=True)]
+    batch = pair_batch(inputs, pad_id=started.text.pad_id)
+    with torch.no_grad():
+        expected = started.model.eval().response_scores(batch.contexts, contexts=len(TALKS))
+    scores = torch.stack([bi.score([context], responses)[0] for context in contexts])
+    torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
     """Of which a bi-encoder that is made of it has the same."""
     options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
