@@ -24,12 +24,14 @@ from pathlib import Path
 
 from benchmarks.reproduce import checks
 from benchmarks.reproduce.execution import OutOfTime, execute
+from benchmarks.reproduce.page import PAGE, page
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.results import RESULTS, result_path, write_result
 from benchmarks.reproduce.runs import Places
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import read_table, table_names
 from polyencoder.errors import PolyencoderError
+from polyencoder.files import write_text
 
 MORE_TO_DO = 3
 
@@ -45,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace) -> int:
+    if flags.write_docs:
+        write_text(PAGE, page(flags.out))
+        return 0
     scale = read_scale(flags.scale)
     places = _places(scale, flags)
     planned: dict[str, Planned] = {}
@@ -149,6 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_positive, help="how many (default: as the table or the scale says)")
     parser.add_argument("--dry-run", action="store_true", help="say what is not understood or missing, and run nothing")
     parser.add_argument("--display-commands", action="store_true", help="print the commands, and run nothing")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="make docs/results.md and its pictures, and run nothing"
+    )
     parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keeps nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after so long; the same command goes on")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of results (default: benchmarks/results)")

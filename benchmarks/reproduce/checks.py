@@ -7,6 +7,7 @@ import io
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,11 +24,14 @@ _PATH_LIKE = (".", "/", "~")
 
 
 def wrong(run: Run, places: Places) -> list[str]:
-    """What its commands do not understand: one line for each step that would stop at its flags."""
+    """What its commands do not understand: one line for each step that would stop at its flags.
+
+    Runs that differ in their folders alone are asked about once.
+    """
     lines = []
     for step in run.steps:
         try:
-            said = _refused(places.command(step, run=run.name, seed=0))
+            said = _refused(tuple(places.command(step, run="any", seed=0)))
         except PolyencoderError as error:
             said = str(error)
         if said:
@@ -70,13 +74,14 @@ def _cached(name: str) -> bool:
     return not name.startswith("zoo:") and isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
-def _refused(command: Sequence[str]) -> str:
+@cache
+def _refused(command: tuple[str, ...]) -> str:
     """What the command's own parser says against its words; nothing is loaded, opened or downloaded for it."""
     program, name, *words = command
     if program == "polyencoder":
-        return _refused_by_ours(name, words)
+        return _refused_by_ours(name, list(words))
     if program == "parlai":
-        return _refused_by_parlai(name, words)
+        return _refused_by_parlai(name, list(words))
     if program == "python" and name == "-m":
         return "" if find_spec(words[0]) else f"there is no module {words[0]}"
     return f"{program} is no command of this project"

@@ -83,7 +83,7 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
         run=run.name,
         seed=seed,
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        commands=[" ".join(step.command) for step in run.steps],
+        commands=run.commands,
         metrics={f"{step}/{name}": number for step, found in progress.done.items() for name, number in found.items()},
         updates=amount.updates,
         examples=amount.examples,
@@ -97,11 +97,10 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
 
 def _progress(folder: Path, run: Run) -> _Progress:
     path = folder / PROGRESS
-    commands = [" ".join(step.command) for step in run.steps]
     if not path.exists():
-        return _Progress(path, commands=commands)
+        return _Progress(path, commands=run.commands)
     progress = _Progress(path, **json.loads(path.read_text(encoding="utf-8")))
-    if progress.commands != commands:
+    if progress.commands != run.commands:
         raise PolyencoderError(
             f"{folder}: was begun with other commands than those of today; delete it, or give other --runs"
         )

@@ -22,18 +22,20 @@ class Planned:
     seeds: int
 
 
-def runs_of(table: Table, scale: Scale, row: Row) -> list[Run]:
-    """The different runs of a row's cells, in the order of the columns.
+def runs_of(table: Table, scale: Scale, row: Row) -> list[Planned]:
+    """The different runs of a row's cells, in the order of the columns, with the seeds that the table has of them.
 
-    Nothing is run for a row that is the paper's alone, a cell in which the paper has no number beside others that it
-    has, or a number that cannot be had.
+    Nothing is run for a row that is the paper's alone or another scale's, for a cell in which the paper has no number
+    where it has others of the row, or for a number that cannot be had.
     """
-    runs: dict[str, Run] = {}
-    for column in table.measured(row):
-        if why_not(scale, table.cell(row, column)):
+    runs: dict[str, Planned] = {}
+    for column in table.measured(row) if row.at(scale.name) else ():
+        cell = table.cell(row, column)
+        if why_not(scale, cell):
             continue
-        run = run_of(scale, table.cell(row, column), where=f"{table.name}, row {row.name}, {column.title}")
-        if runs.setdefault(run.name, run) != run:
+        run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
+        seeds = {**table.seeds, **cell.seeds}.get(scale.name, run.seeds) if run.learns else run.seeds
+        if runs.setdefault(run.name, Planned(run, seeds)).run != run:
             raise ConfigError(f"{table.name}, row {row.name}: two runs are called {run.name}; give one a variation")
     return list(runs.values())
 
@@ -41,27 +43,35 @@ def runs_of(table: Table, scale: Scale, row: Row) -> list[Run]:
 def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) -> list[Planned]:
     """What has to be run for these rows, each run once, behind those that it needs.
 
+    Args:
+        table: of the rows.
+        scale: at which they are run.
+        rows: some of the table's.
+        seeds: how many of whatever learns; None for as many as table and scale say.
+
     Raises:
         ConfigError: a row does not go with the scale, or a run needs one that is in no table.
     """
-    known = all_runs(scale)
+    known: Mapping[str, Run] = {}
     planned: dict[str, Planned] = {}
 
     def add(run: Run, wanted: int, asked_by: Sequence[str]) -> None:
+        nonlocal known
+        if run.needs:
+            known = known or all_runs(scale)
         if run.name in asked_by:
             raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: none of them can be the first")
-        for need in run.needs:
+        for need, each in run.needs.items():
             if need not in known:
                 raise ConfigError(f"{run.name} needs {need}, which is a run of no table")
-            add(known[need], min(wanted, known[need].seeds) if seeds is None else wanted, [*asked_by, run.name])
+            add(known[need], wanted if each and known[need].learns else 1, [*asked_by, run.name])
         before = planned.get(run.name)
         if before is None or before.seeds < wanted:
             planned[run.name] = Planned(run, wanted)
 
     for row in rows:
-        for run in runs_of(table, scale, row):
-            usual = table.seeds.get(scale.name, run.seeds) if run.asked.updates or run.asked.examples else run.seeds
-            add(run, seeds or usual, [])
+        for one in runs_of(table, scale, row):
+            add(one.run, seeds if seeds and one.run.learns else one.seeds, [])
     return list(planned.values())
 
 
@@ -79,7 +89,7 @@ def all_runs(scale: Scale) -> Mapping[str, Run]:
     runs = dict(scale.runs)
     for table in _tables():
         for row in table.rows:
-            for run in runs_of(table, scale, row):
-                if runs.setdefault(run.name, run) != run:
-                    raise ConfigError(f"{table.name}, row {row.name}: another table has another run {run.name}")
+            for one in runs_of(table, scale, row):
+                if runs.setdefault(one.run.name, one.run) != one.run:
+                    raise ConfigError(f"{table.name}, row {row.name}: another table has another run {one.run.name}")
     return runs

@@ -103,6 +103,8 @@ def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
                 f"{path}: is of {result.scale}, {result.run}, seed {result.seed}; it is in the wrong place"
             )
         _check_enough(result, run, where=str(path))
+        if result.commands != run.commands:
+            raise InputError(f"{path}: was made with other commands than its row has; run it again, or restore the row")
         results.append(result)
     return results
 

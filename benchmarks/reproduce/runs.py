@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from polyencoder.errors import ConfigError
 __all__ = ["Asked", "Places", "Run", "Step"]
 
 _PLACE = re.compile(r"\{(?P<name>\w+)(?::(?P<of>[\w.-]+))?\}")
+_STARTS = ("--backbone", "--init-model", "--model")
 PACKAGE = "package:"
 """What a place begins with that is a folder of an installed package: `package:NAME/FOLDER`."""
 
@@ -49,15 +51,30 @@ class Run:
     asked: Asked
     files: tuple[str, ...]
     """Below the data folder; see `scales.Task.files`."""
-    models: tuple[str, ...]
-    """Places of encoders that it begins with."""
-    needs: tuple[str, ...]
-    """Runs whose models it begins with or learns from, of the same seed."""
+    needs: Mapping[str, bool]
+    """Runs whose folders its commands name; True for a model of the same seed, False for what the first seed made."""
     seeds: int
     hours: float | None
     """Expected of one seed, on the scale's machine."""
     missing: str
     """Why it cannot be run anywhere at this scale; empty if it can."""
+
+    @property
+    def models(self) -> list[str]:
+        """The places of encoders and rankers that it begins with, such as `minilm`; not those that other runs make."""
+        words = [word for step in self.steps for word in step.command]
+        named = [_PLACE.fullmatch(word) for flag, word in pairwise(words) if flag in _STARTS]
+        return sorted({found["name"] for found in named if found and not found["of"]})
+
+    @property
+    def commands(self) -> list[str]:
+        """Its commands in a line each, with their places."""
+        return [" ".join(step.command) for step in self.steps]
+
+    @property
+    def learns(self) -> bool:
+        """Whether seeds make a difference that a table counts."""
+        return bool(self.asked.updates or self.asked.examples)
 
     def smoke(self) -> Run:
         """The same in a few updates and examples, which is no result."""
@@ -89,8 +106,8 @@ class Places:
             name, of = found["name"], found["of"]
             if name == "model" and of:
                 return str(self.folder(of, seed) / "model")
-            if name == "folder":
-                return str(self.folder(of or run, seed))
+            if name == "folder":  # of another run: data that depends on no seed
+                return str(self.folder(of, 0) if of else self.folder(run, seed))
             if name == "seed":
                 return str(seed)
             if name not in self.named:

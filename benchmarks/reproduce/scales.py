@@ -23,7 +23,7 @@ __all__ = ["SCALES", "Scale", "read_scale", "run_of", "scale_names", "why_not"]
 
 SCALES = Path(__file__).parent / "scales"
 Flags = Mapping[str, Any]
-_NEEDED = re.compile(r"\{(?:model|folder):(?P<run>[\w.-]+)\}")
+_NEEDED = re.compile(r"\{(?P<kind>model|folder):(?P<run>[\w.-]+)\}")
 _SMOKE = (
     *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
     *("--validation-max-exs", "8", "--short-final-eval", "true"),
@@ -58,8 +58,6 @@ class Start:
     title: str
     flags: Flags = field(default_factory=dict)
     families: Mapping[str, Flags] = field(default_factory=dict)
-    models: list[str] = field(default_factory=list)
-    """Places, files or folders that have to be there."""
     missing: str = ""
 
 
@@ -165,7 +163,6 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
         steps=steps,
         asked=asked,
         files=tuple(task.files),
-        models=tuple(start.models),
         needs=_needs(steps),
         seeds=task.seeds or scale.seeds,
         hours=task.hours.get(cell.model, task.hours.get("-".join(cell.model.split("-")[:2]))),
@@ -202,8 +199,7 @@ def _counting(name: str, task: Task) -> Run:
         steps=tuple(steps),
         asked=Asked(),
         files=tuple(task.files),
-        models=(),
-        needs=(),
+        needs={},
         seeds=1,
         hours=None,
         missing=task.missing,
@@ -224,8 +220,8 @@ def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
 
 def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple[Step, ...], Asked]:
     """Training and the evaluations of a ranker, as ParlAI's commands."""
-    flags = dict(flags)
     batch = int(flags["batchsize"])
+    flags = dict(_warmed_up(flags, batch))
     if (examples := flags.pop("examples", None)) is not None:
         flags["max-train-steps"] = math.ceil(int(examples) / batch)
     if ("max-train-steps" in flags) == ("num-epochs" in flags):
@@ -246,9 +242,18 @@ def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple
     return tuple(steps), asked
 
 
-def _needs(steps: Sequence[Step]) -> tuple[str, ...]:
-    """The runs whose folders the commands of another one name."""
-    return tuple(sorted({found["run"] for step in steps for word in step.command for found in _NEEDED.finditer(word)}))
+def _needs(steps: Sequence[Step]) -> dict[str, bool]:
+    """The runs whose folders the commands of another one name; True where each seed has one of its own."""
+    found = [one for step in steps for word in step.command for one in _NEEDED.finditer(word)]
+    return {
+        one["run"]: any(other["kind"] == "model" and other["run"] == one["run"] for other in found) for one in found
+    }
+
+
+def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
+    """The flags with the updates in which so many examples are had, for `warmup-examples`."""
+    for name, value in flags.items():
+        yield ("warmup-updates", math.ceil(int(value) / batch)) if name == "warmup-examples" else (name, value)
 
 
 def _words(flags: Flags) -> Iterator[str]:
@@ -274,7 +279,6 @@ class _Document:
 class _PlainRun:
     steps: list[Any] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    models: list[str] = field(default_factory=list)
     seeds: int = 1
     hours: float | None = None
     examples: int = 0
@@ -304,7 +308,6 @@ def _plain_run(name: str, values: object, *, where: str) -> Run:
         steps=tuple(steps),
         asked=Asked(updates=plain.updates, examples=plain.examples),
         files=tuple(plain.files),
-        models=tuple(plain.models),
         needs=_needs(steps),
         seeds=plain.seeds,
         hours=plain.hours,

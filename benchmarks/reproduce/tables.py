@@ -36,6 +36,8 @@ class Cell:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """Of training, by their names without dashes in front: what the variation is."""
     run: str = ""
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    """How many at a scale, where they are not the table's."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ class Row:
     """One for each column; None where the paper has none."""
     only: str
     """Why there is nothing to run, and the row is the paper's alone; else empty."""
+    scales: tuple[str, ...] = ()
+    """The scales that have it; all where none is named."""
+
+    def at(self, scale: str) -> bool:
+        """Whether a scale has this row."""
+        return not self.scales or scale in self.scales
 
 
 @dataclass(frozen=True)
@@ -200,7 +208,9 @@ def _row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, w
     if len(paper) != columns:
         raise ConfigError(f"{where}: paper has {len(paper)} numbers for {columns} columns; write - where there is none")
     only = str(own.pop("only", ""))
-    return Row(name=name, title=title, group=group, cell={**cell, **own}, paper=paper, only=only)
+    scales = tuple(own.pop("scales", cell.get("scales", ())))
+    cell = {name: value for name, value in cell.items() if name != "scales"}
+    return Row(name=name, title=title, group=group, cell={**cell, **own}, paper=paper, only=only, scales=scales)
 
 
 def _titled(values: object, *, where: str) -> tuple[str, dict[str, Any]]:

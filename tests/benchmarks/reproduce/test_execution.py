@@ -24,7 +24,7 @@ def places(tmp_path):
 
 
 def a_run(*steps: Step, **fields) -> Run:
-    usual = {"asked": Asked(), "files": (), "models": (), "needs": (), "seeds": 1, "hours": None, "missing": ""}
+    usual = {"asked": Asked(), "files": (), "needs": {}, "seeds": 1, "hours": None, "missing": ""}
     return Run(name="mine", steps=steps, **{**usual, **fields})
 
 

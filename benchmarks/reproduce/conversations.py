@@ -1,0 +1,69 @@
+"""Pairs of public dialogues, for what learns from conversations where there is no Reddit:
+
+    python -m benchmarks.reproduce.conversations --datapath ../shared/data --out FOLDER
+
+writes `train.jsonl`, `valid.jsonl` and `some.jsonl`, 20,000 of the training pairs. Every turn behind another is a
+response, with at most eleven before it as its context; dialogues that occur twice count once, and one in a hundred is
+held out whole. Reddit is not among them: it is what these models are measured on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyencoder.data.readers import records
+from polyencoder.files import replacing
+
+FILES = (
+    "conversations/schema_guided.jsonl.gz",
+    "conversations/topical_chat.jsonl.gz",
+    "conversations/taskmaster4.jsonl.gz",
+    "dailydialog/dialogues.jsonl.gz",
+)
+TURNS = 11  # of a context: the last one and ten before it
+SOME = 20_000
+HELD_OUT = 0.01
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datapath", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, required=True)
+    flags = parser.parse_args(arguments)
+    draw = random.Random(0)
+    dialogues = sorted(set(_dialogues(flags.datapath)))
+    draw.shuffle(dialogues)
+    held_out = max(1, round(HELD_OUT * len(dialogues)))
+    train = [pair for turns in dialogues[held_out:] for pair in _pairs(turns)]
+    draw.shuffle(train)
+    valid = [pair for turns in dialogues[:held_out] for pair in _pairs(turns)]
+    for name, pairs in {"valid": valid, "test": valid, "some": train[:SOME], "train": train}.items():
+        _write(flags.out / f"{name}.jsonl", pairs)
+    print(json.dumps({"train": len(train), "valid": len(valid)}))
+
+
+def _dialogues(datapath: Path) -> Iterator[tuple[str, ...]]:
+    for file in FILES:
+        for _, record in records(datapath / file):
+            turns = tuple(" ".join(turn.split()) for turn in record["turns"])
+            if len(turns := tuple(turn for turn in turns if turn)) > 1:
+                yield turns
+
+
+def _pairs(turns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for i in range(1, len(turns)):
+        yield {"context": list(turns[max(0, i - TURNS) : i]), "response": turns[i]}
+
+
+def _write(path: Path, pairs: Iterable[dict[str, Any]]) -> None:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""docs/results.md: the papers' numbers beside ours, made of `tables/*.yaml` and the results that are kept."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.reproduce.plan import plan
+from benchmarks.reproduce.results import Result, kept_results
+from benchmarks.reproduce.scales import Scale, read_scale, run_of, scale_names, why_not
+from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
+from benchmarks.reproduce.values import Value, mean_of
+
+__all__ = ["PAGE", "Measured", "measured", "page"]
+
+PAGE = Path(__file__).parents[2] / "docs/results.md"
+LEFT_OUT = {
+    "ConveRT, Table 1": "counts of three sets of intents, of which BANKING77 alone is public.",
+    "ConveRT, Tables 7 and 9": "addresses of data and models, no measurements.",
+}
+_HEAD = """# Results
+
+The papers' numbers and ours. Every row is a few commands of this project, which
+
+<!-- not run: takes hours -->
+```sh
+python -m benchmarks.reproduce {names}
+```
+
+runs again (`--display-commands` shows them, `--dry-run` says what is missing for them); this page is made of the
+tables' files and of the results in `benchmarks/results` by `python -m benchmarks.reproduce all --write-docs`.
+
+{scales}
+
+"Paper" is a paper's number, "here" the mean and, of more than one seed, the standard deviation of what was measured
+with this project; (1) is of one seed, where the row has more. Empty: not measured yet, or the paper has no number.
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table at a scale: what was measured of it."""
+
+    scale: Scale
+    values: Mapping[tuple[str, str], Value]
+    """By the row's name and the column's title."""
+    results: Mapping[str, Sequence[Result]]
+    """By run, those with any."""
+    wanted: Mapping[str, int]
+    """How many seeds each run has."""
+    runs: Mapping[tuple[str, str], str]
+    """Whose number stands in a cell."""
+
+
+def page(results: Path) -> str:
+    """The whole page.
+
+    Raises:
+        ConfigError, InputError: a table or a kept result is wrong; the message names the file.
+    """
+    scales = [read_scale(name) for name in scale_names()]
+    names = table_names()
+    lines = [
+        _HEAD.format(names=f"{names[0]} --scale small --seeds 3", scales="\n".join(_about(scale) for scale in scales))
+    ]
+    for name in names:
+        table = read_table(name)
+        lines += _section(table, [measured(table, scale, results) for scale in scales])
+    lines += ["", "## Left out", ""]
+    lines += [f"- {name}: {why}" for name, why in LEFT_OUT.items()]
+    return "\n".join(lines) + "\n"
+
+
+def measured(table: Table, scale: Scale, results: Path) -> Measured:
+    """What is kept of a table's cells at a scale."""
+    found: dict[str, list[Result]] = {}
+    values: dict[tuple[str, str], Value] = {}
+    runs: dict[tuple[str, str], str] = {}
+    rows = [row for row in table.rows if row.at(scale.name)]
+    for row in rows:
+        for column in () if row.only else table.columns:  # also those where the paper has no number
+            cell = table.cell(row, column)
+            if why_not(scale, cell):
+                continue
+            run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
+            kept = found.setdefault(run.name, kept_results(results, scale.name, run))
+            numbers = [one.metrics[cell.metric] * UNITS[table.unit] for one in kept if cell.metric in one.metrics]
+            if numbers:
+                values[row.name, column.title] = mean_of(numbers, digits=table.digits)
+                runs[row.name, column.title] = run.name
+    wanted = {one.run.name: one.seeds for one in plan(table, scale, rows, seeds=None)}
+    return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, wanted, runs)
+
+
+def _about(scale: Scale) -> str:
+    return f"- `--scale {scale.name}`: {scale.title}. Hours in its file are of {scale.machine}."
+
+
+def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
+    with_numbers = [one for one in all_measured if one.values]
+    yield f"\n## {table.name}: {table.title}\n"
+    yield f"{table.source}.\n"
+    heads: list[tuple[Column, Measured | None]] = []
+    for column in table.columns:
+        if any(value for row in table.rows for value in _paper(table, row, column)):
+            heads.append((column, None))
+        heads += [(column, one) for one in with_numbers if any(title == column.title for _, title in one.values)]
+    if not heads:
+        heads = [(column, None) for column in table.columns]
+    names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
+    yield _line(["", *names])
+    yield _line(["---"] * (len(names) + 1))
+    group = None
+    for row in table.rows:
+        if row.group and row.group != group and len({one.group for one in table.rows}) > 1:
+            yield _line([f"**{row.group}**", *[""] * len(names)])
+        group = row.group
+        yield _line([row.title, *(_shown(table, row, column, one) for column, one in heads)])
+    for note in [*table.notes, *(f"{row.title}: {row.only}." for row in table.rows if row.only)]:
+        yield f"\n{note}"
+    for one in with_numbers:
+        yield f"\n{_how(one)}"
+
+
+def _paper(table: Table, row: Row, column: Column) -> list[Value]:
+    value = row.paper[table.columns.index(column)]
+    return [value] if value else []
+
+
+def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str:
+    """A cell, as Markdown."""
+    paper = next(iter(_paper(table, row, column)), None)
+    if here is None:
+        return str(paper) if paper else ""
+    value = here.values.get((row.name, column.title))
+    if value is None:
+        return ""
+    shown = str(value)
+    if value.count != here.wanted.get(here.runs[row.name, column.title], value.count):
+        shown += f" ({value.count})"
+    if here.scale.name == "paper" and paper:
+        shown += ", the same" if value.near(paper, tolerance=table.tolerance) else ", **not the same**"
+    return shown
+
+
+def _how(one: Measured) -> str:
+    """When, on which machines and in how many hours a table was measured."""
+    results = [result for kept in one.results.values() for result in kept]
+    dates = sorted({result.date for result in results})
+    machines = sorted({f"{result.machine.get('gpu') or result.machine.get('cpu')}" for result in results})
+    threads = sorted({int(result.machine.get("threads", 0)) for result in results})
+    hours = [sum(result.seconds.values()) / 3600 for result in results]
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return (
+        f"Here, {one.scale.name}: {when}, {' and '.join(machines)}, {' or '.join(map(str, threads))} threads; "
+        f"{len(results)} runs, {statistics.median(hours):.1f} hours each (median), beside what else the machine did."
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

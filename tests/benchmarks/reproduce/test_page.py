@@ -1,0 +1,101 @@
+"""docs/results.md says what the tables' files and the results that are kept say, and nothing that was a try."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.reproduce.page import PAGE, measured, page
+from benchmarks.reproduce.plan import plan
+from benchmarks.reproduce.results import RESULTS, Result, write_result
+from benchmarks.reproduce.scales import read_scale, run_of
+from benchmarks.reproduce.tables import read_table
+from polyencoder.errors import ConfigError
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """(scale, table, row, numbers) -> results with these numbers, of a seed each, are in the folder that is given."""
+
+    def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
+        at, of = read_scale(scale), read_table(table)
+        cell = of.cell(of.row(row), of.columns[0])
+        run = run_of(at, cell, where="here")
+        for seed, number in enumerate(numbers):
+            result = Result(
+                scale=scale,
+                run=run.name,
+                seed=seed,
+                date=f"2026-11-2{seed}",
+                commands=run.commands,
+                metrics={cell.metric: number},
+                updates=max(run.asked.updates, 10**6),
+                examples=run.asked.examples,
+                seconds={"train": 5400.0},
+                pieces=1,
+                machine={"cpu": "a processor", "threads": 1},
+                versions={},
+            )
+            write_result(tmp_path, dataclasses.replace(result, **changes), run)
+        return tmp_path
+
+    return kept
+
+
+def test_the_page_is_that_of_today():
+    assert PAGE.read_text(encoding="utf-8") == page(RESULTS), "python -m benchmarks.reproduce all --write-docs"
+
+
+def line_of(text: str, table: str, row: str) -> str:
+    section = text.split(f"\n## {table}:")[1].split("\n## ")[0]
+    return next(line for line in section.splitlines() if line.startswith(f"| {row} |"))
+
+
+def test_ours_stand_beside_the_papers_with_mean_and_deviation(keep):
+    folder = keep("small", "poly-2", "31", [0.701, 0.711, 0.721])
+    text = page(folder)
+    assert line_of(text, "poly-2", "31") == "| 31 | 81.0 | 71.1 ± 1.0 |"
+    assert "small: 2026-11-20 to 2026-11-22, a processor, 1 threads; 3 runs, 1.5 hours each" in text
+
+
+def test_fewer_seeds_than_the_row_has_are_counted_and_the_same_run_is_in_all_of_its_tables(keep):
+    folder = keep("small", "poly-10", "bert-bi", [0.75])
+    text = page(folder)
+    assert line_of(text, "poly-10", "Bi-encoder").split("|")[2:4] == [" 83.3 ± 0.2 ", " 75.0 (1) "]
+    assert line_of(text, "convai2", "Bi-encoder").split("|")[3] == " 75.0 (1) "
+    assert line_of(text, "poly-3", "all but the embeddings").split("|")[3] == " 75.0 (1) "
+
+
+@pytest.mark.parametrize(("numbers", "said"), [([0.832] * 5, "the same"), ([0.79] * 5, "**not the same**")])
+def test_the_papers_own_settings_are_compared(numbers, said, keep):
+    text = page(keep("paper", "poly-7", "first", numbers))
+    assert line_of(text, "poly-7", "first output").split("|")[3].strip().split(", ")[1] == said
+
+
+def test_a_try_is_refused(keep):
+    with pytest.raises(ConfigError, match="no result"):
+        keep("small", "poly-2", "31", [0.7], examples=100)
+
+
+def test_a_column_that_cannot_be_had_stays_the_papers(keep):
+    scale, table = read_scale("small"), read_table("poly-10")
+    folder = keep("small", "poly-10", "bert-bi", [0.75])
+    shown = measured(table, scale, folder)
+    assert set(shown.values) == {("bert-bi", "ConvAI2 valid, R@1/20")}
+
+
+def test_seeds_are_the_rows_then_the_tables_then_the_scales():
+    small, paper = read_scale("small"), read_scale("paper")
+    layers, convai2 = read_table("poly-3"), read_table("convai2")
+
+    def seeds(table, scale, row, number=None):
+        return {one.run.name: one.seeds for one in plan(table, scale, [table.row(row)], seeds=number)}
+
+    assert seeds(layers, paper, "top-4") == {"convai2-bert-bi-top-4-layers": 5, "convai2-bert-cross-top-4-layers": 3}
+    assert seeds(convai2, small, "poly-360") == {"convai2-bert-poly-360": 1}
+    assert seeds(convai2, small, "cross-from-bi") == {"convai2-bert-bi": 1, "convai2-bi-cross": 1}
+    assert seeds(convai2, small, "all-cross", 2) == {"convai2-all-bert-bi": 2, "convai2-all-bi-cross": 2}
+    taught = seeds(read_table("distillation"), small, "taught")
+    assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-bert-poly-16-taught": 3}
+    assert seeds(read_table("poly-5"), small, "bi", 3)["answering-cpu"] == 1
