@@ -86,6 +86,12 @@ def _add_size_args(parser: ParlaiParser) -> None:
         "--relative-bias", type="bool", default=None, help="A learnt bias for each distance. Default: true."
     )
     group.add_argument("--reduction-heads", type=int, default=None, help="Heads of the reduction. Default: 2.")
+    group.add_argument(
+        "--head-sizes",
+        type=str,
+        default=None,
+        help="Hidden layers of the last networks, feed-forward 2, with commas. Default: 1024,1024,1024.",
+    )
     group.add_argument("--skips", type="bool", default=None, help="Skips in the last networks. Default: true.")
     group.add_argument(
         "--scale-batches",

@@ -17,7 +17,7 @@ from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConvertConfig
-from polyencoder.modeling.convert.config import convert_ranker, parse_limits
+from polyencoder.modeling.convert.config import convert_ranker, parse_sizes, shown_sizes
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES
 
@@ -57,10 +57,7 @@ class ConvertDesign:
 
 def _sizes(opt: Opt) -> dict[str, Any]:
     """Those that were given."""
-    sizes = {name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None}
-    if "attention_limits" in sizes:
-        sizes["attention_limits"] = parse_limits(sizes["attention_limits"])
-    return sizes
+    return parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
 
 
 def _quantization(opt: Opt) -> dict[str, Any]:
@@ -74,8 +71,7 @@ def _quantization(opt: Opt) -> dict[str, Any]:
 
 def describe_in_opt(opt: Opt, config: RankerConfig, sizes: ConvertConfig) -> None:
     """Write into the options what the model truly is, so that the saved `.opt` file says so."""
-    opt.update({name: getattr(sizes, name) for name in (*CONVERT_SIZES, "dropout")})
-    opt["attention_limits"] = ",".join(map(str, sizes.attention_limits))
+    opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
     opt["quantization_aware"] = sizes.quantized
     opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
     text = config.text

@@ -11,6 +11,7 @@ from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert.config import shown_sizes
 from polyencoder.training.settings import CONVERT_SIZES
 
 __all__ = ["FOLLOWED", "LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
@@ -69,8 +70,7 @@ def check_flags(opt: Opt) -> None:
 def check_start(opt: Opt, start: Start) -> None:
     """Raise CheckpointError for what the model that is loaded was trained without."""
     given, own = flags.given_flags(opt), ConvertConfig.from_backbone(start.config.backbone)
-    kept: dict[str, Any] = {name: getattr(own, name) for name in OF_THE_MODEL}
-    kept["attention_limits"] = ",".join(map(str, own.attention_limits))
+    kept = shown_sizes(own, OF_THE_MODEL)
     if not start.origin.is_finetune:  # which may change these
         kept["number_turns"] = start.config.text.number_turns
         kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}

@@ -57,6 +57,7 @@ HELP: dict[str, dict[str, str]] = {
         "attention_heads": "Heads of the blocks; 1.",
         "relative_bias": "A learnt bias for each distance; on.",
         "reduction_heads": "Heads of the reduction; 2.",
+        "head_sizes": "Hidden layers of feed-forward 2, with commas; 1024,1024,1024.",
         "skips": "Skip connections in the last networks; on.",
         "scale_batches": "Batches over which the scale of cosines rises; 10000.",
         "quantization_aware": "Learn for embeddings in 8 bits and other weights in 16, as the model is then kept.",

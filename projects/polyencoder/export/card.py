@@ -32,7 +32,8 @@ _FLAGS = (
 )
 _FLAGS_OF_CONVERT = (
     *("vocabulary", "extra_contexts", "number_turns", "hidden_size", "intermediate_size", "attention_limits"),
-    *("attention_heads", "relative_bias", "reduction_heads", "skips", "scale_batches", "quantization_aware"),
+    *("attention_heads", "relative_bias", "reduction_heads", "head_sizes", "skips", "scale_batches"),
+    *("quantization_aware",),
     *(name for name in _FLAGS if name not in ("history_size", "fp16", "backbone", "type_optimization")),
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports

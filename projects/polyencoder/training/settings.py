@@ -28,7 +28,7 @@ _PRESET: Any = None  # until it is known what learns: see `presets`
 # What shapes a new ConveRT: settings, and fields of its configuration
 CONVERT_SIZES = (
     *("hidden_size", "intermediate_size", "attention_limits", "attention_heads", "relative_bias", "reduction_heads"),
-    *("skips", "scale_batches"),
+    *("head_sizes", "skips", "scale_batches"),
 )
 
 # What only a ranker around a backbone knows
@@ -85,6 +85,8 @@ class RunSettings:
     attention_heads: int | None = None
     relative_bias: bool | None = None
     reduction_heads: int | None = None
+    head_sizes: str | None = None
+    """Numbers with commas."""
     skips: bool | None = None
     scale_batches: int | None = None
     dropout: float | None = None

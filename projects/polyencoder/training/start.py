@@ -8,7 +8,7 @@ from typing import Any
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
-from polyencoder.modeling.convert.config import parse_limits
+from polyencoder.modeling.convert.config import parse_sizes
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
@@ -117,8 +117,7 @@ def _over_vocabulary(settings: RunSettings) -> Ranker:
     sizes: dict[str, Any] = {
         name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(settings, name)) is not None
     }
-    if settings.attention_limits is not None:
-        sizes["attention_limits"] = parse_limits(settings.attention_limits)
+    sizes = parse_sizes(sizes)
     if settings.quantization_aware:
         sizes["quantized"] = True
         if settings.quantization_update is not None:

@@ -102,6 +102,7 @@ def test_the_optimizer_is_the_librarys(small, make):
     [
         ("hidden_size", 512, 16),
         ("attention_limits", "3,5", "2,8"),
+        ("head_sizes", "1024,1024,1024", "24,24"),
         ("relative_bias", False, True),
         ("skips", False, True),
     ],

@@ -157,6 +157,9 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     assert int(second.scale.batches) == int(first.scale.batches) + 2
     assert second.sizes.dropout == 0.2
     assert second.sizes.attention_limits == first.sizes.attention_limits == (2, 8)
+    assert second.sizes.head_sizes == first.sizes.head_sizes == (1_024, 1_024, 1_024)
+    train_ranker(make_settings(head_sizes="24,8", max_updates=2, out=str(tmp_path / "small")))
+    assert Ranker.from_pretrained(tmp_path / "small", device="cpu").model.sizes.head_sizes == (24, 8)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,9 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
         ({"reduction": "mean"}, "reduction is 'mean', which a convert model does not know"),
         ({"fine_tuned": "top_layer"}, "fine_tuned is 'top_layer'"),
         ({"compile": True}, "compile is True"),
-        ({"attention_limits": "3,five"}, "whole numbers with commas"),
+        ({"attention_limits": "3,five"}, "attention_limits is '3,five'; it must be whole numbers with commas"),
+        ({"head_sizes": "12,"}, "head_sizes is '12,'; it must be whole numbers with commas"),
+        ({"head_sizes": "12,0"}, "head_sizes of a convert model is .12, 0.; it must be whole numbers, each at least 1"),
         ({"architecture": "bi", "vocabulary": None, "backbone": "x"}, "is of a convert model; this one is bi"),
         ({"init": "x", "hidden_size": 3}, "leave it out"),
         ({"architecture": "bi", "vocabulary": None, "backbone": "x", "number_turns": True}, "is of a convert model"),

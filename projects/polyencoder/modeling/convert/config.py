@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -112,15 +112,26 @@ def convert_text(*, text_truncate: int = 60, label_truncate: int = 60, extra_con
     )
 
 
-def parse_limits(text: str) -> tuple[int, ...]:
-    """`attention_limits` as flags have them: numbers with commas."""
+LISTS = ("attention_limits", "head_sizes")
+"""Sizes that are several numbers: one of each block, one of each hidden layer."""
+
+
+def parse_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `ConvertConfig` as flags have them: those of `LISTS` as a text, numbers with commas."""
+    return {name: _numbers(name, value) if name in LISTS else value for name, value in sizes.items()}
+
+
+def shown_sizes(config: ConvertConfig, names: Iterable[str]) -> dict[str, Any]:
+    """These fields as flags have them: what `parse_sizes` reads."""
+    fields = {name: getattr(config, name) for name in names}
+    return {name: ",".join(map(str, value)) if name in LISTS else value for name, value in fields.items()}
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(
-            f"attention_limits is {text!r:.60}; it must be whole numbers with commas, a block each",
-            argument="attention_limits",
-        ) from None
+        raise ConfigError(f"{name} is {text!r:.60}; it must be whole numbers with commas", argument=name) from None
 
 
 def convert_ranker(config: ConvertConfig, text: TextConfig) -> RankerConfig:
