@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from polyencoder.data.collator import TrainingExample
 from polyencoder.training.config import TrainingConfig
+from polyencoder.training.distillation import DistillationConfig
+from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.schedule import ScheduleConfig
@@ -11,6 +13,8 @@ from polyencoder.training.settings import RunSettings
 from polyencoder.training.trainer import Trainer
 
 __all__ = [
+    "DistillationConfig",
+    "HardNegatives",
     "OptimizerConfig",
     "RunReport",
     "RunSettings",
