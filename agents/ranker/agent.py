@@ -6,31 +6,27 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.loop import trains
-from parlai.agents.ranker.learning.parts import goal_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
 from parlai.core.message import Message
-from parlai.core.metrics import Metric, SumMetric, dict_report
+from parlai.core.metrics import Metric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch, Output
-from parlai.utils.distributed import is_distributed, is_primary_worker
 from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data import collator
-from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.evaluation import of_pool
-from polyencoder.evaluation.names import main_measures, parse_hits_at, summary
+from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch, same
@@ -40,7 +36,6 @@ class RankerAgent(RankerModelAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
 
     fixed: FixedCandidates | None = None
-    _epoch: int | None = None  # examples in one, once the task has said it
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
@@ -146,28 +141,12 @@ class RankerAgent(RankerModelAgent):
 
     # ---- learning
 
-    def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
-        if self.trainer is not None and self._epoch is None and isinstance(observations, list):
-            self._epoch = next((obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs), None)
-            self.trainer.goal = goal_of(self.opt, epoch=self._epoch)
-        replies: list[Message] = super().batch_act(observations)
-        return replies
-
     def train_step(self, batch: Batch) -> Output | None:
         """Give the batch to the library's trainer, as one of its steps."""
-        self._saving.seal()
-        if self._restored is not None:
-            self._run.restore_randomness(self._restored, self.random)
-            self._restored = None
-            if self._run.is_over(self._number_training_updates):
-                return None
-        self._run.is_best = False
         is_usable = batch.text_vec is not None
-        if not is_usable and not is_distributed():
+        if not self.begin_batch(is_empty=not is_usable):
             return None
         assert self.trainer is not None
-        if self.trainer.progress.batches == 0:
-            self.refuse_to_overwrite()
         self.forget_vectors()
         pool = self._pool(batch, self.candidates) if is_usable else None
         examples = None if pool is None else collator.Batch(contexts_of(batch), pool, turns=batch.turns)
@@ -178,17 +157,6 @@ class RankerAgent(RankerModelAgent):
             return Output()
         best = outcome.scores.argmax(1).tolist()
         return Output([outcome.pool.candidates(row)[column] for row, column in enumerate(best)])
-
-    def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
-        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
-        updates = self._number_training_updates
-        if self._run.validated(metrics_dict, updates=updates):
-            super().receive_metrics(metrics_dict)
-        report = dict_report(metrics_dict)
-        if self.trainer is not None:
-            self.trainer.evaluated(report)
-        if is_primary_worker():
-            logging.info(f"validation after {updates:,} updates: {summary(main_measures(report))}")
 
     # ---- answering
 

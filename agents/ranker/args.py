@@ -60,29 +60,15 @@ def add_hits_at(group: Any) -> None:
     )
 
 
-def add_ranker_args(parser: ParlaiParser) -> None:
-    """Add what all rankers have that learn."""
-    group = parser.add_argument_group("Ranker arguments")
-    group.add_argument(
-        "--add-label-to-fixed-cands",
-        type="bool",
-        default=False,
-        help="With fixed candidates: a label that is not among them is one more candidate of its own example, as in "
-        "article search.",
-    )
+def add_learning_args(parser: ParlaiParser) -> None:
+    """Add what all agents have that learn, beside ParlAI's flags."""
+    group = parser.add_argument_group("Learning arguments")
     group.add_argument(
         "--bf16",
         type="bool",
         default=False,
         help="Compute in bfloat16 where that is safe (autocast); the weights stay in float32. Faster on GPUs, and on "
         "CPUs with bfloat16 instructions.",
-    )
-    group.add_argument(
-        "--label-smoothing",
-        type=float,
-        default=None,
-        help="The probability that an example's wrong candidates share in what is learnt; the right one has the rest. "
-        "Default: 0.",
     )
     group.add_argument(
         "--final-learning-rate",
@@ -103,6 +89,26 @@ def add_ranker_args(parser: ParlaiParser) -> None:
         default=MAX_NONFINITE,
         help="An update whose loss or gradients are nan or infinite is left out and counted (nonfinite_updates); this "
         "many in a row end training with an error.",
+    )
+
+
+def add_ranker_args(parser: ParlaiParser) -> None:
+    """Add what all rankers have that learn."""
+    add_learning_args(parser)
+    group = parser.add_argument_group("Ranker arguments")
+    group.add_argument(
+        "--add-label-to-fixed-cands",
+        type="bool",
+        default=False,
+        help="With fixed candidates: a label that is not among them is one more candidate of its own example, as in "
+        "article search.",
+    )
+    group.add_argument(
+        "--label-smoothing",
+        type=float,
+        default=None,
+        help="The probability that an example's wrong candidates share in what is learnt; the right one has the rest. "
+        "Default: 0.",
     )
     add_hits_at(group)
     group.add_argument(

@@ -21,7 +21,7 @@ from polyencoder.errors import PolyencoderError
 
 __all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
 
-AGENTS = {name: name for name in ("biencoder", "polyencoder", "crossencoder", "convert", "tfidf")}
+AGENTS = {name: name for name in ("biencoder", "polyencoder", "crossencoder", "convert", "pretrain_ranker", "tfidf")}
 
 # What `Opt.log()` says: a heading, and a line for each option
 OPTION = re.compile(r"Opt:|    \w+: .*")

@@ -76,6 +76,8 @@ def example_error(
     label = obs.get("label_choice")
     if "labels" in obs and not (label or "").strip():
         return f"{_describe(obs)} has no label to learn from"
+    if source == "response" and label is None:
+        return f"{_describe(obs)} has no label, which is the response that pre-training needs"
     if source == "batch" and label is None:
         return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"
     if source in FROM_EXAMPLE:

@@ -190,11 +190,13 @@ def check_origin(
     _check_dictionary(given, origin.path, str(origin))
 
 
-def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
-    """Raise CheckpointError for a size that is not that of the encoder, whose configuration `backbone` is."""
+def check_encoder(
+    opt: Opt, backbone: dict[str, Any], *, origin: str, names: Collection[str] = tuple(OF_THE_ENCODER)
+) -> None:
+    """Raise CheckpointError for a size of these `names` that is not the encoder's, which `backbone` configures."""
     given = given_flags(opt)
-    for name, keys in OF_THE_ENCODER.items():
-        value = given.get(name)
+    for name in names:
+        keys, value = OF_THE_ENCODER[name], given.get(name)
         own = next((backbone[key] for key in keys if key in backbone), None)
         own = max_length(backbone) if name == "n_positions" else own  # some families have more rows than positions
         if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):

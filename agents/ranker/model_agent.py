@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from pathlib import Path
 from random import Random
+from shlex import quote
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
@@ -23,19 +24,24 @@ from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimizer import parameter_groups
-from parlai.agents.ranker.learning.parts import build_trainer, training_config
+from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
 from parlai.agents.ranker.learning.saving import Saving
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.agents.ranker.options import check_option_files
+from parlai.core.message import Message
+from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
+from parlai.core.torch_agent import Batch
 from parlai.core.torch_ranker_agent import TorchRankerAgent
-from parlai.utils.distributed import is_distributed
+from parlai.utils.distributed import is_distributed, is_primary_worker
 from torch.optim import Optimizer
 
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
+from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.importing.options import read_options
 from polyencoder.modeling import RankerModel, build_model, freeze
@@ -59,6 +65,7 @@ class RankerModelAgent(TorchRankerAgent):
     architecture: ClassVar[Architecture]
     design: ClassVar[Design] = AroundBackbone()
     trainer: Trainer | None = None
+    _epoch: int | None = None  # examples in one, once the task has said it
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -94,13 +101,18 @@ class RankerModelAgent(TorchRankerAgent):
         self._saving = Saving(opt.get("model_file"))
         self._restored: dict[str, Any] | None = None  # until the first batch
         super().__init__(opt, shared)
-        self.model = self.ranker  # gradients of several processes are summed without DistributedDataParallel
+        # gradients of several processes are summed without DistributedDataParallel
+        self.model = getattr(self.model, "module", self.model)
         if opt.get("seed") is not None:
             self.random = Random(opt["seed"])
         if not shared:
             self._say_what_precision_gains()
         if not shared and self._should_initialize_optimizer():
-            self.trainer = build_trainer(self, self._training, run=self._run, restored=self._restored)
+            self.trainer = self.build_trainer(self._restored)
+
+    def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
+        """The trainer of an agent that learns; `restored` is what a checkpoint has of its run, if there is one."""
+        return build_trainer(self, self._training, run=self._run, restored=restored)
 
     def _say_what_precision_gains(self) -> None:
         """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""
@@ -221,7 +233,7 @@ class RankerModelAgent(TorchRankerAgent):
         if run.keeps_best(path):
             logging.info(f"{path} stays: it has the best validation of this run")
             return
-        check_finite(self.ranker.named_parameters(), origin=f"{path} is not written")
+        check_finite(self.model.named_parameters(), origin=f"{path} is not written")
         self._saving.write(
             path,
             self.state_dict,
@@ -240,7 +252,56 @@ class RankerModelAgent(TorchRankerAgent):
                 self.trainer.check_has_learnt()
             self.trainer.end()
         self._saving.check_that_the_best_is_written()
-        run.say_what_was_made()
+        run.say_what_was_made(self.what_next())
+
+    def what_next(self) -> list[str]:
+        """What may be done with the model, each in one line with its command."""
+        path = quote(str(self.opt.get("model_file")))
+        return [
+            f"talk to it: parlai interactive -mf {path}",
+            f"use it without ParlAI: polyencoder export {path} FOLDER",
+        ]
+
+    # ---- learning
+
+    def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
+        if self.trainer is not None and self._epoch is None and isinstance(observations, list):
+            self._epoch = next((obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs), None)
+            self.trainer.goal = goal_of(self.opt, epoch=self._epoch)
+        replies: list[Message] = super().batch_act(observations)
+        return replies
+
+    def begin_batch(self, *, is_empty: bool) -> bool:
+        """Before a training batch: whether anything is to be done. Not after a resumed run's last update, nor where no
+        process has an example."""
+        self._saving.seal()
+        if self._restored is not None:
+            self._run.restore_randomness(self._restored, self.random)
+            self._restored = None
+            if self._run.is_over(self._number_training_updates):
+                return False
+        self._run.is_best = False
+        if is_empty and not is_distributed():
+            return False
+        assert self.trainer is not None
+        if self.trainer.progress.batches == 0:
+            self.refuse_to_overwrite()
+        return True
+
+    def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
+        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
+        updates = self._number_training_updates
+        if self._run.validated(metrics_dict, updates=updates):
+            super().receive_metrics(metrics_dict)
+        report = dict_report(metrics_dict)
+        if self.trainer is not None:
+            self.trainer.evaluated(report)
+        if is_primary_worker():
+            logging.info(f"validation after {updates:,} updates: {self.summary(report)}")
+
+    def summary(self, report: dict[str, Any]) -> str:
+        """A validation in one line."""
+        return summary(main_measures(report))
 
     # ---- ParlAI's optimizer and schedule
 
@@ -256,7 +317,7 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
-        groups = parameter_groups(self.ranker, self.opt, single=self.fp16)
+        groups = parameter_groups(self.model, self.opt, single=self.fp16)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:

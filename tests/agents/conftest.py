@@ -5,9 +5,12 @@ Options are given as ParlAI's scripts take them in Python: `model_file=...` is `
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,16 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker import separable_agent
+from parlai.agents.ranker.launch import launch
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
+from polyencoder.errors import ConfigError
 from polyencoder.index import shards
+from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
@@ -256,3 +262,54 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
     for module in (separable_agent, shards):
         monkeypatch.setattr(module, "encode_candidates", record)
     return calls
+
+
+@pytest.fixture
+def arguments() -> Callable[[dict[str, Any]], list[str]]:
+    """Options -> the same as flags."""
+    return lambda options: [part for name in options for part in (f"--{name.replace('_', '-')}", str(options[name]))]
+
+
+@pytest.fixture
+def free_port() -> Callable[[], AbstractContextManager[str]]:
+    """() -> a port that no other process is given meanwhile: bound, but not listened at, so that torch may do that."""
+
+    @contextmanager
+    def hold() -> Iterator[str]:
+        with socket.socket() as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("localhost", 0))
+            yield str(holder.getsockname()[1])
+
+    return hold
+
+
+@pytest.fixture
+def launched(arguments, free_port) -> Callable[..., list[Any]]:
+    """(command, flags of each process) -> what each process gives, or the error that ended it."""
+
+    def process(rank: int, count: int, port: str, command: list[str], pipe: Any) -> None:
+        os.environ.update(
+            zip(VARIABLES, (str(rank), str(count), str(rank), str(count), "localhost", port), strict=True)
+        )
+        try:
+            pipe.send(launch(command))
+        except ConfigError as error:
+            pipe.send(str(error))
+
+    def run(command: str, *flags: dict[str, Any]) -> list[Any]:
+        context, started = multiprocessing.get_context("fork"), []
+        with free_port() as port:
+            for rank, options in enumerate(flags):
+                ours, theirs = context.Pipe()
+                target = (rank, len(flags), port, [command, *arguments(options)], theirs)
+                child = context.Process(target=process, args=target, daemon=True)
+                child.start()
+                theirs.close()
+                started.append((child, ours))
+            answers = [pipe.recv() for _, pipe in started]
+            for child, _ in started:
+                child.join()
+        return answers
+
+    return run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from random import Random
-from shlex import quote
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -173,15 +173,15 @@ class LoopRun:
             raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}")
         report[name] = report[now]
 
-    def say_what_was_made(self) -> None:
+    def say_what_was_made(self, next_steps: Sequence[str]) -> None:
         """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""
         is_last = not self.is_in_loop and (self._opt.get("override") or {}).get("load_from_checkpoint") is False
         if not (is_last and self.resumed_at is not None and is_primary_worker()):
             return
         path, measures = self._opt["model_file"], summary(self.measures)
         logging.success(f"{path}: the model after {self.resumed_at:,} updates{measures and f', {measures}'}")
-        logging.info(f"talk to it: parlai interactive -mf {quote(path)}")
-        logging.info(f"use it without ParlAI: polyencoder export {quote(path)} FOLDER")
+        for line in next_steps:
+            logging.info(line)
         self.resumed_at = None  # each of the worlds that were evaluated ends its agents
 
     def _is_premature(self, updates: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT
+from polyencoder.protocol import Learner
 from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
+from polyencoder.training.objective import Objective
 from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["build_trainer", "goal_of", "training_config"]
+__all__ = ["build_trainer", "goal_of", "trainer_of", "training_config"]
 
 NOT_SHOWN = ("override", "load_from_checkpoint")  # options with which ParlAI's scripts tell each other things
 
@@ -84,14 +86,30 @@ def build_trainer(
     callbacks: list[Callback] = [Report(agent, updates)]
     if agent.scaling_is_to_be_measured:
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
-    if run.is_in_loop and is_primary_worker():
-        callbacks += _watched(opt)
-    trainer = Trainer(ranker, config, callbacks=callbacks, updates=updates)
-    trainer.goal = goal_of(opt, epoch=None)
     if run.is_in_loop and run.planned_updates and isinstance(model, ConveRT):
-        to_come = run.planned_updates - trainer.updates.count
+        to_come = run.planned_updates - updates.count
         if is_primary_worker() and (reason := model.scale.why_low(to_come * max(1, opt.get("update_freq") or 1))):
             logging.warning(reason)
+    return trainer_of(agent, ranker, updates, callbacks, config=config, run=run, restored=restored)
+
+
+def trainer_of(
+    agent: TorchRankerAgent,
+    learner: Learner,
+    updates: ParlaiUpdates,
+    callbacks: Sequence[Callback],
+    *,
+    config: TrainingConfig,
+    objective: Objective | None = None,
+    run: LoopRun,
+    restored: Mapping[str, Any] | None,
+    curve: type[LearningCurve] = LearningCurve,
+) -> Trainer:
+    """A trainer of these parts, which ParlAI's loop has begun; where a run goes on, it is where that was."""
+    opt = agent.opt
+    watched = _watched(opt, curve) if run.is_in_loop and is_primary_worker() else []
+    trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=updates)
+    trainer.goal = goal_of(opt, epoch=None)
     if restored is not None:
         trainer.load_run_state(_upgraded(restored))
     if run.is_in_loop:
@@ -99,14 +117,14 @@ def build_trainer(
     return trainer
 
 
-def _watched(opt: Opt) -> list[Callback]:
+def _watched(opt: Opt, curve: type[LearningCurve]) -> list[Callback]:
     """What the first process of ParlAI's loop shows and leaves behind: a progress line, a curve, a record."""
     parts: list[Callback] = []
     if ProgressLine.is_wanted():
         parts.append(ProgressLine(handlers=[logging.logger.streamHandler]))
     if path := opt.get("model_file"):
         name = "/".join(Path(path).parts[-2:])
-        parts.append(LearningCurve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
+        parts.append(curve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
         parts.append(Record(f"{path}.run.json", {name: value for name, value in opt.items() if name not in NOT_SHOWN}))
     return parts
 

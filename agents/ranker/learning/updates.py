@@ -80,8 +80,8 @@ class ParlaiUpdates:
         """
         agent = self._agent
         if agent._number_grad_accum == 0:
-            sum_gradients(agent.ranker.parameters())
-            if self._finite.leaves_out(agent.ranker, number=self.count + 1, scaled=agent.fp16):
+            sum_gradients(agent.model.parameters())
+            if self._finite.leaves_out(agent.model, number=self.count + 1, scaled=agent.fp16):
                 self._leave_out()
                 return
             if not agent.fp16:  # whose optimizers have no groups
@@ -106,14 +106,14 @@ class ParlaiUpdates:
         """The gradients of the batches since the last update (`--update-freq`), and what was left out: ParlAI keeps the
         rest."""
         agent = self._agent
-        gradients = [p.grad for p in agent.ranker.parameters()] if agent._number_grad_accum else []
+        gradients = [p.grad for p in agent.model.parameters()] if agent._number_grad_accum else []
         left_out = self._finite.in_a_row
         return {"batches": agent._number_grad_accum, "gradients": gradients, "left_out_in_a_row": left_out}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._agent._number_grad_accum = state["batches"]
         self._finite.in_a_row = state.get("left_out_in_a_row", 0)
-        for parameter, gradient in zip(self._agent.ranker.parameters(), state["gradients"], strict=False):
+        for parameter, gradient in zip(self._agent.model.parameters(), state["gradients"], strict=False):
             parameter.grad = None if gradient is None else gradient.to(parameter)
 
 

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from polyencoder.checks import checked_device
-from polyencoder.config import TextConfig
+from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import explaining, replacing
 from polyencoder.importing.folder import save_backbone
@@ -35,6 +35,7 @@ __all__ = [
     "starting_model",
     "starting_tokenizer",
     "take_heads",
+    "text_vectors",
 ]
 
 Special = dict[str, Any]
@@ -104,13 +105,14 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         encoder = _new_encoder(
             settings, vocabulary=tokenizer.get_vocab_size(), pad_id=_id(tokenizer, special["pad_token"])
         )
-    longest = longest_sequence(settings.n_positions, encoder, origin=settings.backbone)
+    own = max_length(encoder.model.config.to_dict())
+    longest = longest_sequence(settings.n_positions, own, origin=settings.backbone)
     truncate = min(settings.text_truncate or longest, longest)
     text = TextEncoder(
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=settings.history_size),
     )
-    model = PretrainingModel(encoder, next=settings.next, **_vectors(settings))
+    model = PretrainingModel(encoder, next=settings.next, **text_vectors(settings.reduction, settings.backbone))
     if settings.backbone:
         take_heads(model, settings.backbone)
     device = checked_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -169,13 +171,12 @@ def _new_encoder(settings: PretrainingSettings, *, vocabulary: int, pad_id: int)
     )
 
 
-def longest_sequence(n_positions: int | None, encoder: Backbone, *, origin: str | None) -> int:
-    """The most tokens of a sequence: those that were asked for, or what the encoder takes, 512 at most.
+def longest_sequence(n_positions: int | None, own: int | None, *, origin: str | None) -> int:
+    """The most tokens of a sequence: those that were asked for, or what the encoder takes, its `own`, 512 at most.
 
     Raises:
         ConfigError: the encoder, which comes from `origin`, takes fewer than were asked for.
     """
-    own = max_length(encoder.model.config.to_dict())
     if n_positions is not None and own is not None and n_positions > own:
         raise ConfigError(f"n_positions is {n_positions}, more than the {own} of {origin}", argument="n_positions")
     return n_positions or min(own or POSITIONS, POSITIONS)
@@ -195,10 +196,10 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
     model.load_state_dict({name: heads[name] for name in common}, strict=False)
 
 
-def _vectors(settings: PretrainingSettings) -> dict[str, Any]:
+def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
     """How outputs become vectors: as was asked for, or as in the bi-encoder that is made of a sentence encoder."""
-    given = {} if settings.reduction is None else {"reduction": settings.reduction}
-    own = sentence_vectors(settings.backbone) if settings.backbone else None
+    given = {} if reduction is None else {"reduction": reduction}
+    own = sentence_vectors(backbone) if backbone else None
     fields = own.fields("bi", given=("output_scaling", *given)) if own else {}
     return {**fields, **given}
 

@@ -1,21 +1,13 @@
-"""What the tests of several processes share: a run of training that is small, and a port at which they meet."""
+"""What the tests of several processes share: a run of training that is small."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from parlai.agents.ranker.launch import launch
-
-from polyencoder.errors import ConfigError
-from polyencoder.training.process_group import VARIABLES
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "ant", "elk", "emu", "rat"]
 
@@ -53,12 +45,6 @@ def options(pairs, make_agent, tmp_path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def arguments() -> Callable[[dict[str, Any]], list[str]]:
-    """Options -> the same as flags."""
-    return lambda options: [part for name in options for part in (f"--{name.replace('_', '-')}", str(options[name]))]
-
-
-@pytest.fixture
 def losses() -> Callable[[Path], list[float]]:
     """A model file -> the loss of every step of its training."""
 
@@ -67,48 +53,3 @@ def losses() -> Callable[[Path], list[float]]:
         return [report["mean_loss"] for report in reports]
 
     return read
-
-
-@pytest.fixture
-def free_port() -> Callable[[], AbstractContextManager[str]]:
-    """() -> a port that no other process is given meanwhile: bound, but not listened at, so that torch may do that."""
-
-    @contextmanager
-    def hold() -> Iterator[str]:
-        with socket.socket() as holder:
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("localhost", 0))
-            yield str(holder.getsockname()[1])
-
-    return hold
-
-
-@pytest.fixture
-def launched(arguments, free_port) -> Callable[..., list[Any]]:
-    """(command, flags of each process) -> what each process gives, or the error that ended it."""
-
-    def process(rank: int, count: int, port: str, command: list[str], pipe: Any) -> None:
-        os.environ.update(
-            zip(VARIABLES, (str(rank), str(count), str(rank), str(count), "localhost", port), strict=True)
-        )
-        try:
-            pipe.send(launch(command))
-        except ConfigError as error:
-            pipe.send(str(error))
-
-    def run(command: str, *flags: dict[str, Any]) -> list[Any]:
-        context, started = multiprocessing.get_context("fork"), []
-        with free_port() as port:
-            for rank, options in enumerate(flags):
-                ours, theirs = context.Pipe()
-                target = (rank, len(flags), port, [command, *arguments(options)], theirs)
-                child = context.Process(target=process, args=target, daemon=True)
-                child.start()
-                theirs.close()
-                started.append((child, ours))
-            answers = [pipe.recv() for _, pipe in started]
-            for child, _ in started:
-                child.join()
-        return answers
-
-    return run

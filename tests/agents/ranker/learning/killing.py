@@ -41,7 +41,7 @@ def write_conversations(folder: Path) -> None:
         (folder / f"{split}_self_original_no_cands.txt").write_text("".join(lines))
 
 
-def start(model: Path, data: Path, options: str) -> int:
+def start(model: Path, data: Path, options: str, *, learning: str = LEARNING) -> int:
     """`parlai train_model -t selection:convai2` in a process of its own, which has nothing to import any more; its id.
 
     For each batch it writes a line of what it learns from, and at which place of the run.
@@ -61,7 +61,7 @@ def start(model: Path, data: Path, options: str) -> int:
             return step(self, batch)
 
         Trainer.step = recorded
-        TrainModel.main(*f"-t selection:convai2 {LEARNING} {options} -mf {model} --datapath {data}".split())
+        TrainModel.main(*f"-t selection:convai2 {learning} {options} -mf {model} --datapath {data}".split())
         os._exit(0)
     except BaseException:
         traceback.print_exc()

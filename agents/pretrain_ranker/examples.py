@@ -1,0 +1,64 @@
+"""ParlAI's examples as pairs of a context and a response, and the responses of others, of which one does not follow."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlai.core.message import Message
+
+from polyencoder.data.epochs import EARLIER
+from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
+from polyencoder.training.callbacks import Callback
+
+__all__ = ["Said", "Turn", "beginning_of"]
+
+
+class Turn(NamedTuple):
+    """An example of a task: what was said before, oldest first, its label, and which conversation it is of."""
+
+    turns: Sequence[str]
+    response: str
+    episode: int
+
+
+class Said(Callback):
+    """The last responses, of all conversations: what does not follow is one of those of others.
+
+    They are in no random order, as a task gives them. Each takes the place of one of `WINDOW`, by chance.
+    """
+
+    name = "said"
+
+    def __init__(self) -> None:
+        self._window: list[tuple[int, str]] = []
+
+    def hear(self, turns: Sequence[Turn], draws: SeededRandom) -> None:
+        """Remember the responses of these turns."""
+        for one in turns:
+            if len(self._window) < WINDOW:
+                self._window.append((one.episode, one.response))
+            else:
+                self._window[draws.below(WINDOW)] = one.episode, one.response
+
+    def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
+        """A turn that was heard as an example, with a response of another conversation."""
+        key = draws.below(2**53)  # first, as it would else depend on what else was said
+        return PairExample(one.turns, one.response, other_response(one.episode, one.response, self._window, draws), key)
+
+    def clear(self) -> None:
+        self._window.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episodes": [episode for episode, _ in self._window], "responses": [text for _, text in self._window]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._window = list(zip(state["episodes"], state["responses"], strict=True))
+
+
+def beginning_of(obs: Message) -> int:
+    """A number for the conversation that begins with this message: the same in each epoch, and where a run goes on."""
+    first = next(iter(obs.get(EARLIER, ())), obs)
+    return zlib.crc32(str(first.get("text", "")).encode("utf-8", "replace"))

@@ -1,0 +1,84 @@
+"""Every flag of `-m pretrain_ranker`, and what becomes of it: see `agents/ranker/flags.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlai.agents.ranker import flags
+from parlai.core.opt import Opt
+
+from polyencoder.errors import ConfigError
+
+__all__ = ["FOLLOWED", "OF_THE_ENCODER", "UNSUPPORTED", "check_flags"]
+
+OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
+"""What an encoder keeps that goes on."""
+
+_RANKS = "pre-training ranks no candidates"
+_WHOLE = "a response is kept whole where that leaves a quarter of --n-positions for its context"
+_TOKENIZER = "the tokenizer is that of --vocabulary or --backbone"
+_EMBEDDINGS = "a new encoder learns its own embeddings, and a --backbone has its own"
+_TURNS = "turns are separated by the newline token, or as the --backbone's tokenizer separates texts"
+
+_OF_CANDIDATES = """
+    candidates eval_candidates interactive_candidates rank_candidates repeat_blocking_heuristic fixed_candidates_path
+    fixed_candidate_vecs encode_candidate_vecs encode_candidate_vecs_batchsize train_predict cap_num_predictions
+    rank_top_k inference topk return_cand_scores
+"""
+_OF_LEARNT_DICTIONARIES = """
+    dict_tokenizer dict_lower dict_maxtokens dict_minfreq dict_textfields dict_maxexs dict_include_valid
+    dict_include_test dict_initpath dict_language dict_max_ngram_size bpe_debug bpe_vocab bpe_merge
+    bpe_add_prefix_space bpe_dropout
+"""
+
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    **dict.fromkeys(_OF_CANDIDATES.split(), ((None,), _RANKS)),
+    **dict.fromkeys(_OF_LEARNT_DICTIONARIES.split(), ((None,), _TOKENIZER)),
+    **{name: flags.UNSUPPORTED[name] for name in ("history_reversed", "history_add_global_end_token")},
+    "force_fp16_tokens": flags.UNSUPPORTED["force_fp16_tokens"],
+    "label_truncate": ((None,), _WHOLE),
+    "embedding_type": (("random",), _EMBEDDINGS),
+    "embedding_projection": (("random",), _EMBEDDINGS),
+    "delimiter": ((None,), _TURNS),
+}
+"""The values that mean "not used", and why others cannot be."""
+
+_FOLLOWED = """
+    vocabulary backbone mask_probability next reduction_type n_positions dropout attention_dropout
+
+    optimizer learningrate gradient_clip adam_eps adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler
+    lr_scheduler_patience lr_scheduler_decay invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq
+    max_nonfinite final_learning_rate embedding_clip
+
+    truncate text_truncate history_size person_tokens split_lines use_reply add_p1_after_newln special_tok_lst
+    ignore_bad_candidates
+
+    gpu no_cuda fp16 fp16_impl bf16 interactive_mode
+
+    dict_file dict_class dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
+"""
+FOLLOWED = frozenset(_FOLLOWED.split())
+"""Followed at any time: where the encoder comes from, what learns and how, texts, machines, files."""
+
+
+def check_flags(opt: Opt) -> None:
+    """Before anything is built: raise ConfigError for a flag that a pre-training cannot follow."""
+    given = flags.given_flags(opt)
+    flags.check_unsupported(given, UNSUPPORTED)
+    if opt.get("interactive_mode"):
+        raise ConfigError("an encoder that is pre-trained has no answers: make a ranker of it, with --backbone")
+    if opt.get("vocabulary") and opt.get("backbone"):
+        raise ConfigError(
+            f"--vocabulary {opt['vocabulary']} and --backbone {opt['backbone']}: the first is of a new encoder, the "
+            "second one that goes on, with its own tokenizer; give one"
+        )
+    if given.get("reduction_type") and opt["next"] != "contrastive":
+        raise ConfigError(f"--reduction-type {given['reduction_type']}: is of --next contrastive; leave it out")
+    for name in ("dropout", "attention_dropout"):
+        if not 0 <= opt[name] < 1:
+            raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 0 and below 1")
+    for name in OF_THE_ENCODER:
+        if opt[name] < 1:
+            raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 1")
+    if (positions := opt.get("n_positions")) is not None and positions < 8:
+        raise ConfigError(f"--n-positions {positions}: must be at least 8")

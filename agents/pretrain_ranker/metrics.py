@@ -1,0 +1,111 @@
+"""The metrics of pre-training, as ParlAI's: losses and accuracies of both objectives, perplexity, and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlai.agents.ranker.learning.updates import ParlaiUpdates
+from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, Metric, Metrics
+from parlai.core.torch_generator_agent import PPLMetric
+from parlai.utils.distributed import is_primary_worker
+from torch import Tensor
+
+from polyencoder.data.collator import Batch
+from polyencoder.pretraining.inputs import PairBatch
+from polyencoder.pretraining.masking import IGNORED
+from polyencoder.pretraining.objective import MASKED, NEXT
+from polyencoder.training.callbacks import Callback, Run
+from polyencoder.training.objective import Outcome
+
+__all__ = ["BothLosses", "LearntReport", "example_metrics", "main_measures"]
+
+
+class BothLosses(Metric):
+    """The mean loss of masked words and that of next utterances, summed: `loss`, as `polyencoder pretrain` has it."""
+
+    __slots__ = ("_masked", "_next")
+
+    def __init__(self, masked: AverageMetric, following: AverageMetric) -> None:
+        self._masked, self._next = masked, following
+
+    @property
+    def macro_average(self) -> bool:
+        return True
+
+    def __add__(self, other: BothLosses | None) -> BothLosses:
+        return self if other is None else BothLosses(self._masked + other._masked, self._next + other._next)
+
+    def value(self) -> float:
+        return float(self._masked.value() + self._next.value())
+
+
+def example_metrics(
+    batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor]
+) -> list[dict[str, Metric]]:
+    """Metrics of each example of a batch.
+
+    Args:
+        batch: with the targets that were asked for.
+        masked: losses and whether they are right, [words], in the order of the targets.
+        following: the same of next utterances, [batch].
+    """
+    assert batch.targets is not None
+    words = (batch.targets != IGNORED).sum(1).tolist()
+    parts = zip(*(values.double().cpu().split(words) for values in masked), strict=True)
+    found = []
+    for (losses, right), n, loss, is_right in zip(parts, words, *(one.tolist() for one in following), strict=True):
+        word_loss, next_loss = AverageMetric(float(losses.sum()), n), AverageMetric(loss)
+        found.append(
+            {
+                "loss": BothLosses(word_loss, next_loss),
+                f"{MASKED}_loss": word_loss,
+                f"{MASKED}_accuracy": AverageMetric(int(right.sum()), n),
+                "ppl": PPLMetric(float(losses.sum()), n),
+                f"{NEXT}_loss": next_loss,
+                f"{NEXT}_accuracy": AverageMetric(int(is_right)),
+            }
+        )
+    return found
+
+
+class LearntReport(Callback):
+    """Adds what was learnt from a batch to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
+
+    Attributes:
+        tokens: of this process, padding not counted; of those that ran before too.
+    """
+
+    name = "tokens"
+
+    def __init__(self, metrics: Metrics, updates: ParlaiUpdates) -> None:
+        self._metrics, self._updates = metrics, updates
+        self.tokens = 0
+
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if batch is not None:
+            tokens = int(batch.contexts.mask.sum())
+            self.tokens += tokens
+            self._metrics.add("tpb", GlobalAverageMetric(tokens, float(is_primary_worker())))
+            self._metrics.add("tps", GlobalTimerMetric(tokens))
+        return batch
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        if outcome is None or not self._updates.losses_are_finite:
+            return
+        for name, (value, count) in outcome.sums.items():
+            self._metrics.add(name, AverageMetric(value, count))
+        if f"{MASKED}_loss" in outcome.sums:
+            self._metrics.add("ppl", PPLMetric(*outcome.sums[f"{MASKED}_loss"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.tokens = state["tokens"]
+
+
+def main_measures(report: Mapping[str, float]) -> dict[str, float]:
+    """What of a report is shown."""
+    names = ("loss", "ppl", f"{MASKED}_accuracy", f"{NEXT}_accuracy")
+    return {name: report[name] for name in names if name in report}

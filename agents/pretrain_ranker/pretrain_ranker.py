@@ -1,0 +1,261 @@
+"""`-m pretrain_ranker`: an encoder learns masked words and next utterances of a task (Humeau et al., Section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from shlex import quote
+from typing import Any
+
+import numpy as np
+import parlai.utils.logging as logging
+import torch
+from parlai.agents.pretrain_ranker.args import settle_schedule
+from parlai.agents.pretrain_ranker.design import PretrainingDesign
+from parlai.agents.pretrain_ranker.dictionary import PretrainingDictionary
+from parlai.agents.pretrain_ranker.examples import Said, Turn, beginning_of
+from parlai.agents.pretrain_ranker.folder import encoder_folder, write_encoder
+from parlai.agents.pretrain_ranker.metrics import LearntReport, example_metrics, main_measures
+from parlai.agents.pretrain_ranker.words import in_words
+from parlai.agents.ranker.examples import BadExamples, example_error, label_of
+from parlai.agents.ranker.history import RankerHistory
+from parlai.agents.ranker.learning.parts import trainer_of
+from parlai.agents.ranker.learning.updates import ParlaiUpdates
+from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.core.message import Message
+from parlai.core.metrics import dict_report
+from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch, Output
+from parlai.utils.distributed import get_rank, num_workers
+from torch import Tensor
+
+from polyencoder.checkpoint import load_weights
+from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.pretraining.batches import PairInputs
+from polyencoder.pretraining.callbacks import PretrainingCurve
+from polyencoder.pretraining.corpus import PairExample
+from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
+from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
+from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.start import Pretrained, masking_of, take_heads
+from polyencoder.training.trainer import Trainer
+
+Make = Callable[[PairExample, np.random.Generator], PairInput]
+
+MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it beside is a cross-encoder
+
+
+class PretrainRankerAgent(RankerModelAgent):
+    """Learns from contexts and labels in alternating batches, one of masked words, one of next utterances."""
+
+    architecture = "cross"
+    design = PretrainingDesign()
+
+    @staticmethod
+    def dictionary_class() -> type[PretrainingDictionary]:
+        return PretrainingDictionary
+
+    @classmethod
+    def history_class(cls) -> type[RankerHistory]:
+        return RankerHistory
+
+    def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
+        self._said, self._examined = Said(), Said()
+        self._episode: int | None = None
+        self._cross: CrossEncoder | None = shared["cross"] if shared else None
+        self._validation: dict[str, float] = {}  # the last one's main measures
+        self._learnt: LearntReport | None = None
+        if not shared:
+            settle_schedule(opt)
+        super().__init__(opt, shared)
+        self._bad = BadExamples(self.global_metrics)
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "cross": self._cross}
+
+    def reset(self) -> None:
+        super().reset()
+        self._episode = None
+        self._examined.clear()
+
+    # ---- the model
+
+    @property
+    def ranker(self) -> RankerModel:
+        """The cross-encoder of the encoder and the head for next utterances."""
+        assert self._cross is not None
+        return self._cross
+
+    @cached_property
+    def pretrained(self) -> Pretrained:
+        """The model, as the library pre-trains and saves it."""
+        text, device = self.dict.text, next(self.model.parameters()).device
+        masking = masking_of(text, self.opt["mask_probability"])
+        return Pretrained(self.model, text, device, self.opt["n_positions"], masking)
+
+    @cached_property
+    def _inputs(self) -> PairInputs:
+        return PairInputs(
+            self.dict.text, longest=self.pretrained.longest, masking=self.pretrained.masking, next=self.opt["next"]
+        )
+
+    def build_model(self) -> PretrainingModel:
+        cross = super().build_model()
+        assert isinstance(cross, CrossEncoder)
+        cross.requires_grad_(True)
+        config = cross.config
+        model = PretrainingModel(
+            cross.tower, next=self.opt["next"], reduction=config.reduction, normalize=config.normalize
+        )
+        if self._origin() is None and self.opt.get("backbone"):
+            take_heads(model, self.opt["backbone"])
+        if model.next_utterance is not None:
+            cross.linear = model.next_utterance
+        self._cross = cross
+        return model
+
+    def load(self, path: str) -> dict[str, Any]:
+        states = super().load(path)
+        model, head = self.model, states.get(MASKED_WORDS)
+        words = self._cross.tower.model.get_input_embeddings().weight
+        if len(model.masked_words.bias) != len(words):  # there were tokens to be added
+            model.masked_words = MaskedWords(words.size(1), len(words)).to(words)
+        if head is not None and len(head["bias"]) == len(words):
+            load_weights(model.masked_words, head, origin=path)
+        elif not self._is_finetune:
+            raise CheckpointError(f"{path}: has no head for masked words: pre-train its encoder with --init-model")
+        return states
+
+    def state_dict(self) -> dict[str, Any]:
+        states = super().state_dict()
+        return {**states, "model": self.ranker.state_dict(), MASKED_WORDS: self.model.masked_words.state_dict()}
+
+    def save(self, path: str | None = None) -> None:
+        """Write a checkpoint; and beside the model file the folder that `--backbone` takes."""
+        path = path or self.opt.get("model_file")
+        is_kept = path and self._run.keeps_best(path)
+        super().save(path)
+        if not path or is_kept or path != self.opt.get("model_file"):
+            return
+        try:
+            tokens = self._learnt.tokens * num_workers() if self._learnt else 0
+            updates = self._number_training_updates
+            write_encoder(self.pretrained, self.opt, self._validation, model_file=path, updates=updates, tokens=tokens)
+        except CheckpointError as error:
+            if not self._run.trains or self._run.has_ended:
+                raise
+            logging.error(f"{error}. Training goes on; {path} itself is written")
+
+    # ---- observing
+
+    def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
+        """Add the turns so far, the label that is the response, and which conversation they are of."""
+        if self._episode is None:
+            self._episode = beginning_of(obs)
+        if "text" in obs:
+            obs.force_set("full_text", history.get_history_str())
+            lines = [line for turn in history.turns() for line in turn.split("\n")]
+            obs.force_set("turns", [" ".join(line.split()) for line in lines if line.strip()])
+            obs.force_set("episode", self._episode)
+            try:
+                obs.force_set("text_vec", self.dict.text.context_ids(obs["turns"]))
+            except InputError:  # a text that cannot be read: `example_error` says what is wrong with it
+                obs.force_set("text_vec", [])
+        if obs.get("episode_done"):
+            self._episode = None
+        label = label_of(obs, self.random)
+        if label is not None:
+            obs.force_set("label_choice", " ".join(label.split()))
+        return obs
+
+    def is_valid(self, obs: Message) -> bool:
+        if obs.is_padding() or obs.get("turns") is None:
+            return False
+        error = example_error(obs, "response")
+        return self._bad.usable(error, skip=self.ignore_bad_candidates)
+
+    def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
+        """The valid examples of a batch, as text: what is masked in them is chosen when they are learnt from."""
+        valid = [(place, obs) for place, obs in enumerate(obs_batch) if self.is_valid(obs)]
+        return Batch(
+            batchsize=len(valid),
+            is_training=any("labels" in obs for obs in obs_batch),
+            valid_indices=torch.tensor([place for place, _ in valid], dtype=torch.long),
+            examples=[Turn(obs["turns"], obs["label_choice"], obs["episode"]) for _, obs in valid],
+        )
+
+    # ---- learning
+
+    def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
+        updates = ParlaiUpdates(self)
+        self._learnt = LearntReport(self.global_metrics, updates)
+        callbacks = [self._learnt, self._said]
+        objective = Pretraining(self.model)
+        return trainer_of(
+            self,
+            self.pretrained,
+            updates,
+            callbacks,
+            config=self._training,
+            objective=objective,
+            run=self._run,
+            restored=restored,
+            curve=PretrainingCurve,
+        )
+
+    def train_step(self, batch: Batch) -> Output | None:
+        """Give the batch to the library's trainer, as one of its steps: every other one is of masked words."""
+        if not self.begin_batch(is_empty=not batch.examples):
+            return None
+        assert self.trainer is not None
+        number = self.trainer.progress.batches
+        draws = SeededRandom(f"{self.opt.get('seed')}:{get_rank()}:{number}")
+        self._said.hear(batch.examples, draws)
+        pairs = [self._said.pair(one, draws) for one in batch.examples]
+        make = self._inputs.masked if number % 2 == 0 else self._inputs.next
+        self.trainer.step(self._batch_of(pairs, make) if pairs else None)
+        return None
+
+    def _batch_of(self, pairs: list[PairExample], make: Make) -> PairBatch:
+        self._inputs.remember(pairs)
+        inputs = [make(pair, np.random.default_rng(pair.key)) for pair in pairs]
+        return pair_batch(inputs, pad_id=self.dict.text.pad_id)
+
+    def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
+        super().receive_metrics(metrics_dict)
+        self._validation = main_measures(dict_report(metrics_dict))
+
+    def summary(self, report: dict[str, Any]) -> str:
+        return "  ".join(f"{name} {value:.3g}" for name, value in main_measures(report).items())
+
+    def what_next(self) -> list[str]:
+        path = encoder_folder(str(self.opt.get("model_file")))
+        return [f"make a ranker of it: parlai train_model -m polyencoder --backbone {quote(path)} -t TASK -mf FILE"]
+
+    # ---- evaluation
+
+    def eval_step(self, batch: Batch) -> Output | None:
+        """Ask for masked words and next utterances of each example, the same ones each time."""
+        if not batch.examples:
+            return None
+        keys = [SeededRandom(f"{one.episode}:{len(one.turns)}:{one.response}") for one in batch.examples]
+        self._examined.hear(batch.examples, keys[0])
+        pairs = [self._examined.pair(one, draws) for one, draws in zip(batch.examples, keys, strict=True)]
+        self.model.eval()
+        objective, device = Pretraining(self.model), self.pretrained.device
+        masked, following = (
+            self._batch_of(pairs, make).to(device) for make in (self._inputs.masked, self._inputs.next)
+        )
+        with self.autocast():
+            metrics = example_metrics(masked, objective.losses(masked)[1:], objective.losses(following)[1:])
+            said = [in_words(self.pretrained, self._inputs, pair) for pair in pairs] if self._shows() else None
+        return Output(said, metrics=metrics)
+
+    def _shows(self) -> bool:
+        """Whether anybody reads what the model says: else ParlAI would compare it with the labels."""
+        return "display_add_fields" in self.opt or bool(self.opt.get("display_examples"))
+
+    def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
+        raise ConfigError("pre-training ranks no candidates: make a ranker of the encoder (--backbone)")

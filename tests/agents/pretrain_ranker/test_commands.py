@@ -1,0 +1,210 @@
+"""`parlai train_model -m pretrain_ranker` and what is done with what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.interactive import Interactive
+from safetensors.torch import load_file
+
+from polyencoder.checkpoint import read_states
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.modeling.loading import load_pretrained
+from polyencoder.ranker import Ranker
+from tests.agents.pretrain_ranker.conftest import SIZES
+
+MEASURES = ("loss", "ppl", "masked_loss", "masked_accuracy", "next_loss", "next_accuracy")
+
+
+def plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", shown)
+
+
+def evaluated(path, task, **options) -> dict[str, float]:
+    defaults = {**task, "datatype": "valid", "batchsize": 7, "loglevel": "error"}
+    report = EvalModel.main(model_file=str(path), **{**defaults, **options})
+    return {name: float(value) for name, value in report.items()}
+
+
+def test_a_learnable_task_is_learnt(learnt):
+    path, report = learnt
+    first, *_ = json.loads(path.with_name("model.trainstats").read_text())["valid_reports"]
+    assert report["ppl"] < 2.5 < first["ppl"]
+    assert report["masked_accuracy"] > 0.6
+    assert report["loss"] == pytest.approx(report["masked_loss"] + report["next_loss"])
+    assert report["ppl"] == pytest.approx(torch.tensor(report["masked_loss"]).exp().item(), rel=1e-4)
+    assert path.with_name("model.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_eval_model_repeats_the_last_validation_in_batches_of_any_size(learnt, task):
+    path, report = learnt
+    again = evaluated(path, task)
+    assert {name: again[name] for name in MEASURES} == pytest.approx(
+        {name: report[name] for name in MEASURES}, rel=1e-4
+    )
+    other = evaluated(path, task, batchsize=3)
+    for name in ("masked_loss", "masked_accuracy", "ppl"):  # which responses are known for the others depends on it
+        assert other[name] == pytest.approx(report[name], rel=1e-4)
+
+
+def test_several_tasks_each_have_their_measures(learnt, task):
+    path, report = learnt
+    found = evaluated(path, {**task, "task": f"{task['task']},integration_tests:nocandidate"})
+    assert found["fromfile/ppl"] == pytest.approx(report["ppl"], rel=1e-4)
+    assert found["integration_tests:nocandidate/ppl"] > found["fromfile/ppl"]
+
+
+def test_display_model_shows_words_and_how_likely_responses_follow(learnt, task, capsys):
+    path, _ = learnt
+    DisplayModel.main(model_file=str(path), num_examples=6, loglevel="error", **task)
+    shown = re.findall(r"labels: (.*)\n\s*model: (.*)", plain(capsys.readouterr().out))
+    assert len(shown) == 6
+    for label, said in shown:
+        assert re.match(r"masked words: .+; follows: \d+% ", said)
+        assert repr(label) in said
+
+
+def test_it_has_no_answers(learnt):
+    with pytest.raises(ConfigError, match=r"has no answers: make a ranker of it, with --backbone"):
+        Interactive.main(model_file=str(learnt[0]), loglevel="error")
+
+
+# ---- what rankers begin with
+
+
+def test_the_folder_beside_the_model_is_its_encoder(learnt):
+    path, report = learnt
+    folder = path.with_name("model.encoder")
+    encoder, heads, states = load_pretrained(folder), load_file(folder / "heads.safetensors"), read_states(path)
+    for name, tensor in encoder.state_dict().items():
+        assert tensor.equal(states["model"][f"tower.{name}"]), name
+    assert heads["next_utterance.weight"].equal(states["model"]["linear.weight"])
+    assert heads["masked_words.bias"].equal(states["masked_words"]["bias"])
+    card = (folder / "README.md").read_text()
+    updates = states["number_training_updates"]
+    assert f"| trained for | {updates:,} updates, " in card
+    assert f"perplexity {report['ppl']:.1f}" in card
+    assert "| corpus | fromfile |" in card
+    assert "`--embedding-size` | `32`" in card
+    assert str(path.parent) not in card
+
+
+def test_rankers_begin_with_the_folder(learnt, train, tmp_path):
+    folder = str(learnt[0].with_name("model.encoder"))
+    lengths = {"text_truncate": 30, "label_truncate": 16, "reduction_type": "first", "num_epochs": 1.1}
+    report = train("polyencoder", tmp_path / "poly", backbone=folder, validation_every_n_epochs=1.0, **lengths)
+    assert 0 < report["hits@1"] <= 1
+    cross = Ranker.from_backbone(folder, "cross", device="cpu", text={"text_truncate": 30, "label_truncate": 16})
+    assert cross.model.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
+
+
+def test_rankers_begin_with_the_model_file_too(learnt, make_agent, task):
+    path = str(learnt[0])
+    ranker = make_agent(
+        "biencoder", init_model=path, text_truncate=30, label_truncate=16, dict_file=None, **task
+    ).ranker
+    weights = read_states(path)["model"]
+    name = "embeddings.word_embeddings.weight"
+    assert ranker.state_dict()[f"context_tower.model.{name}"].equal(weights[f"tower.model.{name}"])
+
+
+# ---- what goes on
+
+
+def test_a_backbone_goes_on_with_its_heads(learnt, learn, task, tmp_path):
+    folder = str(learnt[0].with_name("model.encoder"))
+    path = tmp_path / "more"
+    report, _ = learn(path, backbone=folder, num_epochs=0.2, learningrate=1e-12, validation_every_n_epochs=0.2)
+    for name in MEASURES:
+        assert report[name] == pytest.approx(learnt[1][name], rel=1e-3), name
+    assert "| began as | model.encoder |" in (tmp_path / "more.encoder" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("start", ["its own", "a ranker"])
+def test_an_initial_model_goes_on(start, learnt, learn, make_agent, tmp_path):
+    """Of a pre-training with both heads; of a ranker, whose vocabulary may have no mask token, with new ones."""
+    origin = learnt[0]
+    if start == "a ranker":
+        origin = tmp_path / "ranker"
+        make_agent("biencoder", n_positions=48, text_truncate=30).save(str(origin))
+    options = {"init_model": str(origin), "num_epochs": 0.2, "learningrate": 1e-12, "validation_every_n_epochs": 0.2}
+    report, _ = learn(tmp_path / "more", **options)
+    if start == "its own":
+        assert report["loss"] == pytest.approx(learnt[1]["loss"], rel=1e-3)
+    else:
+        assert report["masked_accuracy"] < 0.3
+    assert load_pretrained(tmp_path / "more.encoder").dim == 32
+
+
+def test_another_model_does_not_go_on(make_agent, make, tmp_path):
+    make_agent("crossencoder", n_positions=64).save(str(tmp_path / "cross"))
+    with pytest.raises(CheckpointError, match=r"has no head for masked words: pre-train its encoder with --init-model"):
+        make(model_file=str(tmp_path / "cross"))
+    make_agent("biencoder").save(str(tmp_path / "bi"))
+    with pytest.raises(CheckpointError, match=r"holds a ranker: pre-train its encoder further with --init-model"):
+        make(model_file=str(tmp_path / "bi"))
+
+
+# ---- options of the loop
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dynamic_batching": "full", "eval_dynamic_batching": "off", "batchsize": 1, "text_truncate": 24},
+        {"update_freq": 2, "gradient_clip": 1.0, "final_learning_rate": 1e-4, "lr_scheduler": "linear"},
+        {"bf16": True, "optimizer": "adam"},
+        {"fp16": True},
+        {"datatype": "train:stream"},
+        {"lr_scheduler": "reduceonplateau", "validation_metric": "next_accuracy", "validation_cutoff": 1.0},
+        {"mask_probability": 0.3, "history_size": 1, "text_truncate": 20},
+        {"special_tok_lst": "a,b"},
+        {"next": "contrastive", "reduction_type": "mean"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_it_learns_as_other_agents_do(options, learn, tmp_path):
+    report, _ = learn(tmp_path / "model", **{"num_epochs": 6.1, "validation_every_n_epochs": 3.0, **options})
+    assert 0 < report["masked_loss"] < 5.3  # the logarithm of the vocabulary's size
+    stats = json.loads((tmp_path / "model.trainstats").read_text())
+    assert len({round(one["masked_loss"], 3) for one in stats["valid_reports"]}) > 1
+
+
+def test_a_metric_that_is_none(learn, tmp_path):
+    with pytest.raises(ConfigError, match=r"--validation-metric hits@1: validation gives no such number; there are"):
+        learn(tmp_path / "model", validation_metric="hits@1", num_epochs=1.1, validation_every_n_epochs=0.5)
+
+
+def test_bad_examples_are_an_error_or_skipped_and_counted(make_task, learn, task, tmp_path, vocabulary):
+    good = [{"text": f"where is number {n} ?", "labels": f"number {n} is here ."} for n in range(6)]
+    episodes = [[turn] for turn in good] + [[{"text": "and what is this ?", "labels": ""}]]
+    options = make_task(tmp_path, train=episodes, valid=[[turn] for turn in good], test=[[turn] for turn in good])
+    with pytest.raises(InputError, match=r"has no label to learn from\. To skip and count such examples set"):
+        learn(tmp_path / "model", **options, batchsize=7, num_epochs=1.0)
+    learn(tmp_path / "other", **options, ignore_bad_candidates=True, batchsize=7, num_epochs=3.0)
+
+
+def test_a_folder_that_cannot_be_written(learn, tmp_path):
+    (tmp_path / "model.encoder").write_text("in the way")
+    with pytest.raises(CheckpointError, match=r"model\.encoder"):
+        learn(tmp_path / "model", num_epochs=1.0, validation_every_n_epochs=-1)
+
+
+def test_the_same_command_has_nothing_more_to_do(learnt, learn, tmp_path):
+    for file in learnt[0].parent.iterdir():
+        copy = shutil.copytree if file.is_dir() else shutil.copy
+        copy(file, tmp_path / file.name)
+    before = (tmp_path / "model").read_bytes()
+    report, _ = learn(tmp_path / "model")
+    assert report["loss"] == pytest.approx(learnt[1]["loss"], rel=1e-6)
+    assert (tmp_path / "model").read_bytes() == before
+
+
+def test_a_warm_up_is_six_percent_of_the_run(make, vocabulary):
+    assert make(max_train_steps=1_000, vocabulary=vocabulary, **SIZES).opt["warmup_updates"] == 60

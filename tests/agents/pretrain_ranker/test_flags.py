@@ -1,0 +1,115 @@
+"""Each flag of `-m pretrain_ranker` is followed, or is an error that says why not; and what its defaults are."""
+
+from __future__ import annotations
+
+import pytest
+from parlai.agents.pretrain_ranker import flags
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.pretraining.settings import PretrainingSettings
+from tests.agents.pretrain_ranker.conftest import SIZES
+
+
+def parser_of(**options):
+    parser = TrainModel.setup_args()
+    parser.add_extra_args(parser._kwargs_to_str_args(**options))
+    return {action.dest: action for action in parser._actions}
+
+
+def test_every_flag_is_in_the_table_once():
+    scripts = {name for name in parser_of() if not name.startswith(("dict_", "bpe_"))}
+    ours = set(parser_of(model="pretrain_ranker")) - scripts
+    parts = [flags.FOLLOWED, set(flags.OF_THE_ENCODER), set(flags.UNSUPPORTED)]
+    places = {name: sum(name in part for part in parts) for name in ours}
+    assert {name for name, count in places.items() if count == 0} == set(), "in no part"
+    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
+    assert set.union(*map(set, parts)) <= set(parser_of(model="pretrain_ranker")), "is no flag"
+
+
+OTHERWISE = {
+    "candidates": "batch",
+    "eval_candidates": "batch",
+    "interactive_candidates": "inline",
+    "fixed_candidates_path": "file",
+    "fixed_candidate_vecs": "replace",
+    "encode_candidate_vecs_batchsize": 3,
+    "cap_num_predictions": 3,
+    "rank_top_k": 3,
+    "inference": "topk",
+    "topk": 3,
+    "label_truncate": 20,
+    "dict_initpath": "other.dict",
+    "dict_language": "french",
+    "dict_max_ngram_size": 2,
+    "dict_maxtokens": 2,
+    "dict_minfreq": 2,
+    "dict_maxexs": 2,
+    "dict_textfields": "text",
+    "dict_tokenizer": "bpe",
+    "bpe_vocab": "vocab.json",
+    "bpe_merge": "merges.txt",
+    "bpe_dropout": 0.1,
+    "history_add_global_end_token": "end",
+    "delimiter": ";",
+    "embedding_type": "glove",
+    "embedding_projection": "random-force",
+}
+
+
+@pytest.mark.parametrize("name", flags.UNSUPPORTED)
+def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary):
+    value = OTHERWISE.get(name, True)
+    with pytest.raises(ConfigError) as error:
+        make(vocabulary=vocabulary, **{name: value})
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
+    assert line.rpartition("; ")[2].startswith(("use ", "leave it out"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"^what is pre-trained\? Give --vocabulary, .* or --backbone, "),
+        (
+            {"vocabulary": "nowhere"},
+            r"^vocabulary nowhere: no folder of a tokenizer .*learn one with `polyencoder vocab`",
+        ),
+        ({"vocabulary": "one", "backbone": "other"}, r"^--vocabulary one and --backbone other: .*; give one"),
+        ({"vocabulary": "one", "reduction_type": "mean"}, r"^--reduction-type mean: is of --next contrastive; leave"),
+        ({"vocabulary": "one", "dropout": 1.0}, r"^--dropout 1.0: must be at least 0 and below 1"),
+        ({"vocabulary": "one", "n_layers": 0}, r"^--n-layers 0: must be at least 1"),
+        ({"vocabulary": "one", "n_positions": 4}, r"^--n-positions 4: must be at least 8"),
+    ],
+)
+def test_what_cannot_be_is_an_error(make, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**options)
+
+
+def test_a_share_that_cannot_be_masked(make, vocabulary):
+    with pytest.raises(ConfigError, match="mask_probability is 2.0; it must be above 0 and below 1"):
+        make(vocabulary=vocabulary, mask_probability=2.0, **SIZES)
+
+
+def test_an_encoder_keeps_its_sizes(make, backbone_folder):
+    backbone = str(backbone_folder("bert"))
+    with pytest.raises(CheckpointError, match="--n-layers 3 contradicts --backbone .*, whose encoder has 2: "):
+        make(backbone=backbone, n_layers=3)
+    with pytest.raises(ConfigError, match="n_positions is 400, more than the 40 of --backbone"):
+        make(backbone=backbone, n_positions=400)
+    assert make(backbone=backbone, n_positions=30, n_layers=2).opt["n_positions"] == 30
+    with pytest.raises(CheckpointError, match=r"^--init-model nowhere: there is no such file"):
+        make(init_model="nowhere", backbone=backbone)
+
+
+def test_its_defaults_are_those_of_the_library():
+    ours, theirs = parser_of(model="pretrain_ranker"), PretrainingSettings(("c",), "o", vocabulary="v", max_steps=1)
+    others = {"learningrate": "learning_rate", "gradient_clip": "clip", "lr_scheduler": "schedule"}
+    for name in ("learningrate", "gradient_clip", "lr_scheduler", "dropout", "attention_dropout", "history_size"):
+        assert ours[name].default == getattr(theirs, others.get(name, name)), name
+    for name in ("mask_probability", "weight_decay", "max_nonfinite", "next"):
+        assert ours[name].default == getattr(theirs, name), name
+    assert ours["betas"].default == f"{theirs.beta1},{theirs.beta2}"
+    names = {"n_layers": "n_layers", "dim": "embedding_size", "n_heads": "n_heads", "ffn_dim": "ffn_size"}
+    assert theirs.sizes == {field: ours[name].default for field, name in names.items()}

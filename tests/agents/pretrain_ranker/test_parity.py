@@ -1,0 +1,110 @@
+"""The agent's examples through the library's own pre-training: the same losses, step by step; the same evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from parlai.agents.pretrain_ranker.examples import Said
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.data.collator import Batch
+from polyencoder.pretraining.batches import PairInputs
+from polyencoder.pretraining.callbacks import HeldOut
+from polyencoder.pretraining.corpus import PairExample
+from polyencoder.pretraining.inputs import pair_batch
+from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.pretraining.start import starting_model
+from polyencoder.training.trainer import Trainer
+
+UPDATES, SIZE = 12, 8
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The losses of each step of a run."""
+    seen: list[list[float]] = []
+    step = Trainer.step
+
+    def observed(self, batch):
+        outcome = step(self, batch)
+        seen.append(outcome.losses.tolist())
+        return outcome
+
+    monkeypatch.setattr(Trainer, "step", observed)
+    return seen
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    """The examples that the agent has made of the task, in its order; those of evaluations too."""
+    made: list[PairExample] = []
+    pair = Said.pair
+
+    def observed(self, one, draws):
+        made.append(pair(self, one, draws))
+        return made[-1]
+
+    monkeypatch.setattr(Said, "pair", observed)
+    return made
+
+
+@pytest.mark.parametrize("length", [None, 20])
+def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
+    """From the encoder that has learnt, with rates at which it learns other things: twelve updates of one seed."""
+    backbone = str(learnt[0].with_name("model.encoder"))
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "mask_probability": 0.3, "history_size": 2}
+    options = {"batchsize": SIZE, "max_train_steps": UPDATES, "learningrate": 3e-3, "seed": 7, "loglevel": "error"}
+    options |= {"validation_every_n_epochs": -1, "lr_scheduler": "none", "warmup_updates": -1}
+    options |= {"text_truncate": length} if length else {}
+    theirs_at = str(tmp_path / "theirs")
+    TrainModel.main(**task, **options, **rates, model="pretrain_ranker", backbone=backbone, model_file=theirs_at)
+    theirs, learnt_from = list(steps), examples[: UPDATES * SIZE]
+    steps.clear()
+
+    numbers = {"max_steps": UPDATES, "learning_rate": 3e-3, "schedule": "constant", "warmup_steps": 0, "seed": 7}
+    settings = PretrainingSettings(
+        ("no file",), "nowhere", backbone=backbone, text_truncate=length, device="cpu", **numbers, **rates
+    )
+    pretrained = starting_model(settings)
+    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
+
+    def batches() -> Iterator[Batch]:
+        for place in range(0, len(learnt_from), SIZE):
+            make = inputs.masked if place // SIZE % 2 == 0 else inputs.next
+            pairs = learnt_from[place : place + SIZE]
+            made = [make(pair, np.random.default_rng(pair.key)) for pair in pairs]
+            yield pair_batch(made, pad_id=pretrained.text.pad_id)
+
+    Trainer(pretrained, settings.training(), batches=batches, objective=Pretraining(pretrained.model)).fit()
+    assert len(theirs) == UPDATES
+    assert len({round(sum(losses), 3) for losses in theirs}) > UPDATES // 2
+    for ours, other in zip(steps, theirs, strict=True):
+        assert ours == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+def test_both_evaluate_the_same(learnt, evaluate, task, examples):
+    path, _ = learnt
+    report = evaluate(path)
+    pretrained = starting_model(
+        PretrainingSettings(("no file",), "nowhere", backbone=f"{path}.encoder", max_steps=1, device="cpu")
+    )
+    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
+    held_out = HeldOut(Pretraining(pretrained.model), examples, inputs, tokens=2_000, every=1)
+    found = held_out.measure(lambda: torch.autocast("cpu", enabled=False))
+    for name, value in found.items():
+        assert report["ppl" if name == "perplexity" else name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_what_does_not_follow_is_of_another_conversation(learnt, evaluate, examples):
+    evaluate(learnt[0])
+    others = [example for example in examples if example.other is not None]
+    assert len(others) > 0.9 * len(examples)
+    said = {example.response for example in examples}
+    for example in others:
+        assert example.other in said
+        assert example.other != example.response
+        assert example.other not in example.turns

@@ -1,0 +1,38 @@
+"""A pre-training that is killed and started again with the same command: bit by bit as if it had not been."""
+
+from __future__ import annotations
+
+from tests.agents.pretrain_ranker.conftest import SIZES
+from tests.agents.ranker.learning.killing import (
+    EPISODES,
+    LEARNING,
+    TURNS,
+    assert_same_run,
+    batches,
+    finish,
+    kill,
+    start,
+    wait_for_batches,
+    write_conversations,
+)
+
+
+def test_a_killed_run_goes_on(save_vocabulary, tmp_path):
+    """Masks, dropout, the objective whose turn it is, and the responses of which one does not follow."""
+    write_conversations(tmp_path)
+    lines = (tmp_path / "ConvAI2" / "train_self_original_no_cands.txt").read_text().replace("\t", "\n").splitlines()
+    options = f"-m pretrain_ranker --vocabulary {save_vocabulary(lines)} --num-epochs 2 --optimizer adam "
+    options += " ".join(f"--{name.replace('_', '-')} {size}" for name, size in SIZES.items())
+    learning = LEARNING.replace("--eval-candidates batch", "")
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    finish(start(unbroken, tmp_path, options, learning=learning), unbroken)
+    for learnt_from in (11, 42):
+        child = start(killed, tmp_path, options, learning=learning)
+        wait_for_batches(killed, learnt_from)
+        kill(child)
+    finish(start(killed, tmp_path, options, learning=learning), killed)
+    count = EPISODES * TURNS * 2 // 4
+    learnt = batches(killed)
+    assert len(learnt) == count < sum(map(len, learnt.values())), "nothing was done twice: no kill has cost anything"
+    assert all(one == repeated[0] for repeated in learnt.values() for one in repeated)
+    assert_same_run(unbroken, killed, "valid_reports", "final_valid_report", "final_test_report")
