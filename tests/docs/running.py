@@ -46,7 +46,7 @@ REPORTS = ".reports.json"
 TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
 
 # What no run worth showing reports: it learns nothing, or from one candidate.
-SUSPECT = {"loss": 0, "mean_loss": 0, "accuracy": 1, "train_accuracy": 1, "hits@1": 1, "gnorm": 0}
+SUSPECT = {"loss": 0, "mean_loss": 0, "masked_loss": 0, "accuracy": 1, "train_accuracy": 1, "hits@1": 1, "gnorm": 0}
 
 
 class Failure(Exception):
@@ -221,7 +221,7 @@ def _limited(command: Command) -> Command:
 
 def _problem(reports: list[dict[str, Any]], *, learns: bool) -> str | None:
     """What is wrong with the metrics of a command, which may have none unless it `learns`."""
-    if learns and not any("mean_loss" in report for report in reports):
+    if learns and not any({"mean_loss", "masked_loss"} & report.keys() for report in reports):
         return "reports no loss of training"
     for report in reports:
         for name, value in report.items():
