@@ -106,7 +106,8 @@ def evaluate(
         typer.echo(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:
         typer.echo(
-            f"{drawn:,} of them had no candidates: {num_negatives} other responses of {pool} were drawn for each"
+            f"{drawn:,} of the examples had no candidates: {num_negatives} other responses of {pool} were drawn for "
+            "each"
         )
 
 

@@ -143,7 +143,7 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     said = evaluated("mixed.jsonl", "--context-vector", "extra").splitlines()
     assert said[0].startswith("10 examples: ")
     assert said[1] == "10 others have no turn before the last one, which is all that extra reads: left out"
-    assert said[2].startswith("10 of them had no candidates")
+    assert said[2].startswith("10 of the examples had no candidates")
     for data, flags in (("alone.jsonl", []), ("valid.jsonl", ["--extra-contexts", "0"])):
         with pytest.raises(InputError, match=f"{data}: no example has a turn before its last one"):
             evaluated(data, "--context-vector", "extra", *flags)
