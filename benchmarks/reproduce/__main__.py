@@ -24,7 +24,8 @@ from pathlib import Path
 
 from benchmarks.reproduce import checks
 from benchmarks.reproduce.execution import OutOfTime, execute
-from benchmarks.reproduce.page import PAGE, page
+from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
+from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.results import RESULTS, result_path, write_result
 from benchmarks.reproduce.runs import Places
@@ -48,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(flags: argparse.Namespace) -> int:
     if flags.write_docs:
-        write_text(PAGE, page(flags.out))
-        return 0
+        return _write_docs(flags.out)
     scale = read_scale(flags.scale)
     places = _places(scale, flags)
     planned: dict[str, Planned] = {}
@@ -96,6 +96,20 @@ def _execute(
             where = f" -> {write_result(out, result, one.run)}" if out else ""
             print(f"{one.run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
     return int(failed)
+
+
+def _write_docs(results: Path) -> int:
+    """`--write-docs`: the pictures, and the page that shows them."""
+    scales = [read_scale(name) for name in scale_names()]
+    tables = {name: read_table(name) for name in table_names()}
+    here = {
+        name: [measured(table, scale, results) for scale in scales] for name, table in tables.items() if table.picture
+    }
+    times = answer_times(tables["poly-5"], here["poly-5"])
+    for name, of in here.items():
+        draw(tables[name], of, times, PICTURES)
+    write_text(PAGE, page(results))
+    return 0
 
 
 def _check(planned: Sequence[Planned], places: Places) -> int:

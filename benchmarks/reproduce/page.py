@@ -13,9 +13,10 @@ from benchmarks.reproduce.scales import Scale, read_scale, run_of, scale_names, 
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
-__all__ = ["PAGE", "Measured", "measured", "page"]
+__all__ = ["PAGE", "PICTURES", "Measured", "measured", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
+PICTURES = PAGE.parent / "results"
 LEFT_OUT = {
     "ConveRT, Table 1": "counts of three sets of intents, of which BANKING77 alone is public.",
     "ConveRT, Tables 7 and 9": "addresses of data and models, no measurements.",
@@ -67,7 +68,10 @@ def page(results: Path) -> str:
     ]
     for name in names:
         table = read_table(name)
-        lines += _section(table, [measured(table, scale, results) for scale in scales])
+        here = [measured(table, scale, results) for scale in scales]
+        lines += _section(table, here)
+        if table.picture and (PICTURES / f"{name}.svg").exists():
+            lines.append(f"\n![{table.picture.caption}]({PICTURES.name}/{name}.svg)\n\n{table.picture.caption}.")
     lines += ["", "## Left out", ""]
     lines += [f"- {name}: {why}" for name, why in LEFT_OUT.items()]
     return "\n".join(lines) + "\n"

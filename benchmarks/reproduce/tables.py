@@ -20,6 +20,7 @@ __all__ = ["TABLES", "Cell", "Column", "Picture", "Row", "Table", "read_table", 
 
 TABLES = Path(__file__).parent / "tables"
 UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "M": 1.0}
+PICTURES = ("line", "latency", "accuracy")
 _NOTHING = "-"
 
 
@@ -70,10 +71,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Picture:
-    """How a table is drawn: a line of a column over the numbers at the beginning of the rows' titles, or points."""
+    """How a table is drawn; `pictures.draw` knows the kinds."""
 
     kind: str
     caption: str
+    x: str
+    y: str
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,8 @@ def _table(name: str, document: _Document, *, where: str) -> Table:
     for twice in {one for one in names if names.count(one) > 1}:
         raise ConfigError(f"{where}: two rows are called {twice}")
     picture = made(Picture, document.picture, where=f"{where}, picture") if document.picture else None
+    if picture and picture.kind not in PICTURES:
+        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{suggested(picture.kind, PICTURES)}")
     return Table(
         name=name,
         title=document.title,

@@ -1,0 +1,132 @@
+"""Pictures of the tables that are better looked at, as SVG beside docs/results.md; equal numbers give equal files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduce.page import Measured
+from benchmarks.reproduce.tables import Table
+from benchmarks.reproduce.values import Value
+from polyencoder.extras import require
+from polyencoder.files import write_text
+
+__all__ = ["answer_times", "draw"]
+
+_STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+_SIZE = (5.0, 3.2)  # inches
+_PAPER = "the paper"  # one of the scales is called paper
+Point = tuple[str, float, Value]
+"""What it is of, where it stands, and its number."""
+Times = Mapping[str, float]
+"""By the name of a ranker: bi, poly-16, ..."""
+
+
+def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Times], folder: Path) -> Path | None:
+    """Draw a table that has a picture; None where neither the paper nor we have two points of it.
+
+    Args:
+        table: whose `picture` says how: `line`, numbers over the rows' titles; `latency`, over the candidates;
+            `accuracy`, over the milliseconds that a ranker takes to answer.
+        all_measured: at each scale.
+        times: as `answer_times` gives them.
+        folder: where the file is written, `TABLE.svg`.
+    """
+    if table.picture is None:
+        return None
+    series = {"paper": _points(table, _paper(table), times[_PAPER])}
+    for one in all_measured:
+        series[f"here, {one.scale.name}"] = _points(table, one.values, times[one.scale.name])
+    shown = {name: points for name, points in series.items() if len(points) > 1}
+    if not shown:
+        return None
+    path = folder / f"{table.name}.svg"
+    write_text(path, _svg(table, shown))
+    return path
+
+
+def answer_times(speed: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
+    """Milliseconds of Table 5, with 100,000 candidates on a CPU: the paper's, and those of each scale by its name."""
+    title = speed.columns[1].title
+    sources = {_PAPER: _paper(speed)} | {one.scale.name: one.values for one in all_measured}
+    return {
+        name: {row: value.mean for (row, column), value in values.items() if column == title}
+        for name, values in sources.items()
+    }
+
+
+def _paper(table: Table) -> dict[tuple[str, str], Value]:
+    return {
+        (row.name, column.title): value
+        for row in table.rows
+        for column, value in zip(table.columns, row.paper, strict=True)
+        if value and not value.inferred
+    }
+
+
+def _points(table: Table, values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
+    """The points of a table's kind of picture; `accuracy` is of its first column and group."""
+    assert table.picture is not None
+    points: list[Point] = []
+    for row in table.rows:
+        for column in table.columns:
+            value = values.get((row.name, column.title))
+            place = _place(table, row.title, str(row.cell.get("model", "")), column.title, times)
+            if value is not None and place is not None:
+                points.append((row.title, place, value))
+    return points
+
+
+def _place(table: Table, row: str, model: str, column: str, times: Times) -> float | None:
+    kind = table.picture.kind if table.picture else ""
+    if kind == "line":
+        return float(row) if column == table.columns[0].title else None
+    if kind == "latency":
+        count, _, machine = column.partition(", ")
+        return float(count.replace(",", "")) if machine == "CPU" else None
+    return times[model] if model in times and column == table.columns[0].title else None
+
+
+def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
+    """The picture; no date and no random ids, so that it changes with its numbers alone."""
+    assert table.picture is not None
+    matplotlib: Any = require("matplotlib", extra="plot")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(series.items()):
+            _add(axes, table.picture.kind, name, points, dashed=name == "paper", color=f"C{number}")
+        axes.set_xlabel(table.picture.x)
+        axes.set_ylabel(table.picture.y)
+        if table.picture.kind == "latency":
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+        axes.legend()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bool, color: str) -> None:
+    lines: dict[str, list[Point]] = {}
+    for point in points:
+        lines.setdefault(point[0] if kind == "latency" else "", []).append(point)
+    for number, (of, line) in enumerate(lines.items()):
+        line = sorted(line, key=lambda point: point[1])
+        axes.errorbar(
+            [place for _, place, _ in line],
+            [value.mean for _, _, value in line],
+            yerr=[value.deviation or 0 for _, _, value in line],
+            marker="os^Dv"[number % 5] if kind == "latency" else "o",
+            linestyle="none" if kind == "accuracy" else "--" if dashed else "-",
+            color=f"C{number}" if kind == "latency" else color,
+            label=f"{of}, {name}" if kind == "latency" else name,
+            capsize=2,
+        )
+        if kind == "accuracy":
+            for title, place, value in line:
+                axes.annotate(title, (place, value.mean), textcoords="offset points", xytext=(4, 4), fontsize=7)
