@@ -75,14 +75,23 @@ def _run(flags: argparse.Namespace) -> int:
 def _execute(
     planned: Sequence[Planned], *, scale: str, places: Places, out: Path | None, deadline: float | None
 ) -> int:
-    """Run what has no result yet, seed by seed: all runs' first seeds come before any run's second."""
+    """Run what has no result yet, seed by seed: all runs' first seeds come before any run's second.
+
+    What needs a run that is missing, or has failed, is left out.
+    """
     failed = False
+    lacking: dict[str, str] = {}  # runs that cannot be had, and so those that need them
     for seed in range(max((one.seeds for one in planned), default=0)):
         for one in planned:
             if seed >= one.seeds or (out and result_path(out, scale, one.run.name, seed).exists()):
                 continue
-            if lacking := checks.missing(one.run, places):
-                print(f"{one.run.name}: missing: {'; '.join(lacking)}", flush=True)
+            reasons = [
+                *checks.missing(one.run, places),
+                *(f"{need}, see there" for need in one.run.needs if need in lacking),
+            ]
+            if reasons:
+                lacking[one.run.name] = "; ".join(reasons)
+                print(f"{one.run.name}, seed {seed}: missing: {lacking[one.run.name]}", flush=True)
                 continue
             try:
                 result = execute(one.run, scale=scale, seed=seed, places=places, deadline=deadline)
@@ -91,7 +100,7 @@ def _execute(
                 return MORE_TO_DO
             except PolyencoderError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
-                failed = True
+                failed, lacking[one.run.name] = True, "failed"
                 continue
             where = f" -> {write_result(out, result, one.run)}" if out else ""
             print(f"{one.run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
