@@ -23,6 +23,8 @@ from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.keys import attended_by_heads
 
+_ROUNDING = 1e-4  # by which a score in fp32 may be above the largest of a thousand logits, as a share of it
+
 ATTENTION_TYPES = ("basic", "sqrt", "multihead")
 
 
@@ -75,12 +77,9 @@ def score_chunk(
     the softmax. Candidates that are stored as integers times a number each have these in `candidate_scales`, fp32 [n].
     The result is fp32, or float64 for float64 vectors.
     """
-    vectors, mask, keys = context.vectors, context.mask, context.keys
-    candidates = candidates.to(vectors)
-    if mask is not None:
-        # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
-        vectors = vectors.masked_fill(~mask.unsqueeze(-1), 0)
-    logits = _products(vectors, candidates, candidate_scales)
+    mask, keys = context.mask, context.keys
+    candidates = candidates.to(context.vectors)
+    logits = _logits(context, candidates, candidate_scales)
     if candidates.dim() == 3 and mask is not None:
         mask = mask.unsqueeze(1)
     if keys is None:
@@ -91,6 +90,40 @@ def score_chunk(
         weighing = weighing + (biases.unsqueeze(1) if candidates.dim() == 3 else biases)
         scores = attended_by_heads(logits, _masked(weighing, mask), heads=keys.heads)
     return scores if candidates.dim() == 3 else scores.t().contiguous()
+
+
+def score_above(
+    context: ContextEncoding,
+    candidates: Tensor,
+    least: Tensor,
+    *,
+    scale: float,
+    candidate_scales: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The scores of those candidates [n, dim] that may be above `least` [batch] for any context; others may be there.
+
+    No score is above the largest of its logits, which takes a fifth of the time of a softmax. The other arguments are
+    those of `score_chunk`; contexts have no keys.
+
+    Returns:
+        scores [batch, kept] as of `score_chunk`, and the rows that were kept, int64 [kept], in their order.
+    """
+    logits = _logits(context, candidates.to(context.vectors), candidate_scales)  # [n, batch, codes]
+    highest = logits.amax(dim=-1)
+    kept = (highest + _ROUNDING * highest.abs() > least).any(dim=1).nonzero().squeeze(1)
+    if 2 * len(kept) > len(logits):
+        kept = torch.arange(len(logits), device=logits.device)
+    else:
+        logits = logits[kept]
+    return _attended(logits, context.mask, scale=scale).t().contiguous(), kept
+
+
+def _logits(context: ContextEncoding, candidates: Tensor, candidate_scales: Tensor | None) -> Tensor:
+    vectors = context.vectors
+    if context.mask is not None:
+        # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
+        vectors = vectors.masked_fill(~context.mask.unsqueeze(-1), 0)
+    return _products(vectors, candidates, candidate_scales)
 
 
 def _products(vectors: Tensor, candidates: Tensor, candidate_scales: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_chunk
+from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_above, score_chunk
 from polyencoder.scoring.rows import Chunks, Rows, TensorRows
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
@@ -24,6 +24,9 @@ _SPARE_LEAST = 256
 
 # Of fewer candidates than this many times those to be scored again, all are scored at once, exactly.
 _WORTH_TWO_PASSES = 4
+
+# Rows that are scored before it is asked which of the others may be better than the best of them.
+_FIRST = 2048
 
 # Of a chunk that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
 _FEW = 0.5
@@ -105,28 +108,62 @@ def scan(
     for first, chunk in rows.chunks(step):
         scales = rows.scales(first, first + len(chunk))
         indices = torch.arange(first, first + len(chunk))
-        kept: Tensor | None = None
+        permitted: Tensor | None = None
         if allowed is not None:
-            kept = allowed[first : first + len(chunk)].cpu().nonzero().squeeze(1)
-            if len(kept) == 0:
+            permitted = allowed[first : first + len(chunk)].cpu()
+            count = int(permitted.sum())
+            if count == 0:
                 continue
-            if len(kept) < _FEW * len(chunk):
+            if count < _FEW * len(chunk):
+                kept = permitted.nonzero().squeeze(1)
                 chunk, scales = chunk[kept.to(chunk.device)], None if scales is None else scales[kept]
-                indices, kept = indices[kept], None
-            elif len(kept) == len(chunk):
-                kept = None
+                indices, permitted = indices[kept], None
             else:
-                indices = indices[kept]
+                permitted = None if count == len(chunk) else permitted.to(device)
         chunk, indices = chunk.to(contexts.vectors), indices.to(device)
         for part, best in zip(parts, running, strict=True):
             with torch.autocast(device.type, enabled=False):  # which would round what is said to be exact
-                scores = score_chunk(part, chunk, scale=scale, candidate_scales=scales)  # [contexts, chunk]
-            best.add(scores if kept is None else scores[:, kept.to(device)], indices)
+                _add(best, part, chunk, indices, permitted, scale=scale, scales=scales)
     found = [best.best for best in running if best.best is not None]
     if not found:
         nothing = contexts.vectors.new_empty(contexts.batch_size, 0, dtype=at_least_fp32(contexts.vectors.dtype))
         return TopK(nothing, nothing.long())
     return TopK(torch.cat([best.scores for best in found]), torch.cat([best.indices for best in found]))
+
+
+def _add(
+    best: RunningTopK,
+    contexts: ContextEncoding,
+    chunk: Tensor,
+    indices: Tensor,
+    permitted: Tensor | None,
+    *,
+    scale: float,
+    scales: Tensor | None,
+) -> None:
+    """Take in a chunk, of which the rows that are `permitted` may be found, or all where it is None.
+
+    As soon as there are k, only those are scored whose logits say that they may be better.
+    """
+    bounded = contexts.keys is None and contexts.n_codes > 1
+    start = 0
+    while start < len(chunk):
+        least = best.least if bounded else None
+        stop = start + max(_FIRST, best.k) if bounded and least is None else len(chunk)
+        piece = slice(start, stop)
+        some = None if scales is None else scales[piece]
+        if least is None:
+            scores = score_chunk(contexts, chunk[piece], scale=scale, candidate_scales=some)
+            rows = torch.arange(start, start + scores.size(1), device=indices.device)
+        else:
+            scores, rows = score_above(contexts, chunk[piece], least, scale=scale, candidate_scales=some)
+            rows = rows + start
+        if permitted is not None:
+            among = permitted[rows]
+            scores, rows = scores[:, among], rows[among]
+        if len(rows):
+            best.add(scores, indices[rows])
+        start = stop
 
 
 def _scored_again(

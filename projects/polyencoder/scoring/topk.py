@@ -28,11 +28,11 @@ class RunningTopK:
 
     def add(self, scores: Tensor, indices: Tensor) -> None:
         """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
-        scores, best = comparable(scores), self._best
+        scores, best, least = comparable(scores), self._best, self.least
         # Almost all candidates are below what is already kept. The few others of any context go on, in the order of
         # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
-        if best is not None and best.scores.size(1) == self.k:
-            promising = scores > best.scores[:, -1:]
+        if least is not None:
+            promising = scores > least.unsqueeze(1)
         else:
             promising = scores >= scores.topk(min(self.k, scores.size(1))).values[:, -1:]
         columns = promising.any(dim=0).nonzero().squeeze(1)
@@ -42,6 +42,12 @@ class RunningTopK:
         if best is not None:
             found = TopK(torch.cat([best.scores, found.scores], 1), torch.cat([best.indices, found.indices], 1))
         self._best = ranked(found, self.k)
+
+    @property
+    def least(self) -> Tensor | None:
+        """[batch]: what a score must be above to be among the k best; None while there are fewer."""
+        best = self._best
+        return None if best is None or best.scores.size(1) < self.k else best.scores[:, -1]
 
     @property
     def best(self) -> TopK | None:

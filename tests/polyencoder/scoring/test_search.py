@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.scoring import ContextEncoding, score, search
+from polyencoder.scoring import ContextEncoding, exact, score, search
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -19,6 +19,7 @@ def few_are_scanned_in_low_precision_too():
     """Else the few candidates of a test would all be scored in fp32 at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_module("polyencoder.scoring.search"), "_WORTH_TWO_PASSES", 0)
+        patch.setattr(import_module("polyencoder.scoring.search"), "_FIRST", 4)
         yield
 
 
@@ -62,6 +63,47 @@ def test_of_equal_scores_the_lowest_index_comes_first(seed, n, max_elements, dat
     low = search(context, candidates, k=k, compute_dtype=torch.bfloat16, max_elements=max_elements)
     if 4 * k >= n or n <= 32:  # all candidates are scored again
         assert torch.equal(low.indices, order[:, :k])
+
+
+@pytest.mark.parametrize("attention", ["basic", "sqrt"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("share", [None, 0.2, 0.8])
+def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, share):
+    """Those that no logit raises above the best so far: what is found is what scoring all of them finds."""
+    torch.manual_seed(0)
+    mask = torch.rand(3, 6) > 0.3 if masked else None
+    if masked:
+        mask[:, 0] = True
+    context, candidates = ContextEncoding(torch.randn(3, 6, 16), mask), torch.randn(4000, 16)
+    allowed = None if share is None else torch.rand(4000) < share
+    monkeypatch.setattr(import_module("polyencoder.scoring.search"), "_FIRST", 400)
+    scored = []
+    attended = exact._attended
+    monkeypatch.setattr(
+        exact, "_attended", lambda logits, *a, **o: scored.append(len(logits)) or attended(logits, *a, **o)
+    )
+    found = search(context, candidates, k=5, attention=attention, allowed=allowed)
+    assert sum(scored) < (2000 if share is None else 2000 * share + 400) or attention == "sqrt"
+    expected = score(context, candidates, attention=attention)
+    if allowed is not None:
+        expected = expected.masked_fill(~allowed, -torch.inf)
+    best = expected.topk(5)
+    assert torch.equal(found.indices, best.indices)
+    torch.testing.assert_close(found.scores, best.values)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1e-3, 1.0, 1e3]), st.floats(-1, 1), st.booleans())
+def test_no_score_is_above_what_its_logits_say(seed, size, shift, sqrt):
+    """In fp32, with all that is rounded: nothing that is better is left out."""
+    torch.manual_seed(seed)
+    context = ContextEncoding(size * (torch.randn(2, 64, 8) + 4 * shift))
+    candidates = torch.randn(50, 8) + 4 * shift
+    scale = 8**-0.5 if sqrt else 1.0
+    everything = exact.score_chunk(context, candidates, scale=scale)
+    least = everything.median(dim=1).values
+    scores, kept = exact.score_above(context, candidates, least, scale=scale)
+    torch.testing.assert_close(scores, everything[:, kept])
+    assert set((everything > least[:, None]).any(dim=0).nonzero().flatten().tolist()) <= set(kept.tolist())
 
 
 def test_duplicates_are_all_found():
