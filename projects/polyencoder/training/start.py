@@ -114,10 +114,8 @@ def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:
 
 def _over_vocabulary(settings: RunSettings) -> Ranker:
     assert settings.vocabulary is not None
-    sizes: dict[str, Any] = {
-        name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(settings, name)) is not None
-    }
-    sizes = parse_sizes(sizes)
+    given = {name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(settings, name)) is not None}
+    sizes = parse_sizes(given)
     if settings.quantization_aware:
         sizes["quantized"] = True
         if settings.quantization_update is not None:
