@@ -71,7 +71,8 @@ def pretrain_encoder(
         list[str],
         typer.Argument(
             help="FILE or GLOB: JSON lines with turns, context and response, sentences, or text; text files with an "
-            "article a line, sentences between tabs, or a sentence a line; also .gz, .bz2, .xz and .zst."
+            "article a line, sentences between tabs, or a sentence a line; Ubuntu's CSV, DSTC7's JSON; also .gz, .bz2, "
+            ".xz and .zst."
         ),
     ],
     **given: Any,

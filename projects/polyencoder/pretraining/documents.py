@@ -12,6 +12,7 @@ from typing import Any, Literal
 from polyencoder.checks import unencodable
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.errors import InputError
+from polyencoder.pretraining.official import CONTEXT, MESSAGES, dstc7_turns, is_dstc7, is_ubuntu, ubuntu_turns
 
 __all__ = ["Document", "read_documents"]
 
@@ -51,6 +52,7 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
     - `context`, a text or a list of turns, and `response`: a pair; before `context` may be `context/0`, the turn before
       it, `context/1`, ... as in PolyAI's datasets;
     - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
+    - the rows of Ubuntu's CSV files: a pair, unless the response is a wrong one; DSTC7's dialogues: conversations;
     - in a text file: a line with tabs is an article, with a sentence between each two; of other lines each is a
       sentence, and an empty line ends their article.
 
@@ -65,12 +67,16 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
         return
     for where, record in records(file, bad=bad):
         try:
-            yield _document(record, where)
+            document = _document(record, where)
         except InputError as error:
             bad(error)
+            continue
+        if document is not None:
+            yield document
 
 
-def _document(record: dict[str, Any], where: str) -> Document:
+def _document(record: dict[str, Any], where: str) -> Document | None:
+    """That of a record; none of a row with a wrong response."""
     if "turns" in record:
         return Document(_units(record, "turns", where), where, "conversation")
     if "context" in record and "response" in record:
@@ -82,6 +88,11 @@ def _document(record: dict[str, Any], where: str) -> Document:
     if "text" in record:
         units = _units(record, "text", where, lines=True)
         return Document([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
+    if is_dstc7(record):
+        return Document(_cleaned(dstc7_turns(record, where), MESSAGES, where), where, "conversation")
+    if is_ubuntu(record):
+        turns = ubuntu_turns(record, where)
+        return None if turns is None else Document(_cleaned(turns, CONTEXT, where), where, "pair")
     raise InputError(
         f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
@@ -102,9 +113,13 @@ def _earlier(record: dict[str, Any]) -> list[str]:
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
     """The texts of a column, each in one line; those that are empty left out."""
     value = record[name]
-    values = (value.split("\n") if lines else [value]) if isinstance(value, str) else value
+    return _cleaned((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)
+
+
+def _cleaned(values: Any, name: str, where: str) -> list[str]:
+    """Texts, each in one line; those that are empty left out."""
     if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
-        raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(value).__name__}")
+        raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(values).__name__}")
     if problem := next(filter(None, map(unencodable, values)), None):
         raise InputError(f"{where}: {problem}")
     return [unit for text in values if (unit := " ".join(text.split()))]

@@ -36,6 +36,14 @@ def read(tmp_path):
         ({"context": ["a", "b"], "response": "c"}, ["a", "b", "c"], "pair", [2]),
         ({"context": "b", "context/0": "a", "context/1": "0", "response": "c"}, ["0", "a", "b", "c"], "pair", [3]),
         ({"context": "", "response": "c"}, ["c"], "pair", []),
+        (
+            {"Context": "a __eou__ b __eou__ __eot__ c __eou__", "Utterance": "d __eou__"},
+            ["a b", "c", "d"],
+            "pair",
+            [2],
+        ),
+        ({"Context": "a __eou__ __eot__", "Ground Truth Utterance": "b", "x": 1}, ["a", "b"], "pair", [1]),
+        ({"messages-so-far": [{"utterance": "a"}, {"utterance": "b"}]}, ["a", "b"], "conversation", [1]),
         ({"sentences": ["One.", "Two."]}, ["One.", "Two."], "text", [1]),
         (
             {"text": 'He said "no." She left!  So\nIt ended'},
@@ -79,6 +87,8 @@ def test_a_book_without_an_end_is_several_documents(read, monkeypatch):
     [
         ('{"other": 1}', "has neither 'turns' nor"),
         ('{"turns": "a", "x": 2', "not JSON"),
+        ('{"Context": "a", "Utterance": "b", "Label": "x"}', "the label is 'x', neither 0 nor 1"),
+        ('{"messages-so-far": ["a"]}', "not a dialogue of DSTC7's subtask 1"),
         ('{"turns": [1, 2]}', "'turns' is neither a text nor a list of texts"),
         ('{"turns": ["\\ud83d", "b"]}', "half of"),
         ('["turns"]', "not a JSON object"),
@@ -91,6 +101,15 @@ def test_a_bad_line_is_an_error_or_counted(read, line, problem):
     bad = BadExamples(skip=True)
     assert len(read(f"{good}{line}\n{good}", bad=bad)) == 2
     assert bad.count == 1
+
+
+def test_official_files(read):
+    """Rows with a wrong response are left out; of a dialogue the right answer is the last turn."""
+    rows = 'Context,Utterance,Label\n"a __eou__ __eot__",b __eou__,1.0\n"a __eou__ __eot__",no __eou__,0.0\n'
+    assert [one.units for one in read(rows, "train.csv.gz")] == [["a", "b"]]
+    said = [{"speaker": "participant_1", "utterance": "a"}, {"speaker": "participant_2", "utterance": "b"}]
+    dialogue = {"messages-so-far": said, "options-for-correct-answers": [{"candidate-id": "1", "utterance": "c"}]}
+    assert [one.units for one in read(json.dumps([dialogue] * 2), "train.json")] == [["a", "b", "c"]] * 2
 
 
 def test_equal_documents_are_held_out_together():
@@ -107,8 +126,10 @@ def test_the_real_files(data_path):
         "conversations/taskmaster4.jsonl.gz": "conversation",
         "reddit_sample/sample-00000-of-00001.json": "pair",
         "wiki_article_search/wikipedia_valid.txt.gz": "text",
+        "dstc7/ubuntu_dev_subtask_1.json.gz": "conversation",
+        "Ubuntu/valid.csv": "pair",
     }.items():
         found = list(read_documents(str(data_path / name)))
-        assert len(found) in (3_710, 1_000)
+        assert len(found) in (3_710, 1_000), name
         assert {one.kind for one in found} == {kind}
         assert sum(len(one.responses) > 0 for one in found) > 0.99 * len(found)

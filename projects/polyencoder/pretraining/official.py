@@ -1,0 +1,54 @@
+"""Official files as a corpus: the rows of the Ubuntu Dialogue Corpus v2, the dialogues of DSTC7's Ubuntu track."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyencoder.errors import InputError
+
+__all__ = ["CONTEXT", "MESSAGES", "dstc7_turns", "is_dstc7", "is_ubuntu", "ubuntu_turns"]
+
+CONTEXT, LABEL = "Context", "Label"
+UTTERANCES = ("Utterance", "Ground Truth Utterance")  # of training; of validation and test
+MESSAGES, ANSWERS = "messages-so-far", "options-for-correct-answers"
+
+
+def is_ubuntu(record: dict[str, Any]) -> bool:
+    """Whether it is a row of Ubuntu's CSV files."""
+    return CONTEXT in record and any(name in record for name in UTTERANCES)
+
+
+def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
+    """The turns of a context, and the response; None of a row with a wrong one. A turn's utterances are joined.
+
+    The rows of one conversation have contexts of growing length, each with the next response: of each row its response
+    alone is new.
+
+    Raises:
+        InputError: the label is no number.
+    """
+    try:
+        if float(record.get(LABEL, 1)) < 0.5:
+            return None
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1") from None
+    response = next(record[name] for name in UTTERANCES if name in record)
+    parts = [*record[CONTEXT].split("__eot__"), response.replace("__eot__", " ")]
+    return [part.replace("__eou__", " ") for part in parts]
+
+
+def is_dstc7(record: dict[str, Any]) -> bool:
+    """Whether it is a dialogue of DSTC7's files."""
+    return MESSAGES in record
+
+
+def dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
+    """The messages of a dialogue, and the right answer, which the test file does not have.
+
+    Raises:
+        InputError: they are not as in DSTC7's files.
+    """
+    try:
+        return [str(one["utterance"]) for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})") from None
