@@ -77,6 +77,9 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
         if "training" in step.read:
             amount = _learnt(step, run=run, seed=seed, places=places)
             progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
+        if "learnt" in step.read:
+            found = progress.done[step.name]
+            amount = Learnt(int(found["updates"]), int(found["examples"]), progress.seconds[step.name])
     machine, versions = machine_and_versions()
     return Result(
         scale=scale,

@@ -282,6 +282,7 @@ class _PlainRun:
     seeds: int = 1
     hours: float | None = None
     examples: int = 0
+    """That it learns from; its step says `read: {learnt: true}`, and prints `updates` and `examples`."""
     updates: int = 0
     missing: str = ""
 

@@ -1,0 +1,159 @@
+"""sentence-transformers on ConvAI2: its bi- or cross-encoder, from the same backbone, data and updates as ours.
+
+    python -m benchmarks.reproduce.peers bi --backbone FOLDER --datapath DATA --examples 20000 --out FOLDER
+
+prints one JSON object with R@1 and MRR on the validation set. Its own trainers and losses, with the dropout and layers
+that they have unless told otherwise: `MultipleNegativesRankingLoss` with the other labels of a batch, for a
+cross-encoder `BinaryCrossEntropyLoss` with drawn negatives. Killed and started again, it goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.agents import CONVAI2, quiet_parlai
+from polyencoder.evaluation.metrics import Tally, of_example, ranks
+
+SCALE = 20.0  # of cosines, its default
+TOKENS = 360
+"""Of a bi-encoder's texts, and of a cross-encoder's pairs, of which it cuts the end."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("bi", "cross"))
+    parser.add_argument("--backbone", required=True)
+    parser.add_argument("--datapath", required=True)
+    parser.add_argument("--examples", type=int, default=20_000)
+    parser.add_argument("--batch-size", type=int, default=64, help="examples")
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--num-negatives", type=int, default=9, help="of a cross-encoder")
+    parser.add_argument("--evaluated", type=int, help="so many examples alone")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="checkpoints")
+    flags = parser.parse_args(arguments)
+    with contextlib.redirect_stdout(sys.stderr):  # where its trainer reports
+        report = _run(flags)
+    print(json.dumps(report))
+
+
+def _run(flags: argparse.Namespace) -> dict[str, float]:
+    """Train, or go on, and evaluate."""
+    quiet_parlai()
+    peer = import_module("sentence_transformers")
+    torch.manual_seed(flags.seed)
+    examples = list(islice(_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
+    updates = math.ceil(len(examples) / flags.batch_size)
+    make = _bi if flags.kind == "bi" else _cross
+    model, train, score = make(peer, flags, examples)
+    args: dict[str, Any] = {
+        "output_dir": str(flags.out),
+        "max_steps": updates,
+        "learning_rate": flags.learning_rate,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": math.ceil(updates / 10),
+        "weight_decay": 0.01,
+        "seed": flags.seed,
+        "save_steps": 25,
+        "save_total_limit": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+    train(args).train(resume_from_checkpoint=any(flags.out.glob("checkpoint-*")) or None)
+    tally = Tally()
+    model.eval()
+    for turns, label, candidates in islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated):
+        scores, right = torch.as_tensor(score(turns, candidates)).float()[None], candidates.index(label)
+        loss = float(torch.nn.functional.cross_entropy(scores, torch.tensor([right])))
+        rank = int(ranks(scores, torch.tensor([right])))
+        tally.add([of_example(rank, loss, len(candidates))])
+    return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
+
+
+Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[str, list[str]], Any]]
+"""A model; what makes its trainer of arguments; what scores candidates of a context."""
+
+
+def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str, list[str]]]) -> Parts:
+    losses, datasets = import_module("sentence_transformers.losses"), import_module("datasets")
+    model = peer.SentenceTransformer(flags.backbone)
+    model.max_seq_length = TOKENS
+    pairs = datasets.Dataset.from_list([{"anchor": text, "positive": label} for text, label, _ in examples])
+
+    def train(args: dict[str, Any]) -> Any:
+        return peer.SentenceTransformerTrainer(
+            model=model,
+            args=peer.SentenceTransformerTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
+            train_dataset=pairs,
+            loss=losses.MultipleNegativesRankingLoss(model, scale=SCALE),
+        )
+
+    def score(text: str, candidates: list[str]) -> Any:
+        vectors = model.encode([text, *candidates], show_progress_bar=False, convert_to_tensor=True)
+        return peer.util.cos_sim(vectors[:1], vectors[1:])[0]
+
+    return model, train, score
+
+
+def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str, list[str]]]) -> Parts:
+    cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
+    losses = import_module("sentence_transformers.cross_encoder.losses")
+    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS)
+    labels = sorted({label for _, label, _ in examples})
+    draw = random.Random(flags.seed)
+    rows = []
+    for text, label, _ in examples:
+        wrong = draw.sample(
+            [other for other in draw.sample(labels, min(len(labels), 2 * flags.num_negatives)) if other != label],
+            flags.num_negatives,
+        )
+        rows += [{"query": text, "reply": reply, "label": float(reply == label)} for reply in (label, *wrong)]
+    pairs = datasets.Dataset.from_list(rows)
+
+    def train(args: dict[str, Any]) -> Any:
+        sizes = {
+            "per_device_train_batch_size": flags.batch_size,
+            "gradient_accumulation_steps": flags.num_negatives + 1,
+        }
+        return cross.CrossEncoderTrainer(
+            model=model,
+            args=cross.CrossEncoderTrainingArguments(**sizes, **args),
+            train_dataset=pairs,
+            loss=losses.BinaryCrossEntropyLoss(model),
+        )
+
+    def score(text: str, candidates: list[str]) -> Any:
+        return model.predict([(text, candidate) for candidate in candidates], show_progress_bar=False)
+
+    return model, train, score
+
+
+def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[tuple[str, str, list[str]]]:
+    """Contexts as one text, their labels, and in validation their candidates; in training a seeded order."""
+    from parlai.core.params import ParlaiParser
+    from parlai.core.teachers import create_task_agent_from_taskname
+
+    opt = ParlaiParser(True, False).parse_kwargs(
+        task=CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed
+    )
+    teacher = create_task_agent_from_taskname(opt)[0]
+    for _ in range(teacher.num_examples()):
+        message = teacher.act()
+        label = (message.get("labels") or message.get("eval_labels"))[0]
+        yield message["text"], label, list(message.get("label_candidates") or [])
+
+
+if __name__ == "__main__":
+    main()
