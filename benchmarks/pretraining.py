@@ -9,7 +9,8 @@
   Adam step, for encoders of 4 x 256 and 12 x 768 and a vocabulary of 30,000, with all sequences of a batch in one row
   (packed) and without; they take turns. `share` is the time that large products would take for six operations a
   parameter and token (`polyencoder.pretraining.rate`) over the time of the fastest step: 1 is the floor. The rate of
-  products is measured in the same run, before and after.
+  products is measured in the same run, before and after. All times are the processor's, on a GPU the clock's: other
+  work on the machine changes them less.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--folder", type=Path, help="where the corpus is written (default: the system's, for such files)"
     )
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="(--quick: the first)")
     parser.add_argument("--tokens", type=int, default=4_096, help="of a batch of a step, padding included")
     parser.add_argument("--repeats", type=int, default=5, help="steps of each encoder (--quick: 1)")
     parser.add_argument("--read", type=Path, help="read the corpus of this folder here, and print what it took")
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.gigabytes <= 0 or flags.tokens < 4 * LONGEST or flags.repeats < 1:
         parser.error(f"--gigabytes must be above 0, --tokens at least {4 * LONGEST}, --repeats at least 1")
     size = int(1e9 * (min(0.01, flags.gigabytes) if flags.quick else flags.gigabytes))
-    sizes = dict([next(iter(SIZES.items()))]) if flags.quick else SIZES
+    sizes = {name: SIZES[name] for name in (flags.sizes[:1] if flags.quick else flags.sizes)}
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
     if "corpus" in flags.cases:
@@ -130,13 +132,14 @@ def read(folder: Path) -> dict[str, Any]:
     text = text_encoder(texts)
     inputs = PairInputs(text, longest=LONGEST, masking=masking_of(text, 0.15))
     before, start, seen, marks = peak_mb(), time.perf_counter(), 0, []
-    shares = iter(SHARES)
+    peak, shares = 0.0, iter(SHARES)
     share = next(shares)
     for batch in PairBatches(Corpus(files), inputs, tokens=32_000)():
         seen += len(batch)
         if seen >= min(share, 0.999) * examples:
-            read_gb = round(share * size / 1e9, 4)
-            marks.append({"read_gb": read_gb, "peak_mb": peak_mb() - before, "seconds": time.perf_counter() - start})
+            peak = max(peak, peak_mb() - before)  # the system's count is not exact
+            read_gb, seconds = round(share * size / 1e9, 4), time.perf_counter() - start
+            marks.append({"read_gb": read_gb, "peak_mb": peak, "seconds": seconds})
             if (following := next(shares, None)) is None:
                 break
             share = following
@@ -162,11 +165,11 @@ def step_rows(sizes: dict[str, tuple[int, int, int]], *, tokens: int, repeats: i
     for name, (layers, dim, heads) in sizes.items():
         model = make_model(layers, dim, heads).to(device).train()
         peers = {"packed": stepping(model, batch, packs=True), "padded": stepping(model, batch, packs=False)}
-        rates, best = [product_rate(device)], dict.fromkeys(peers, float("inf"))
+        rates, best = [product_rate(device, clock=_clock())], dict.fromkeys(peers, float("inf"))
         for _ in range(repeats + 1):  # the first warms up
             for peer, step in peers.items():
                 best[peer] = min(best[peer], step())
-        rates.append(product_rate(device))
+        rates.append(product_rate(device, clock=_clock()))
         floor = step_flops(model, batch) / max(rates)
         rows += [
             {
@@ -213,11 +216,12 @@ def _turns(line: str) -> list[str]:
 def stepping(model: PretrainingModel, batch: PairBatch, *, packs: bool) -> Callable[[], float]:
     """A step that says how many seconds it took."""
     objective, optimizer = Pretraining(model), torch.optim.Adam(model.parameters(), 2e-4, betas=(0.9, 0.98))
+    clock = _clock()
 
     def step() -> float:
         model.encoder._packs = packs
         synchronize()
-        start = time.perf_counter()
+        start = clock()
         optimizer.zero_grad()
         outcome = objective(batch)
         assert outcome is not None
@@ -225,9 +229,14 @@ def stepping(model: PretrainingModel, batch: PairBatch, *, packs: bool) -> Calla
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         synchronize()
-        return time.perf_counter() - start
+        return clock() - start
 
     return step
+
+
+def _clock() -> Callable[[], float]:
+    """Seconds of all threads of this process; on a GPU, which it waits for, of the day."""
+    return time.perf_counter if torch.cuda.is_available() else time.process_time
 
 
 if __name__ == "__main__":
