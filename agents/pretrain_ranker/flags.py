@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
+from parlai.agents.ranker.learning.loop import trains
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
@@ -74,6 +75,12 @@ def check_flags(opt: Opt) -> None:
         )
     if given.get("reduction_type") and opt["next"] != "contrastive":
         raise ConfigError(f"--reduction-type {given['reduction_type']}: is of --next contrastive; leave it out")
+    is_alone = opt.get("batchsize") == 1 and (opt.get("dynamic_batching") or "off") == "off"
+    if opt["next"] == "contrastive" and is_alone and trains(opt):
+        raise ConfigError(
+            "--next contrastive with --batchsize 1: what does not follow are the other responses of a batch, of which "
+            "there are none; give a larger one"
+        )
     for name in ("dropout", "attention_dropout"):
         if not 0 <= opt[name] < 1:
             raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 0 and below 1")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from polyencoder.config import TextConfig
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.start import Pretrained
 
@@ -36,6 +37,7 @@ def encoder_card(
         seed: of the run. updates, tokens: what it was trained for, of all processes.
     """
     config, name = pretrained.model.encoder.model.config, Path(folder).resolve().name
+    has_head = pretrained.model.next_utterance is not None
     chance = "" if seed is None else f", seed {seed}"
     facts = {
         "encoder": f"{config.model_type}, {config.num_hidden_layers} layers, {config.hidden_size} dimensions, "
@@ -47,10 +49,11 @@ def encoder_card(
     if "perplexity" in report:
         right = f"{report['masked_accuracy']:.3f} right"
         facts["held-out masked words"] = f"perplexity {report['perplexity']:.1f}, {right}"
-        among = "two" if pretrained.model.next_utterance is not None else "those of a batch"
+        among = "two" if has_head else "those of a batch"
         facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of {among}"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
-    use += _scores(pretrained.model)
+    use += _lengths(pretrained.longest) + _scores(pretrained.model)
+    head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
     return "\n".join(
         [
             "---",
@@ -73,10 +76,16 @@ def encoder_card(
             use,
             "```",
             "",
-            "`AutoModel` and `AutoTokenizer` read it; a cross-encoder begins with its head for next utterances.",
+            f"`AutoModel` and `AutoTokenizer` read it{head}.",
             "",
         ]
     )
+
+
+def _lengths(longest: int) -> str:
+    """The flags of contexts and candidates as long as its sequences, where they are longer by default."""
+    lengths = {"text-truncate": TextConfig.text_truncate, "label-truncate": TextConfig.label_truncate}
+    return "".join(f" --{name} {longest}" for name, length in lengths.items() if length > longest)
 
 
 def _scores(model: PretrainingModel) -> str:

@@ -107,7 +107,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         )
     own = max_length(encoder.model.config.to_dict())
     longest = longest_sequence(settings.n_positions, own, origin=settings.backbone)
-    truncate = min(settings.text_truncate or longest, longest)
+    truncate = longest if settings.text_truncate is None else min(settings.text_truncate, longest)
     text = TextEncoder(
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=settings.history_size),

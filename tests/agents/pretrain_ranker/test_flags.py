@@ -77,6 +77,10 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary)
         ),
         ({"vocabulary": "one", "backbone": "other"}, r"^--vocabulary one and --backbone other: .*; give one"),
         ({"vocabulary": "one", "reduction_type": "mean"}, r"^--reduction-type mean: is of --next contrastive; leave"),
+        (
+            {"vocabulary": "one", "next": "contrastive", "batchsize": 1, "datatype": "train"},
+            r"^--next contrastive with --batchsize 1: .* give a larger one",
+        ),
         ({"vocabulary": "one", "dropout": 1.0}, r"^--dropout 1.0: must be at least 0 and below 1"),
         ({"vocabulary": "one", "n_layers": 0}, r"^--n-layers 0: must be at least 1"),
         ({"vocabulary": "one", "n_positions": 4}, r"^--n-positions 4: must be at least 8"),

@@ -83,7 +83,9 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
     first = pretrain(make_settings(next="contrastive"))
     heads = load_file(first.out / "heads.safetensors")
     assert {name.split(".")[0] for name in heads} == {"masked_words"}
-    assert "those of a batch" in (first.out / "README.md").read_text()
+    card = (first.out / "README.md").read_text()
+    assert "those of a batch" in card
+    assert "its head for next utterances" not in card
     Ranker.from_backbone(first.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
     sizes = dict.fromkeys(TINY)
     for name in ("yes-no", "contrastive"):  # either goes on with the head that is there
@@ -96,7 +98,7 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monkeypatch, normalize):
     monkeypatch.setattr(
-        "polyencoder.pretraining.start._vectors", lambda _: {"reduction": "mean", "normalize": normalize}
+        "polyencoder.pretraining.start.text_vectors", lambda *_: {"reduction": "mean", "normalize": normalize}
     )
     settings = make_settings(next="contrastive", n_positions=60, tokens_per_batch=240)
     folder = pretrain(settings).out
@@ -142,6 +144,8 @@ def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp
     assert "6 updates" in card
     assert "talks.jsonl" in card
     assert str(tmp_path) not in card
+    assert "a cross-encoder begins with its head for next utterances" in card
+    assert f"--text-truncate {LONGEST} --label-truncate {LONGEST}\n" in card  # else the encoder is too short for it
     assert (report.out / "training" / "curve.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((report.out / "training" / "run.json").read_text())
     assert record["options"]["max_steps"] == 6
@@ -278,6 +282,11 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
 def test_settings_that_cannot_be_are_errors(make_settings, fields, message):
     with pytest.raises(ConfigError, match=message):
         make_settings(**fields)
+
+
+def test_a_length_of_nothing_is_an_error(make_settings):
+    with pytest.raises(ConfigError, match="text_truncate is 0; it must be at least 3"):
+        starting_model(make_settings(text_truncate=0))
 
 
 def test_the_papers_numbers_are_the_defaults():
