@@ -41,31 +41,33 @@ class BothLosses(Metric):
 
 
 def example_metrics(
-    batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor]
+    batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor] | None
 ) -> list[dict[str, Metric]]:
     """Metrics of each example of a batch.
 
     Args:
         batch: with the targets that were asked for.
         masked: losses and whether they are right, [words], in the order of the targets.
-        following: the same of next utterances, [batch].
+        following: the same of next utterances, [batch]; None where there was nothing to choose from.
     """
     assert batch.targets is not None
     words = (batch.targets != IGNORED).sum(1).tolist()
-    parts = zip(*(values.double().cpu().split(words) for values in masked), strict=True)
-    found = []
-    for (losses, right), n, loss, is_right in zip(parts, words, *(one.tolist() for one in following), strict=True):
-        word_loss, next_loss = AverageMetric(float(losses.sum()), n), AverageMetric(loss)
+    found: list[dict[str, Metric]] = []
+    for losses, right in zip(*(values.double().cpu().split(words) for values in masked), strict=True):
+        loss, n = float(losses.sum()), len(losses)
         found.append(
             {
-                "loss": BothLosses(word_loss, next_loss),
-                f"{MASKED}_loss": word_loss,
+                f"{MASKED}_loss": AverageMetric(loss, n),
                 f"{MASKED}_accuracy": AverageMetric(int(right.sum()), n),
-                "ppl": PPLMetric(float(losses.sum()), n),
-                f"{NEXT}_loss": next_loss,
-                f"{NEXT}_accuracy": AverageMetric(int(is_right)),
+                "ppl": PPLMetric(loss, n),
             }
         )
+    if following is None:
+        return found
+    for metrics, loss, is_right in zip(found, *(one.tolist() for one in following), strict=True):
+        next_loss = AverageMetric(loss)
+        metrics["loss"] = BothLosses(metrics[f"{MASKED}_loss"], next_loss)
+        metrics |= {f"{NEXT}_loss": next_loss, f"{NEXT}_accuracy": AverageMetric(int(is_right))}
     return found
 
 

@@ -249,7 +249,8 @@ class PretrainRankerAgent(RankerModelAgent):
             self._batch_of(pairs, make).to(device) for make in (self._inputs.masked, self._inputs.next)
         )
         with self.autocast():
-            metrics = example_metrics(masked, objective.losses(masked)[1:], objective.losses(following)[1:])
+            found = objective.losses(following)[1:] if following.has_choice else None
+            metrics = example_metrics(masked, objective.losses(masked)[1:], found)
             said = [in_words(self.pretrained, self._inputs, pair) for pair in pairs] if self._shows() else None
         return Output(said, metrics=metrics)
 

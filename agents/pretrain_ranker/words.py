@@ -28,8 +28,11 @@ def in_words(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> s
     for guess, target in zip(guessed, asked.targets[chosen].tolist(), strict=True):
         found, expected = (text.tokenizer.decode([token]).strip() for token in (guess, target))
         words.append(found if guess == target else f"{found} (not {expected})")
+    shown = f"masked words: {', '.join(words)}"
     responses = [pair.response, *([pair.other] if pair.other is not None else [])]
     apart = model.next_utterance is None
+    if apart and len(responses) == 1:  # nothing to choose from
+        return shown
     both = [pair_input(text, pair.turns, one, longest=pretrained.longest, apart=apart) for one in responses]
     if apart:
         sequences = [both[0].ids[: both[0].context], *(one.ids[one.context :] for one in both)]
@@ -39,7 +42,7 @@ def in_words(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> s
         batch = _batch(pretrained, [replace(one, follows=True) for one in both])
         likely = model.next_scores(batch.contexts).float().sigmoid().tolist()
     said = "; ".join(f"{chance:.0%} {one!r}" for chance, one in zip(likely, responses, strict=True))
-    return f"masked words: {', '.join(words)}; follows: {said}"
+    return f"{shown}; follows: {said}"
 
 
 def _batch(pretrained: Pretrained, inputs: list[PairInput]) -> PairBatch:

@@ -102,7 +102,7 @@ def _held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, to
         made = [make(example, np.random.default_rng(example.key)) for example in examples]
         for places in token_batches([len(one.ids) for one in made], max_tokens=tokens):
             batches.append(pair_batch([made[place] for place in places], pad_id=inputs.text.pad_id))
-    return batches
+    return [batch for batch in batches if batch.has_choice]
 
 
 class KeepEncoder(Callback):

@@ -52,6 +52,11 @@ class PairBatch(Batch):
     answers: Tensor | None = None
     place: tuple[int, int] = (0, 0)
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether it asks for anything: a response that is the only one of its batch is found by all models."""
+        return self.answers is None or len(self.contexts) > len(self.answers) + 1
+
     def to(self, device: torch.device) -> PairBatch:
         targets, follows, answers = (
             None if tensor is None else tensor.to(device, non_blocking=True)

@@ -53,6 +53,21 @@ def test_eval_model_repeats_the_last_validation_in_batches_of_any_size(learnt, t
         assert other[name] == pytest.approx(report[name], rel=1e-4)
 
 
+def test_a_choice_from_one_response_is_not_measured(learn, task, tmp_path, capsys):
+    """Every model would be right."""
+    path = tmp_path / "model"
+    learn(path, next="contrastive", num_epochs=1.0)
+    among, alone = (evaluated(path, task, batchsize=size) for size in (7, 1))
+    assert among["next_loss"] > 0.5
+    assert set(MEASURES) - set(alone) == {"loss", "next_loss", "next_accuracy"}
+    assert alone["masked_loss"] == pytest.approx(among["masked_loss"], rel=1e-4)
+    capsys.readouterr()
+    DisplayModel.main(model_file=str(path), **task, datatype="valid", num_examples=1)
+    shown = plain(capsys.readouterr().out)
+    assert "masked words: " in shown
+    assert "follows" not in shown
+
+
 def test_several_tasks_each_have_their_measures(learnt, task):
     path, report = learnt
     found = evaluated(path, {**task, "task": f"{task['task']},integration_tests:nocandidate"})
