@@ -30,7 +30,15 @@ class LastLayer(nn.Module):
         super().__init__()
         for name in sorted(_PARTS):
             self.register_module(name, layer.get_submodule(name))
-        self.train(layer.training)
+
+    @property
+    def training(self) -> bool:
+        """That of its parts: it may come in while they are in another mode for a moment, in which it must not stay."""
+        return bool(self.attention.training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        pass
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:

@@ -74,7 +74,7 @@ def check_graph(backbone: Backbone, path) -> None:
 
 
 def said(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
+    return [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder.export")]
 
 
 def write(backbone: Backbone, path) -> None:
