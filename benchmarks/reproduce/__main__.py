@@ -95,6 +95,7 @@ def _execute(
                 continue
             try:
                 result = execute(one.run, scale=scale, seed=seed, places=places, deadline=deadline)
+                where = f" -> {write_result(out, result, one.run)}" if out else ""
             except OutOfTime:
                 print(f"{one.run.name}, seed {seed}: goes on with the same command", flush=True)
                 return MORE_TO_DO
@@ -102,7 +103,6 @@ def _execute(
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 failed, lacking[one.run.name] = True, "failed"
                 continue
-            where = f" -> {write_result(out, result, one.run)}" if out else ""
             print(f"{one.run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
     return int(failed)
 
