@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -21,7 +22,29 @@ from polyencoder.cli.main import app, main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.export.onnx import exporters
 from polyencoder.files import write_text
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.run import bound
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
+
+
+def test_answers_are_not_held_back_by_nagles_algorithm():
+    async def delays() -> list[int]:
+        of: list[int] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            of.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bound(ServerConfig(model="model", port=0)) as listener:
+            async with await asyncio.start_server(answer, sock=listener):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                await reader.read()
+                writer.close()
+        return of
+
+    (without_delay,) = asyncio.run(delays())
+    assert without_delay
 
 
 def ask(url: str) -> list[str]:
