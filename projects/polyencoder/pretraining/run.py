@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
 SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
+ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates stay what they were
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     checkpoints = Checkpoints(
         Path(settings.out) / CHECKPOINT,
         settings=_of_the_run(settings) | {"processes": processes.count},
+        earlier={name: getattr(settings, name) for name in ENDS},
         every_seconds=settings.save_every_seconds,
     )
     trainer: Trainer
@@ -176,4 +178,7 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
     """The settings that a run which goes on must have again, in plain values."""
     values = dataclasses.asdict(settings) | {"corpus": list(settings.corpus)}
+    if settings.schedule not in ("linear", "cosine"):  # the rates of the others do not depend on the last update
+        values = {name: value for name, value in values.items() if name not in ENDS}
+        values["warmup"] = settings.training().schedule.warmup_updates
     return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN}

@@ -224,6 +224,26 @@ def test_a_finished_run_has_nothing_to_do_and_another_one_is_refused(make_settin
         pretrain(make_settings(learning_rate=1e-3))
 
 
+def test_a_finished_run_goes_on_to_a_later_end_as_if_it_had_been_its_own(make_settings, tmp_path):
+    whole = pretrain(make_settings(out=str(tmp_path / "whole"), max_steps=9, warmup_steps=2))
+    pretrain(make_settings(max_steps=4, warmup_steps=2))
+    more = pretrain(make_settings(max_steps=9, warmup_steps=2))
+    assert more.resumed
+    assert more.updates == 9
+    assert more.trained == whole.trained
+    expected = weights(whole.out)
+    for name, tensor in weights(more.out).items():
+        assert tensor.equal(expected[name]), name
+    with pytest.raises(CheckpointError, match="was begun with warmup 2, not 3"):
+        pretrain(make_settings(max_steps=12, warmup_steps=3))
+
+
+def test_a_run_whose_learning_rates_depend_on_its_end_keeps_it(make_settings):
+    pretrain(make_settings(schedule="linear"))
+    with pytest.raises(CheckpointError, match="was begun with max_steps 6, not 9"):
+        pretrain(make_settings(schedule="linear", max_steps=9))
+
+
 def test_bad_lines_are_an_error_or_skipped_and_counted(make_settings, talks, caplog, tmp_path):
     good = tmp_path / "good.jsonl"
     with open(talks) as file:
