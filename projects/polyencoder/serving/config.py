@@ -36,6 +36,8 @@ class Limits:
     """Results of a search."""
     queued_tokens: int = 1 << 19
     """Tokens that wait for the model before `/ready` says that it is not."""
+    ready_seconds: float = 5.0
+    """In which the index has to say that it can be searched; if it does not, `/ready` is 503."""
     seconds: float = 30.0
     """From the whole request to its answer; later it is answered 504, and the work is dropped."""
     read_seconds: float = 10.0

@@ -19,6 +19,7 @@ from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.feedback import Feedback
 from polyencoder.serving.metrics import Metrics
+from polyencoder.serving.readiness import Readiness
 from polyencoder.serving.searching import Search
 from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.writing import Writer
@@ -39,6 +40,7 @@ class Service:
     sessions: Sessions
     feedback: Feedback | None
     metrics: Metrics
+    readiness: Readiness
 
     @classmethod
     def load(cls, config: ServerConfig) -> Service:
@@ -82,7 +84,8 @@ class Service:
         if index is not None and len(index):
             search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
         feedback = None if config.feedback is None else Feedback(Path(config.feedback))
-        return cls(config, engine, search, Writer(engine, index), sessions, feedback, metrics)
+        readiness = Readiness(index, seconds=config.limits.ready_seconds)
+        return cls(config, engine, search, Writer(engine, index), sessions, feedback, metrics, readiness)
 
     async def warm(self) -> None:
         """Let a few texts go all the ways, so that no request is the first."""

@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
+import pytest
+
+from polyencoder.errors import PolyencoderError
 from polyencoder.serving.config import Limits
+from tests.polyencoder.serving.conftest import SECONDS, running
+
+
+class Blocking:
+    """What an index says of itself once it is let go; `asked` counts how often it was."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.leave = threading.Event()
+
+    def __call__(self) -> None:
+        self.asked += 1
+        assert self.leave.wait(SECONDS)
+
+
+@pytest.fixture
+def blocking():
+    one = Blocking()
+    yield one
+    one.leave.set()
 
 
 def test_what_is_served_is_said_without_paths(shared):
@@ -58,3 +84,42 @@ def test_a_server_is_ready_while_its_queue_is_short_and_its_index_there(serve):
     leave.set()
     thread.join()
     assert client.get("/ready").status_code == 200
+
+
+def test_an_index_that_does_not_answer_is_asked_once(serve, blocking):
+    client = serve("bi", limits=Limits(ready_seconds=0.3))
+    client.service.search.index.check_searchable = blocking
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(client.get, ["/ready"] * 24))
+    assert {one.status_code for one in answers} == {503}
+    assert {one.json()["reason"] for one in answers} == {"the index has not answered within 0.3 seconds"}
+    assert blocking.asked == 1
+    assert client.post("/v1/search", json={"query": "do you ski ?"}).status_code == 200
+    blocking.leave.set()
+    until = time.monotonic() + SECONDS
+    while client.get("/ready").status_code != 200:
+        assert time.monotonic() < until
+    assert blocking.asked > 1
+
+
+def test_those_who_ask_meanwhile_are_told_the_same(serve, blocking):
+    client = serve("bi")
+
+    def away() -> None:
+        blocking()
+        raise PolyencoderError("the index is away")
+
+    client.service.search.index.check_searchable = away
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(client.get, "/ready") for _ in range(8)]
+        time.sleep(0.5)
+        blocking.leave.set()
+    assert {(one.result().status_code, one.result().json()["reason"]) for one in asking} == {(503, "the index is away")}
+
+
+def test_a_server_ends_though_its_index_does_not_answer(make_service, blocking):
+    service = make_service("bi", limits=Limits(ready_seconds=0.1))
+    service.search.index.check_searchable = blocking
+    with running(service) as url:
+        assert httpx.get(f"{url}/ready", timeout=SECONDS).status_code == 503
+    assert not blocking.leave.is_set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
 
@@ -33,7 +34,7 @@ def milvus_lite(folder, port):
                 assert process.poll() is None
                 assert time.monotonic() < until
                 time.sleep(0.05)
-            yield
+            yield process
         finally:
             process.kill()
 
@@ -93,6 +94,27 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place,
 
         starting[0].result()[0].kill()
         assert [hit["id"] for hit in answers([second], "/v1/search", {"query": "do you ski ?", "top_k": 1})[0]]
+
+
+def test_ready_does_not_wait_for_a_milvus_that_hangs(make_ranker, tmp_path, port):
+    ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
+    limits = Limits(ready_seconds=0.5)
+    config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"), limits=limits)
+    with contextlib.ExitStack() as stack:
+        milvus = stack.enter_context(milvus_lite(tmp_path / "milvus", port))
+        service = Service.of(config, ranker, index=ranker.index(REPLIES, where))
+        stack.callback(service.close)
+        url = stack.enter_context(running(service))
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
+        assert client.get("/ready").status_code == 200
+        milvus.send_signal(signal.SIGSTOP)
+        for _ in range(3):
+            assert client.get("/ready").json()["reason"] == "the index has not answered within 0.5 seconds"
+        milvus.send_signal(signal.SIGCONT)
+        until = time.monotonic() + SECONDS
+        while client.get("/ready").status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def test_ready_says_what_searches_find_when_milvus_was_away(make_ranker, tmp_path, port):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -26,15 +25,14 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready")
 async def ready(service: Serving) -> Response:
-    """Whether requests are welcome: 503 while too many tokens wait, or where the index cannot be searched.
+    """Whether requests are welcome: 503 while too many tokens wait, or if the index cannot be searched.
 
     The model is loaded and warm before the server listens.
     """
     if service.engine.overloaded:
         return JSONResponse({"status": "busy", "reason": "too many tokens wait for the model"}, 503)
     try:
-        if service.search.index is not None:
-            await asyncio.to_thread(service.search.index.check_searchable)  # a server that is away keeps who asks it
+        await service.readiness.check()
     except PolyencoderError as error:
         return JSONResponse({"status": "no index", "reason": str(error)}, 503)
     return JSONResponse({"status": "ready"})
