@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
-from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags
+from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start
 from parlai.agents.ranker.architecture import check_design
 from parlai.agents.ranker.design import Origin, Start
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
@@ -53,6 +53,7 @@ class PretrainingDesign:
             origin = str(start.origin)
             if start.config.architecture != architecture and not start.origin.is_finetune:
                 raise CheckpointError(f"{origin} holds a ranker: pre-train its encoder further with --init-model")
+            check_start(opt, start)
             given = {name: given_flags(opt).get(name) for name in dropout}
             backbone = with_dropout(start.config.backbone, **given)
             vectors = {"reduction": start.config.reduction, "normalize": start.config.normalize, **vectors}

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
+from parlai.agents.ranker.design import Start
 from parlai.agents.ranker.learning.loop import trains
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["FOLLOWED", "OF_THE_ENCODER", "UNSUPPORTED", "check_flags"]
+__all__ = ["FOLLOWED", "OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start"]
 
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """What an encoder keeps that goes on."""
+
+OF_THE_OBJECTIVE = ("next", "reduction_type")
+"""What a `--model-file` keeps; a new model and one of `--init-model` follow."""
 
 _RANKS = "pre-training ranks no candidates"
 _WHOLE = "a response is kept whole where that leaves a quarter of --n-positions for its context"
@@ -45,7 +49,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 """The values that mean "not used", and why others cannot be."""
 
 _FOLLOWED = """
-    vocabulary backbone mask_probability next reduction_type n_positions dropout attention_dropout
+    vocabulary backbone mask_probability n_positions dropout attention_dropout
 
     optimizer learningrate gradient_clip adam_eps adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler
     lr_scheduler_patience lr_scheduler_decay invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq
@@ -89,3 +93,16 @@ def check_flags(opt: Opt) -> None:
             raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 1")
     if (positions := opt.get("n_positions")) is not None and positions < 8:
         raise ConfigError(f"--n-positions {positions}: must be at least 8")
+
+
+def check_start(opt: Opt, start: Start) -> None:
+    """Raise CheckpointError for an objective that the model at `start`, which goes on, was trained without."""
+    if start.origin.is_finetune:
+        return
+    given, own = flags.given_flags(opt), {"reduction_type": start.config.reduction}
+    stored = flags.stored_options(start.origin) or {}
+    if "next" in stored:
+        own["next"] = stored["next"]
+    for name, value in own.items():
+        if given.get(name, value) != value:
+            raise flags.contradiction(name, given[name], str(start.origin), value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER
+from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER, OF_THE_OBJECTIVE
 from parlai.agents.ranker.flags import given_flags
 from parlai.core.opt import Opt
 
@@ -36,7 +36,7 @@ def write_encoder(
         CheckpointError: it cannot be written.
     """
     folder, given = encoder_folder(model_file), given_flags(opt)
-    shown: set[str] = (FOLLOWED | set(OF_THE_ENCODER) | _OF_THE_LOOP) - _NOT_SHOWN
+    shown: set[str] = (FOLLOWED | {*OF_THE_ENCODER, *OF_THE_OBJECTIVE} | _OF_THE_LOOP) - _NOT_SHOWN
     flags: dict[str, Any] = {name: given[name] for name in sorted(given) if name in shown}
     began = opt.get("init_model") if given.get("init_model") else opt.get("backbone")
     card = encoder_card(

@@ -181,13 +181,19 @@ def check_origin(
             raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
         _check_vocabulary(given, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
         return
-    stored = read_options(f"{origin.path}.opt") if os.path.exists(f"{origin.path}.opt") else None
+    stored = stored_options(origin)
     if named and origin.is_finetune:
         raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both are where the encoder comes from")
     if source in given and stored is not None and given[source] != stored.get(source):
         raise contradiction(source, given[source], str(origin), stored.get(source) or "none")
     _check_vocabulary(given, stored, origin=str(origin), learning=learning)
     _check_dictionary(given, origin.path, str(origin))
+
+
+def stored_options(origin: Origin) -> dict[str, Any] | None:
+    """The options that the model at `origin` was trained with; None if they are not beside it."""
+    path = f"{origin.path}.opt"
+    return read_options(path) if os.path.exists(path) else None
 
 
 def check_encoder(

@@ -20,7 +20,7 @@ def parser_of(**options):
 def test_every_flag_is_in_the_table_once():
     scripts = {name for name in parser_of() if not name.startswith(("dict_", "bpe_"))}
     ours = set(parser_of(model="pretrain_ranker")) - scripts
-    parts = [flags.FOLLOWED, set(flags.OF_THE_ENCODER), set(flags.UNSUPPORTED)]
+    parts = [flags.FOLLOWED, set(flags.OF_THE_ENCODER), set(flags.OF_THE_OBJECTIVE), set(flags.UNSUPPORTED)]
     places = {name: sum(name in part for part in parts) for name in ours}
     assert {name for name, count in places.items() if count == 0} == set(), "in no part"
     assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
@@ -105,6 +105,23 @@ def test_an_encoder_keeps_its_sizes(make, backbone_folder):
     assert make(backbone=backbone, n_positions=30, n_layers=2).opt["n_positions"] == 30
     with pytest.raises(CheckpointError, match=r"^--init-model nowhere: there is no such file"):
         make(init_model="nowhere", backbone=backbone)
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [({"next": "yes-no"}, {"next": "contrastive"}), ({"next": "contrastive"}, {"next": "yes-no"})]
+    + [({"next": "contrastive", "reduction_type": "mean"}, {"reduction_type": "first"})],
+)
+def test_a_model_keeps_its_objective(own, other, make, vocabulary, tmp_path):
+    path = str(tmp_path / "model")
+    make(vocabulary=vocabulary, **SIZES, **own).save(path)
+    ((name, value),) = other.items()
+    message = f"--{name.replace('_', '-')} {value} contradicts --model-file {path}, which was trained with {own[name]}"
+    with pytest.raises(CheckpointError, match=message):
+        make(model_file=path, **other)
+    assert make(model_file=path, **own).opt[name] == own[name]
+    assert make(model_file=path).opt["next"] == own["next"]
+    assert make(init_model=path, **{**own, **other}).opt[name] == value
 
 
 def test_its_defaults_are_those_of_the_library():
