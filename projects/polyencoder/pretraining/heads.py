@@ -83,17 +83,19 @@ class PretrainingModel(nn.Module):
         return scores
 
     def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
-        """Scores [contexts, responses] of sequences of which so many are contexts, the others responses.
+        """Scores [contexts, responses], float32, of sequences of which so many are contexts, the others responses.
 
         Dot products of vectors, as of a bi-encoder, divided by the root of their dimensions: an output has about that
         length, so that scores are some 16 times the cosine of two outputs of 256 dimensions, and just that times the
         cosine with `normalize`.
         """
         length = self.encoder.dim**0.5
-        vectors = reduce(self.encoder(tokens), tokens.mask, reduction=self.reduction).float()
-        if self.normalize:
-            vectors = nn.functional.normalize(vectors, dim=-1) * length
-        return vectors[:contexts] @ vectors[contexts:].T / length
+        vectors = reduce(self.encoder(tokens), tokens.mask, reduction=self.reduction)
+        with torch.autocast(vectors.device.type, enabled=False):  # bfloat16 has none between 16 and 16.125
+            vectors = vectors.float()
+            if self.normalize:
+                vectors = nn.functional.normalize(vectors, dim=-1) * length
+            return vectors[:contexts] @ vectors[contexts:].T / length
 
     def _words(self) -> Tensor:
         table: Any = self.encoder.model.get_input_embeddings()

@@ -126,6 +126,21 @@ def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
     assert outcome.sums["next_accuracy"] == (right, len(losses))
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_contrastive_scores_are_not_rounded_to_16_bits(make_pretraining, apart, normalize):
+    """The encoder may compute in bfloat16; scores are products of its outputs in float32."""
+    model = PretrainingModel(make_pretraining().encoder, next="contrastive", normalize=normalize).eval()
+    contexts = len(EXAMPLES) + 1
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        scores = model.response_scores(apart.contexts, contexts=contexts)
+        vectors = model.encoder(apart.contexts)[:, 0].double()
+    if normalize:
+        vectors = vectors / vectors.norm(dim=1, keepdim=True) * math.sqrt(model.encoder.dim)
+    expected = vectors[:contexts] @ vectors[contexts:].T / math.sqrt(model.encoder.dim)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_contrastive_is_memorised(make_pretraining, apart):
     model = make_pretraining().train()
     optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), Pretraining(model)
