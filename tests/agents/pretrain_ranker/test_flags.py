@@ -109,8 +109,11 @@ def test_an_encoder_keeps_its_sizes(make, backbone_folder):
 
 @pytest.mark.parametrize(
     ("own", "other"),
-    [({"next": "yes-no"}, {"next": "contrastive"}), ({"next": "contrastive"}, {"next": "yes-no"})]
-    + [({"next": "contrastive", "reduction_type": "mean"}, {"reduction_type": "first"})],
+    [
+        ({"next": "yes-no"}, {"next": "contrastive"}),
+        ({"next": "contrastive"}, {"next": "yes-no"}),
+        ({"next": "contrastive", "reduction_type": "mean"}, {"reduction_type": "first"}),
+    ],
 )
 def test_a_model_keeps_its_objective(own, other, make, vocabulary, tmp_path):
     path = str(tmp_path / "model")

@@ -24,8 +24,8 @@ from polyencoder.training.precision import Precision
 from polyencoder.training.run import training_config
 from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import WORDS, Kill
 
-WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
 EXAMPLES = [TrainingExample(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
 CONFIG = TrainingConfig(
@@ -60,14 +60,6 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
         assert torch.equal(tensor, other[name]), name
 
 
-class Kill(Callback):
-    """Breaks off a run in the midst of it."""
-
-    def after_step(self, run, outcome) -> None:
-        if run.updates.count == 3:
-            raise KeyboardInterrupt
-
-
 def test_the_range_grows_with_what_is_learnt(make_quantized):
     ranker = make_quantized()
     words = ranker.model.encoder.embeddings.words
@@ -89,7 +81,7 @@ def test_a_killed_run_goes_on_bit_by_bit(make_quantized, tmp_path):
 
     unbroken = fit("a")
     with pytest.raises(KeyboardInterrupt):
-        fit("b", Kill())
+        fit("b", Kill(3))
     assert_same(fit("b"), unbroken)
     assert float(unbroken["encoder.embeddings.words.scale"]) != float(
         states(make_quantized())["encoder.embeddings.words.scale"]

@@ -14,7 +14,6 @@ from polyencoder.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import Distillation, DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.objective import Ranking
@@ -23,57 +22,7 @@ from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
-
-ARCHITECTURES = ["bi", "poly", "cross", "convert"]
-WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
-EXAMPLES = [TrainingExample([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
-VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
-CONFIG = TrainingConfig(
-    epochs=None,
-    max_updates=6,
-    batch_size=4,
-    fine_tuned="all",
-    optimizer=OptimizerConfig(learning_rate=1e-3),
-    schedule=ScheduleConfig("linear", warmup_updates=2),
-)
-# Adam makes a step of full size of a gradient that is rounding alone
-PLAIN = replace(CONFIG, optimizer=OptimizerConfig("sgd", 0.1), schedule=ScheduleConfig("constant", warmup_updates=0))
-
-
-class Losses(Callback):
-    """Remembers the mean loss of each step."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def after_step(self, run, outcome) -> None:
-        self.values.append(float(outcome.losses.mean()))
-
-
-class Kill(Callback):
-    """Breaks off a run in the midst of it."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-
-    def after_step(self, run, outcome) -> None:
-        if run.updates.count == self._after:
-            raise KeyboardInterrupt
-
-
-class Stop(Callback):
-    """Ends a run after so many batches."""
-
-    def __init__(self, *, after: int) -> None:
-        self._after = after
-
-    def after_step(self, run, outcome) -> None:
-        if run.progress.batches == self._after:
-            run.stop("enough")
-
-
-def weights(model) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
+from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -179,30 +128,6 @@ def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, af
     assert best[0] == best[1]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path, accumulate):
-    """Each has dropout of its own, and between two updates gradients of its own."""
-    config = replace(CONFIG, batch_size=2, accumulate=accumulate)
-
-    def fit(folder, *others):
-        ranker = make_ranker("bi")
-        for module in ranker.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.1
-        parts = [*others, Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0)]
-        Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit()
-        return weights(ranker.model)
-
-    def run(rank: int):
-        unbroken = fit(tmp_path / "a")
-        with pytest.raises(KeyboardInterrupt):
-            fit(tmp_path / "b", Kill(3))
-        again = fit(tmp_path / "b")
-        return all(torch.equal(one, other) for one, other in zip(unbroken, again, strict=True))
-
-    assert in_processes(run) == [True, True]
-
-
 def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
@@ -225,47 +150,6 @@ def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
         return trainer.fit().updates, trainer.stopped
 
     assert fit() == fit() == (6, "no better hits@1 in 2 evaluations")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
-    """Two with half of each batch, the second with other weights at first: the same losses and weights."""
-
-    def run(rank: int = 0, count: int = 1):
-        ranker, losses = make_ranker(architecture, seed=rank), Losses()
-        config = replace(PLAIN, batch_size=4 // count)
-        Trainer(ranker, config, train=EXAMPLES, callbacks=[losses]).fit()
-        return losses.values, weights(ranker.model)
-
-    (first, ours), (second, theirs) = in_processes(lambda rank: run(rank, 2))
-    alone, expected = run()
-    assert [(one + other) / 2 for one, other in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
-    for one, other, wanted in zip(ours, theirs, expected, strict=True):
-        assert torch.equal(one, other)
-        torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_callback_of_one_process_stops_all_of_them(make_ranker, in_processes, who):
-    def run(rank: int):
-        parts = [Stop(after=2)] if rank == who else []
-        trainer = Trainer(make_ranker("bi"), replace(PLAIN, batch_size=2), train=EXAMPLES, callbacks=parts)
-        return trainer.fit().updates, trainer.stopped
-
-    assert in_processes(run) == [(2, "enough")] * 2
-
-
-def test_a_limit_of_time_ends_all_processes_together(make_ranker, in_processes, tmp_path):
-    """The first one's clock counts; nobody waits for an evaluation that the others do not make."""
-
-    def run(rank: int):
-        ranker = make_ranker("bi")
-        config = replace(PLAIN, max_updates=None, max_seconds=0.3 if rank == 0 else 1000.0)
-        parts = [Evaluation(ranker, VALID, every=1000)]
-        return Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit().updates
-
-    first, second = in_processes(run)
-    assert first == second > 0
 
 
 def test_other_settings_do_not_go_on(make_ranker, tmp_path):
@@ -385,15 +269,6 @@ def test_settings_that_cannot_be(fields, message):
 def test_an_empty_list_is_an_error(make_ranker):
     with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
         Trainer(make_ranker("bi"), replace(PLAIN, epochs=1.0), train=[]).fit()
-
-
-def test_a_process_without_an_example_says_so(make_ranker, in_processes):
-    def run(rank: int):
-        with pytest.raises((InputError, RuntimeError)) as error:  # the first waits for the second
-            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES[:1]).fit()
-        return str(error.value) if rank else ""
-
-    assert "too few training examples: process 1 of 2 has none" in in_processes(run)[1]
 
 
 def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):

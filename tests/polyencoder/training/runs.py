@@ -1,0 +1,64 @@
+"""What tests of the trainer share: a few examples, short runs, and callbacks that listen, stop or kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from polyencoder.data.collator import TrainingExample
+from polyencoder.training.callbacks import Callback
+from polyencoder.training.config import TrainingConfig
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.schedule import ScheduleConfig
+
+ARCHITECTURES = ["bi", "poly", "cross", "convert"]
+WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
+EXAMPLES = [TrainingExample([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
+VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
+CONFIG = TrainingConfig(
+    epochs=None,
+    max_updates=6,
+    batch_size=4,
+    fine_tuned="all",
+    optimizer=OptimizerConfig(learning_rate=1e-3),
+    schedule=ScheduleConfig("linear", warmup_updates=2),
+)
+# Adam makes a step of full size of a gradient that is rounding alone
+PLAIN = replace(CONFIG, optimizer=OptimizerConfig("sgd", 0.1), schedule=ScheduleConfig("constant", warmup_updates=0))
+
+
+class Losses(Callback):
+    """Remembers the mean loss of each step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_step(self, run, outcome) -> None:
+        self.values.append(float(outcome.losses.mean()))
+
+
+class Kill(Callback):
+    """Breaks off a run in the midst of it."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def after_step(self, run, outcome) -> None:
+        if run.updates.count == self._after:
+            raise KeyboardInterrupt
+
+
+class Stop(Callback):
+    """Ends a run after so many batches."""
+
+    def __init__(self, *, after: int) -> None:
+        self._after = after
+
+    def after_step(self, run, outcome) -> None:
+        if run.progress.batches == self._after:
+            run.stop("enough")
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]

@@ -1,0 +1,88 @@
+"""The trainer in two processes: what one would learn, killed, stopped, out of time, without an example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polyencoder.errors import InputError
+from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.evaluation import Evaluation
+from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
+    """Two with half of each batch, the second with other weights at first: the same losses and weights."""
+
+    def run(rank: int = 0, count: int = 1):
+        ranker, losses = make_ranker(architecture, seed=rank), Losses()
+        config = replace(PLAIN, batch_size=4 // count)
+        Trainer(ranker, config, train=EXAMPLES, callbacks=[losses]).fit()
+        return losses.values, weights(ranker.model)
+
+    (first, ours), (second, theirs) = in_processes(lambda rank: run(rank, 2))
+    alone, expected = run()
+    assert [(one + other) / 2 for one, other in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
+    for one, other, wanted in zip(ours, theirs, expected, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path, accumulate):
+    """Each has dropout of its own, and between two updates gradients of its own."""
+    config = replace(CONFIG, batch_size=2, accumulate=accumulate)
+
+    def fit(folder, *others):
+        ranker = make_ranker("bi")
+        for module in ranker.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.1
+        parts = [*others, Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0)]
+        Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit()
+        return weights(ranker.model)
+
+    def run(rank: int):
+        unbroken = fit(tmp_path / "a")
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "b", Kill(3))
+        again = fit(tmp_path / "b")
+        return all(torch.equal(one, other) for one, other in zip(unbroken, again, strict=True))
+
+    assert in_processes(run) == [True, True]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_callback_of_one_process_stops_all_of_them(make_ranker, in_processes, who):
+    def run(rank: int):
+        parts = [Stop(after=2)] if rank == who else []
+        trainer = Trainer(make_ranker("bi"), replace(PLAIN, batch_size=2), train=EXAMPLES, callbacks=parts)
+        return trainer.fit().updates, trainer.stopped
+
+    assert in_processes(run) == [(2, "enough")] * 2
+
+
+def test_a_limit_of_time_ends_all_processes_together(make_ranker, in_processes, tmp_path):
+    """The first one's clock counts; nobody waits for an evaluation that the others do not make."""
+
+    def run(rank: int):
+        ranker = make_ranker("bi")
+        config = replace(PLAIN, max_updates=None, max_seconds=0.3 if rank == 0 else 1000.0)
+        parts = [Evaluation(ranker, VALID, every=1000)]
+        return Trainer(ranker, config, train=EXAMPLES, callbacks=parts).fit().updates
+
+    first, second = in_processes(run)
+    assert first == second > 0
+
+
+def test_a_process_without_an_example_says_so(make_ranker, in_processes):
+    def run(rank: int):
+        with pytest.raises((InputError, RuntimeError)) as error:  # the first waits for the second
+            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES[:1]).fit()
+        return str(error.value) if rank else ""
+
+    assert "too few training examples: process 1 of 2 has none" in in_processes(run)[1]
