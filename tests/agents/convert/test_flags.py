@@ -4,64 +4,27 @@ from __future__ import annotations
 
 import pytest
 from parlai.agents.convert import flags
-from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training import RunSettings
 from polyencoder.training.optimizer import build_optimizer
-
-
-def parser_of(**options):
-    parser = TrainModel.setup_args()
-    parser.add_extra_args(parser._kwargs_to_str_args(**options))
-    return {action.dest: action for action in parser._actions}
+from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
 
 
 def test_every_flag_is_in_the_table_once():
-    scripts = {name for name in parser_of() if not name.startswith(("dict_", "bpe_"))}
-    ours = set(parser_of(model="convert")) - scripts
-    parts = [flags.FOLLOWED, set(flags.OF_THE_MODEL), set(flags.LEARNING), set(flags.UNSUPPORTED)]
-    places = {name: sum(name in part for part in parts) for name in ours}
-    assert {name for name, count in places.items() if count == 0} == set(), "in no part"
-    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
-    assert set.union(*map(set, parts)) <= set(parser_of(model="convert")), "is no flag"
-
-
-OTHERWISE = {
-    "rank_candidates": False,
-    "interactive_candidates": "vocab",
-    "eval_candidates": "vocab",
-    "dict_initpath": "other.dict",
-    "dict_language": "french",
-    "dict_max_ngram_size": 2,
-    "dict_lower": False,
-    "dict_tokenizer": "bpe",
-    "bpe_vocab": "vocab.json",
-    "bpe_merge": "merges.txt",
-    "bpe_dropout": 0.1,
-    "history_add_global_end_token": "end",
-    "history_size": 3,
-    "delimiter": ";",
-    "special_tok_lst": "a,b",
-    "fp16_impl": "mem_efficient",
-    "embedding_type": "glove",
-    "embedding_projection": "random-force",
-}
+    parts = [flags.FOLLOWED, flags.OF_THE_MODEL, flags.LEARNING, flags.UNSUPPORTED]
+    assert_in_one_part("convert", parts)
+    assert set().union(*parts) <= set(flags_of(model="convert")), "is no flag"
 
 
 @pytest.mark.parametrize("name", flags.UNSUPPORTED)
 def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary):
-    value = OTHERWISE.get(name, True)
-    with pytest.raises(ConfigError) as error:
-        make(vocabulary=str(vocabulary), **{name: value})
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
-    assert line.rpartition("; ")[2].startswith(("use ", "leave it out"))
+    assert_not_supported(name, make, vocabulary=str(vocabulary))
 
 
 def test_the_papers_numbers_are_the_defaults():
     def defaults(**options):
-        return {name: action.default for name, action in parser_of(model="convert", **options).items()}
+        return {name: action.default for name, action in flags_of(model="convert", **options).items()}
 
     names = {
         "learningrate": "learning_rate",

@@ -13,9 +13,8 @@ from tests.agents.ranker.learning.killing import (
     assert_same_run,
     batches,
     finish,
-    kill,
+    kill_once_learnt,
     start,
-    wait_for_batches,
     write_conversations,
 )
 
@@ -27,11 +26,7 @@ def test_a_killed_run_goes_on(small, tmp_path):
     options += "--quantization-aware true --quantization-update 7 --final-learning-rate 0.001"
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     finish(start(unbroken, tmp_path, options), unbroken)
-    for learnt_from in (12, 41):
-        child = start(killed, tmp_path, options)
-        wait_for_batches(killed, learnt_from)
-        kill(child)
-    finish(start(killed, tmp_path, options), killed)
+    kill_once_learnt(killed, tmp_path, options, 12, 41)
 
     count = EPISODES * TURNS * 2 // 4
     learnt = batches(killed)

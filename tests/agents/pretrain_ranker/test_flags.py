@@ -4,67 +4,22 @@ from __future__ import annotations
 
 import pytest
 from parlai.agents.pretrain_ranker import flags
-from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.pretraining.settings import PretrainingSettings
+from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
 from tests.agents.pretrain_ranker.conftest import SIZES
 
 
-def parser_of(**options):
-    parser = TrainModel.setup_args()
-    parser.add_extra_args(parser._kwargs_to_str_args(**options))
-    return {action.dest: action for action in parser._actions}
-
-
 def test_every_flag_is_in_the_table_once():
-    scripts = {name for name in parser_of() if not name.startswith(("dict_", "bpe_"))}
-    ours = set(parser_of(model="pretrain_ranker")) - scripts
-    parts = [flags.FOLLOWED, set(flags.OF_THE_ENCODER), set(flags.OF_THE_OBJECTIVE), set(flags.UNSUPPORTED)]
-    places = {name: sum(name in part for part in parts) for name in ours}
-    assert {name for name, count in places.items() if count == 0} == set(), "in no part"
-    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
-    assert set.union(*map(set, parts)) <= set(parser_of(model="pretrain_ranker")), "is no flag"
-
-
-OTHERWISE = {
-    "candidates": "batch",
-    "eval_candidates": "batch",
-    "interactive_candidates": "inline",
-    "fixed_candidates_path": "file",
-    "fixed_candidate_vecs": "replace",
-    "encode_candidate_vecs_batchsize": 3,
-    "cap_num_predictions": 3,
-    "rank_top_k": 3,
-    "inference": "topk",
-    "topk": 3,
-    "label_truncate": 20,
-    "dict_initpath": "other.dict",
-    "dict_language": "french",
-    "dict_max_ngram_size": 2,
-    "dict_maxtokens": 2,
-    "dict_minfreq": 2,
-    "dict_maxexs": 2,
-    "dict_textfields": "text",
-    "dict_tokenizer": "bpe",
-    "bpe_vocab": "vocab.json",
-    "bpe_merge": "merges.txt",
-    "bpe_dropout": 0.1,
-    "history_add_global_end_token": "end",
-    "delimiter": ";",
-    "embedding_type": "glove",
-    "embedding_projection": "random-force",
-}
+    parts = [flags.FOLLOWED, flags.OF_THE_ENCODER, flags.OF_THE_OBJECTIVE, flags.UNSUPPORTED]
+    assert_in_one_part("pretrain_ranker", parts)
+    assert set().union(*parts) <= set(flags_of(model="pretrain_ranker")), "is no flag"
 
 
 @pytest.mark.parametrize("name", flags.UNSUPPORTED)
 def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary):
-    value = OTHERWISE.get(name, True)
-    with pytest.raises(ConfigError) as error:
-        make(vocabulary=vocabulary, **{name: value})
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
-    assert line.rpartition("; ")[2].startswith(("use ", "leave it out"))
+    assert_not_supported(name, make, vocabulary=vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +83,7 @@ def test_a_model_keeps_its_objective(own, other, make, vocabulary, tmp_path):
 
 
 def test_its_defaults_are_those_of_the_library():
-    ours, theirs = parser_of(model="pretrain_ranker"), PretrainingSettings(("c",), "o", vocabulary="v", max_steps=1)
+    ours, theirs = flags_of(model="pretrain_ranker"), PretrainingSettings(("c",), "o", vocabulary="v", max_steps=1)
     others = {"learningrate": "learning_rate", "gradient_clip": "clip", "lr_scheduler": "schedule"}
     for name in ("learningrate", "gradient_clip", "lr_scheduler", "dropout", "attention_dropout", "history_size"):
         assert ours[name].default == getattr(theirs, others.get(name, name)), name

@@ -10,9 +10,8 @@ from tests.agents.ranker.learning.killing import (
     assert_same_run,
     batches,
     finish,
-    kill,
+    kill_once_learnt,
     start,
-    wait_for_batches,
     write_conversations,
 )
 
@@ -26,11 +25,7 @@ def test_a_killed_run_goes_on(save_vocabulary, tmp_path):
     learning = LEARNING.replace("--eval-candidates batch", "")
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     finish(start(unbroken, tmp_path, options, learning=learning), unbroken)
-    for learnt_from in (11, 42):
-        child = start(killed, tmp_path, options, learning=learning)
-        wait_for_batches(killed, learnt_from)
-        kill(child)
-    finish(start(killed, tmp_path, options, learning=learning), killed)
+    kill_once_learnt(killed, tmp_path, options, 11, 42, learning=learning)
     count = EPISODES * TURNS * 2 // 4
     learnt = batches(killed)
     assert len(learnt) == count < sum(map(len, learnt.values())), "nothing was done twice: no kill has cost anything"

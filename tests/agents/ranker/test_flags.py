@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
+from functools import partial
 
 import pytest
 from parlai.agents.ranker import flags
@@ -12,15 +12,10 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
+from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 OF_TFIDF = {"tfidf_context", "tfidf_ngrams", "tfidf_max_examples"}
-
-
-def flags_of(**options) -> dict[str, argparse.Action]:
-    parser = TrainModel.setup_args()
-    parser.add_extra_args(parser._kwargs_to_str_args(**options))
-    return {action.dest: action for action in parser._actions}
 
 
 def message_of(error) -> str:
@@ -33,20 +28,15 @@ def message_of(error) -> str:
 
 @pytest.mark.parametrize("model", [*MODELS, "tfidf"])
 def test_every_flag_of_an_agent_is_in_the_table(model):
-    """What ParlAI's command has with no agent is its own; but for the dictionary, which it has for an agent."""
-    scripts = {name for name in flags_of() if not name.startswith(("dict_", "bpe_"))}
-    ours = set(flags_of(model=model)) - scripts
     table = [
         flags.FOLLOWED,
-        set(flags.OF_THE_RANKER.values()),
-        set(flags.OF_THE_TEXT),
-        set(flags.OF_THE_ENCODER),
-        set(flags.OF_THE_VOCABULARY),
-        set(flags.UNSUPPORTED),
+        flags.OF_THE_RANKER.values(),
+        flags.OF_THE_TEXT,
+        flags.OF_THE_ENCODER,
+        flags.OF_THE_VOCABULARY,
+        flags.UNSUPPORTED,
     ]
-    places = {name: sum(name in part for part in table) for name in ours - OF_TFIDF}
-    assert {name for name, count in places.items() if count == 0} == set(), "in no table"
-    assert {name for name, count in places.items() if count > 1} == set(), "in more than one"
+    assert_in_one_part(model, table, others=OF_TFIDF)
 
 
 def test_the_table_has_no_flag_that_is_none():
@@ -65,38 +55,9 @@ def test_the_defaults_of_unsupported_flags_mean_that_they_are_not_used():
 # ---- not supported
 
 
-OTHERWISE = {
-    "variant": "aiayn",
-    "embeddings_scale": True,
-    "learn_positional_embeddings": False,
-    "n_segments": 3,
-    "relu_dropout": 0.1,
-    "memory_attention": "dot",
-    "n_decoder_layers": 2,
-    "embedding_type": "glove",
-    "embedding_projection": "random-force",
-    "share_word_embeddings": True,
-    "rank_candidates": False,
-    "interactive_candidates": "vocab",
-    "eval_candidates": "vocab",
-    "dict_initpath": "other.dict",
-    "dict_language": "french",
-    "dict_max_ngram_size": 2,
-    "dict_minfreq": 5,
-    "bpe_vocab": "vocab.json",
-    "bpe_merge": "merges.txt",
-    "bpe_dropout": 0.1,
-    "history_add_global_end_token": "end",
-}
-
-
 @pytest.mark.parametrize("name", flags.UNSUPPORTED)
 def test_what_is_not_supported_is_an_error_that_names_it(name, make_agent):
-    value = OTHERWISE.get(name, True)
-    with pytest.raises(ConfigError) as error:
-        make_agent("polyencoder", **{name: value})
-    assert message_of(error).startswith(f"--{name.replace('_', '-')} {value} is not supported: ")
-    assert message_of(error).rpartition("; ")[2].startswith(("use ", "leave it out"))
+    assert_not_supported(name, partial(make_agent, "polyencoder"))
 
 
 @pytest.mark.parametrize("name", flags.UNSUPPORTED)

@@ -99,6 +99,15 @@ def kill(child: int) -> None:
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was over before it was killed"
 
 
+def kill_once_learnt(model: Path, data: Path, options: str, *counts: int, learning: str = LEARNING) -> None:
+    """Run the command to its end, killed each time that so many batches in all have been learnt from."""
+    for count in counts:
+        child = start(model, data, options, learning=learning)
+        wait_for_batches(model, count)
+        kill(child)
+    finish(start(model, data, options, learning=learning), model)
+
+
 def states(path: Path | str) -> dict[str, Any]:
     """What a checkpoint says of training: not its name, nor times, nor a warm-up that ParlAI has dropped."""
     found = read_states(path)

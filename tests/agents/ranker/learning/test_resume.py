@@ -92,10 +92,7 @@ def test_resumed_after_a_validation_its_training_reports_are_the_same_too(undist
     options = "--num-epochs 2"
     expected = undisturbed(options)
     model = tmp_path / "model"
-    child = start(model, data, options)
-    wait_for_batches(model, 40)  # of 60
-    kill(child)
-    finish(start(model, data, options), model)
+    killing.kill_once_learnt(model, data, f"{TINY} {options}", 40)  # of 60
     assert_same_run(expected, model, "train_reports", *METRICS)
 
 

@@ -1,0 +1,84 @@
+"""What the tests of the agents' tables of flags share: the flags of a command, and what an unsupported one says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+from parlai.scripts.train_model import TrainModel
+
+from polyencoder.errors import ConfigError
+
+_OTHERWISE = {
+    "bpe_dropout": 0.1,
+    "bpe_merge": "merges.txt",
+    "bpe_vocab": "vocab.json",
+    "candidates": "batch",
+    "cap_num_predictions": 3,
+    "delimiter": ";",
+    "dict_initpath": "other.dict",
+    "dict_language": "french",
+    "dict_lower": False,
+    "dict_max_ngram_size": 2,
+    "dict_maxexs": 2,
+    "dict_maxtokens": 2,
+    "dict_minfreq": 5,
+    "dict_textfields": "text",
+    "dict_tokenizer": "bpe",
+    "embedding_projection": "random-force",
+    "embedding_type": "glove",
+    "embeddings_scale": True,
+    "encode_candidate_vecs_batchsize": 3,
+    "eval_candidates": "vocab",
+    "fixed_candidate_vecs": "replace",
+    "fixed_candidates_path": "file",
+    "fp16_impl": "mem_efficient",
+    "history_add_global_end_token": "end",
+    "history_size": 3,
+    "inference": "topk",
+    "interactive_candidates": "vocab",
+    "label_truncate": 20,
+    "learn_positional_embeddings": False,
+    "memory_attention": "dot",
+    "n_decoder_layers": 2,
+    "n_segments": 3,
+    "rank_candidates": False,
+    "rank_top_k": 3,
+    "relu_dropout": 0.1,
+    "share_word_embeddings": True,
+    "special_tok_lst": "a,b",
+    "topk": 3,
+    "variant": "aiayn",
+}
+"""Values of flags that mean that they are used, where that is not true."""
+
+
+def flags_of(**options: Any) -> dict[str, argparse.Action]:
+    """The flags of `parlai train_model` with these options, by their names."""
+    parser = TrainModel.setup_args()
+    parser.add_extra_args(parser._kwargs_to_str_args(**options))
+    return {action.dest: action for action in parser._actions}
+
+
+def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others: Collection[str] = ()) -> None:
+    """That each flag of an agent is in one part of its table, but for `others`, which are in none.
+
+    What ParlAI's command has with no agent is its own; but for the dictionary, which it has for an agent.
+    """
+    scripts = {name for name in flags_of() if not name.startswith(("dict_", "bpe_"))}
+    ours = set(flags_of(model=model)) - scripts - set(others)
+    places = {name: sum(name in part for part in parts) for name in ours}
+    wrong = {name: count for name, count in places.items() if count != 1}
+    assert not wrong, f"in so many parts: {wrong}"
+
+
+def assert_not_supported(name: str, make: Callable[..., Any], **options: Any) -> None:
+    """That making an agent with this flag is an error of one line, which names it and says what to do."""
+    value = _OTHERWISE.get(name, True)
+    with pytest.raises(ConfigError) as error:
+        make(**options, **{name: value})
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: "), line
+    assert line.rpartition("; ")[2].startswith(("use ", "leave it out")), line
