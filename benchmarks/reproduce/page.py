@@ -18,25 +18,27 @@ __all__ = ["PAGE", "PICTURES", "Measured", "measured", "page"]
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
 LEFT_OUT = {
-    "ConveRT, Table 1": "counts of three sets of intents, of which BANKING77 alone is public.",
-    "ConveRT, Tables 7 and 9": "addresses of data and models, no measurements.",
+    "ConveRT, Table 1": "the sizes of three intent data sets, of which only BANKING77 is public.",
+    "ConveRT, Tables 7 and 9": "links to data and models, no measurements.",
 }
 _HEAD = """# Results
 
-The papers' numbers and ours. Every row is a few commands of this project, which
+The papers' numbers and this project's, side by side. One command runs a table again, or rows of it:
 
 <!-- not run: takes hours -->
 ```sh
 python -m benchmarks.reproduce {names}
 ```
 
-runs again (`--display-commands` shows them, `--dry-run` says what is missing for them); this page is made of the
-tables' files and of the results in `benchmarks/results` by `python -m benchmarks.reproduce all --write-docs`.
+`--display-commands` prints the commands of this project that a table consists of, `--dry-run` says what is missing to
+run them. `python -m benchmarks.reproduce all --write-docs` generates this page from the tables' files and from the
+results in `benchmarks/results`.
 
 {scales}
 
-"Paper" is a paper's number, "here" the mean and, of more than one seed, the standard deviation of what was measured
-with this project; (1) is of one seed, where the row has more. Empty: not measured yet, or the paper has no number.
+"Paper" columns have a paper's numbers, "here" columns those measured with this project: the mean and, over several
+seeds, the standard deviation. (1) marks a number of one seed so far, where the table wants more. An empty cell has not
+been measured yet, or is not in the paper.
 """
 
 
@@ -99,7 +101,7 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
 
 
 def _about(scale: Scale) -> str:
-    return f"- `--scale {scale.name}`: {scale.title}. Hours in its file are of {scale.machine}."
+    return f"- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 
 
 def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
@@ -158,9 +160,17 @@ def _how(one: Measured) -> str:
     hours = [sum(result.seconds.values()) / 3600 for result in results]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
-        f"Here, {one.scale.name}: {when}, {' and '.join(machines)}, {' or '.join(map(str, threads))} threads; "
-        f"{len(results)} runs, {statistics.median(hours):.1f} hours each (median), beside what else the machine did."
+        f"Here, {one.scale.name}: measured {when} on {' and '.join(machines)}, {' or '.join(map(str, threads))} "
+        f"thread{'s' * (threads != [1])}, beside other work; {_runs(len(results), statistics.median(hours))}."
     )
+
+
+def _runs(count: int, hours: float) -> str:
+    if hours >= 1:
+        duration = f"{hours:.1f} hours"
+    else:
+        duration = f"{60 * hours:.0f} minutes" if 60 * hours >= 1.5 else "about a minute or less"
+    return f"1 run, {duration}" if count == 1 else f"{count} runs, median {duration}"
 
 
 def _line(cells: Sequence[str]) -> str:
