@@ -33,13 +33,13 @@ from polyencoder.online import there
 __all__ = ["calibrate"]
 
 _DATA = (
-    "FILE of examples that the model has not learnt from (JSON lines, .csv, .tsv or .parquet): `context`, the right "
+    "FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right "
     "`response` and, without --index, `candidates`."
 )
-_INDEX = "Calibrate for searching this index, instead of for ranking each example's candidates."
-_RERANK = "With --index: calibrate this cross-encoder, which orders what --model finds."
-_UNANSWERABLE = "The share of contexts to which no candidate will be the right answer."
-_PRECISION = "Also find the threshold from which on this share of the answers is right, for --min-probability auto."
+_INDEX = "Calibrate for searching this index instead of ranking each example's candidates."
+_RERANK = "With --index: calibrate this cross-encoder, which reranks what --model finds."
+_UNANSWERABLE = "Expected share of contexts that no candidate answers."
+_PRECISION = "Also find the threshold above which this share of the answers is right, for --min-probability auto."
 
 
 def calibrate(
@@ -50,7 +50,7 @@ def calibrate(
     candidates: CandidatesColumn = "candidates",
     index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
     rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
     keep_turns: KeepTurns = False,
     unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,

@@ -13,8 +13,8 @@ from polyencoder.importing.options import check_options, model_option_files, nam
 
 __all__ = ["check"]
 
-_FILES = "Model files (FILE with FILE.opt beside it), or .opt files such as parlai's --init-opt takes."
-_NAMED = "A module, or a package, that the options may name: you trust its code. May be repeated."
+_FILES = "Model files (FILE with FILE.opt beside it), or .opt files as for ParlAI's --init-opt."
+_NAMED = "A module or package that the options may name because you trust its code; repeatable."
 
 
 def check(

@@ -22,29 +22,29 @@ def encode(
     texts: Annotated[
         list[str],
         typer.Argument(
-            help="FILE or GLOB, or - for standard input: a text a line, or JSON lines, CSV, TSV or Parquet with "
+            help="FILE, GLOB or - for standard input: one text per line, or JSON lines, CSV, TSV or Parquet with "
             "context or text.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .npy file: float32, a row for each text.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .npy file to write: float32, one row per text.")],
     model: ModelOrNone = None,
     backbone: BackboneName = None,
     kind: Annotated[
         str,
         typer.Option(
-            help="pooled: what transfers to other tasks, the encoder's pooled output, r_x of a convert model; context "
-            "or candidate: the vectors whose products are scores."
+            help="pooled: the encoder's pooled output (r_x of a convert model), for other tasks; context or candidate: "
+            "the vectors whose dot products are scores."
         ),
     ] = "pooled",
-    normalize: Annotated[bool, typer.Option("--normalize", help="Vectors of length 1.")] = False,
-    batch_size: Annotated[int, typer.Option(help="The most texts that go through the model together.")] = 256,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Normalize vectors to length 1.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Maximum texts per batch.")] = 256,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show a bar on standard error.")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar on standard error.")] = True,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
-    """Write one vector for each text, in their order, to a file that numpy.load reads."""
+    """Write one vector per text, in order, to a file for numpy.load."""
     if out.suffix != ".npy":
         raise ConfigError(f"{out}: vectors are written as numpy's .npy; give the file this ending", argument="out")
     check_writable(out, argument="out", overwrite=overwrite)

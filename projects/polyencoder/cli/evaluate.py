@@ -32,38 +32,38 @@ __all__ = ["evaluate"]
 
 def evaluate(
     model: Model,
-    data: Annotated[str, typer.Option("--data", "-d", help="FILE or GLOB, several with commas, or hf:NAME:SPLIT.")],
+    data: Annotated[str, typer.Option("--data", "-d", help="FILE or GLOB, comma-separated, or hf:NAME:SPLIT.")],
     context: ContextColumn = "context",
     response: ResponseColumn = "response",
     candidates: CandidatesColumn = "candidates",
-    num_negatives: Annotated[int, typer.Option(help="Candidates that are drawn for an example that has none.")] = 19,
+    num_negatives: Annotated[int, typer.Option(help="Candidates to sample for an example that has none.")] = 19,
     negatives: Annotated[
         str | None,
         typer.Option(
-            help="FILE whose responses they are drawn from, by default --data itself. With the training data and seed "
-            "of polyencoder train they are those of its own evaluations."
+            help="FILE to sample them from (default: the responses of --data). With the training data and seed of "
+            "polyencoder train, they are the ones of its own evaluations."
         ),
     ] = None,
-    hits_at: Annotated[str, typer.Option(help="The k of R{N}@k, separated by commas.")] = "1,5,10",
-    seed: Annotated[int, typer.Option(help="Of the candidates that are drawn.")] = 0,
+    hits_at: Annotated[str, typer.Option(help="Values of k for R{N}@k, separated by commas.")] = "1,5,10",
+    seed: Annotated[int, typer.Option(help="Seed of sampled candidates.")] = 0,
     extra_contexts: Annotated[
-        int | None, typer.Option(help="Of a multi-context convert model: how many turns before the last one it reads.")
+        int | None, typer.Option(help="Multi-context convert models: how many turns before the last one are read.")
     ] = None,
     context_vector: Annotated[
         str | None,
         typer.Option(
-            help="Of one: which vector it ranks with, combined (the default), immediate or extra. By extra examples "
-            "without earlier turns are left out, and counted."
+            help="Multi-context convert models: rank with the combined (default), immediate or extra vector. With "
+            "extra, examples without earlier turns are left out and counted."
         ),
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="tfidf: measure the keyword baseline, too, on the last turns. It learns the weights of words from the "
-            "responses of --negatives."
+            help="tfidf: also measure the keyword baseline, on the last turns, with word weights from the responses of "
+            "--negatives."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All metrics, as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all metrics as one JSON object.")] = False,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",

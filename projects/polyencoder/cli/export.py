@@ -21,16 +21,16 @@ from polyencoder.ranker import Ranker
 __all__ = ["export"]
 
 _CHECK = (
-    "With --int8: FILE of examples (JSON lines, or .csv, .tsv, .parquet) with `context`, `response` and `candidates`; "
-    "says what int8 costs in R@1."
+    "With --int8: FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and `candidates`, to "
+    "measure what int8 costs in R@1."
 )
-_QUANTIZE = "A convert model with embeddings in 8 bits and other weights in 16, though it was not trained for them."
+_QUANTIZE = "Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."
 
 
 def export(
     model: Annotated[str, typer.Argument(help="A model file of parlai train_model, a model folder, or a hub id.")],
-    folder: Annotated[Path, typer.Argument(help="Where to: a new folder, or one with an earlier export.")],
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or bfloat16.")] = "float32",
+    folder: Annotated[Path, typer.Argument(help="The folder to write: a new one, or an earlier export.")],
+    dtype: Annotated[str, typer.Option(help="Precision of the weights: float32, float16 or bfloat16.")] = "float32",
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX graphs, checked against torch.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX graphs in int8, for CPUs.")] = False,
     quantize: Annotated[bool, typer.Option("--quantize", help=_QUANTIZE)] = False,

@@ -22,27 +22,27 @@ __all__ = ["import_model"]
 
 
 def import_model(
-    file: Annotated[Path, typer.Argument(help="ParlAI's model file, or a checkpoint of fairseq or XLM.")],
-    folder: Annotated[Path, typer.Argument(help="Where to.")],
-    dictionary: Annotated[Path | None, typer.Option(help="fairseq: its dict.txt.")] = None,
+    file: Annotated[Path, typer.Argument(help="A model file of ParlAI, or a checkpoint of fairseq or XLM.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    dictionary: Annotated[Path | None, typer.Option(help="fairseq: the model's dict.txt.")] = None,
     encoder_json: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's encoder.json.")] = None,
     vocab_bpe: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's vocab.bpe.")] = None,
-    codes: Annotated[Path | None, typer.Option(help="XLM: the merges that fastBPE learnt.")] = None,
+    codes: Annotated[Path | None, typer.Option(help="XLM: fastBPE's codes (merges).")] = None,
     vocabulary: Annotated[
-        Path | None, typer.Option(help="XLM: fastBPE's vocabulary, if the checkpoint has no dictionary.")
+        Path | None, typer.Option(help="XLM: fastBPE's vocabulary, if the checkpoint has none.")
     ] = None,
     language: Annotated[
-        list[str] | None, typer.Option(help="XLM: whose embedding the segments have; once, or once for each.")
+        list[str] | None, typer.Option(help="XLM: language of the segments; once for both, or once for each.")
     ] = None,
     keep_case: Annotated[
         bool,
-        typer.Option("--keep-case", help="XLM: text keeps its capitals and accents, as in models of many languages."),
+        typer.Option("--keep-case", help="XLM: keep capitals and accents, as multilingual models do."),
     ] = False,
     tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="XLM: text comes in words with spaces between.")
+        bool, typer.Option("--tokenized", help="XLM: text is already split into words by spaces.")
     ] = False,
 ) -> None:
-    """Turn a model that ParlAI, fairseq or XLM trained into a folder; what it holds says whose it is.
+    """Convert a model trained with ParlAI, fairseq or XLM into a folder; its kind is detected.
 
     A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
     fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run.

@@ -24,24 +24,24 @@ from polyencoder.index.vectors import VectorDtype
 __all__ = ["index", "update"]
 
 _FILES = (
-    "FILE, GLOB or - for standard input, several with commas: a text a line, or JSON lines, CSV, TSV or Parquet with "
-    "`text`, perhaps `id`, and any metadata; also .gz, .bz2, .xz and .zst."
+    "FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV or "
+    "Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."
 )
-_SKIP = "Leave out candidates that cannot be used, and say how many."
+_SKIP = "Skip and count candidates that cannot be used."
 _FAISS = (
-    "Also build a FAISS index, for searches that do not score everything: auto, hnsw, ivf-flat, ivf-pq or flat. A kind "
-    "may have parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."
+    "Also build a FAISS index, for searches that do not score every candidate: auto, hnsw, ivf-flat, ivf-pq or flat, "
+    "with parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."
 )
 _RECALL = (
-    "With --faiss: how much of the ten best searches are to find, such as 0.99. It is measured against the scan on "
-    "--contexts, and the cheapest effort and list length that reach it become the index's own."
+    "With --faiss: the recall@10 that searches should reach, such as 0.99. It is measured against an exact scan on "
+    "--contexts, and the cheapest effort and list length that reach it become the index's defaults."
 )
 _CONTEXTS = (
-    "FILE, GLOB or -: contexts such as will be asked for, to measure --recall with; read as by polyencoder search. By "
-    "default texts of the index, which says less."
+    "FILE, GLOB or -: realistic contexts to measure --recall with, in the form that polyencoder search reads. The "
+    "default, texts of the index itself, is less telling."
 )
 _MILVUS = (
-    "How Milvus finds neighbours: auto, as it thinks best, or flat, by looking at all, so that results are certified."
+    "How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified."
 )
 
 
@@ -55,14 +55,17 @@ def _info(folder: str | None) -> None:
 def index(
     model: Model,
     candidates: Annotated[str, typer.Option("--candidates", "-c", help=f"The candidates: {_FILES}")],
-    out: Annotated[str, typer.Option("--out", "-o", help="A folder, or milvus: and the address of a server or file.")],
-    dtype: Annotated[str, typer.Option(help="Of the vectors on disk: float32, float16, bfloat16 or int8.")] = "float32",
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="A folder, or milvus: and the address of a server or file."),
+    ],
+    dtype: Annotated[str, typer.Option(help="How vectors are stored: float32, float16, bfloat16 or int8.")] = "float32",
     faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
     recall: Annotated[float | None, typer.Option(help=_RECALL)] = None,
     contexts: Annotated[str | None, typer.Option(help=_CONTEXTS)] = None,
     milvus: Annotated[str | None, typer.Option(help=_MILVUS)] = None,
-    workers: Annotated[int, typer.Option(help="Processes that encode, each with the model in memory.")] = 1,
-    shard_size: Annotated[int, typer.Option(help="Texts in a file of vectors: a killed run loses one at most.")] = (
+    workers: Annotated[int, typer.Option(help="Encoding processes, each with its own copy of the model.")] = 1,
+    shard_size: Annotated[int, typer.Option(help="Texts per file of vectors; a killed run loses at most one file.")] = (
         SHARD_SIZE
     ),
     skip_bad: Annotated[bool, typer.Option("--skip-bad-candidates", help=_SKIP)] = False,
@@ -72,7 +75,7 @@ def index(
     progress: Progress = None,
     info: Annotated[
         str | None,
-        typer.Option("--info", help="Say what this index folder is, and do nothing.", is_eager=True, callback=_info),
+        typer.Option("--info", help="Describe this index folder and exit.", is_eager=True, callback=_info),
     ] = None,
 ) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
@@ -107,12 +110,12 @@ def index(
 def update(
     model: Model,
     index: IndexPath,
-    remove: Annotated[str | None, typer.Option(help="Take out these ids: FILE with an id a line, or -.")] = None,
-    remove_id: Annotated[list[str] | None, typer.Option(help="Take out this id; may be repeated.")] = None,
-    update: Annotated[str | None, typer.Option(help="Give ids that are there another text or metadata: files.")] = None,
-    add: Annotated[str | None, typer.Option(help=f"Put in new candidates: {_FILES}")] = None,
+    remove: Annotated[str | None, typer.Option(help="Remove these ids: FILE with one id per line, or -.")] = None,
+    remove_id: Annotated[list[str] | None, typer.Option(help="Remove this id; repeatable.")] = None,
+    update: Annotated[str | None, typer.Option(help="Replace texts or metadata of existing ids, from files.")] = None,
+    add: Annotated[str | None, typer.Option(help=f"Add new candidates: {_FILES}")] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Write the folder anew without what was removed; any FAISS index goes.")
+        bool, typer.Option("--compact", help="Rewrite the folder without removed candidates; drops any FAISS index.")
     ] = False,
     faiss: Annotated[str | None, typer.Option(help=_FAISS)] = None,
     recall: Annotated[float | None, typer.Option(help=_RECALL.replace("With --faiss: how", "How"))] = None,

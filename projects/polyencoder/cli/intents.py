@@ -38,15 +38,13 @@ def intents(
     train: Annotated[
         str | None,
         typer.Option(
-            help="FILE or GLOB, several with commas: texts and labels as JSON lines, CSV, TSV or Parquet.",
+            help="FILE or GLOB, comma-separated: texts and labels as JSON lines, CSV, TSV or Parquet.",
             rich_help_panel=_DATA,
         ),
     ] = None,
-    test: Annotated[
-        str | None, typer.Option(help="The same, of which nothing is learnt.", rich_help_panel=_DATA)
-    ] = None,
+    test: Annotated[str | None, typer.Option(help="Test data in the same form.", rich_help_panel=_DATA)] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder that gets the trained head.", rich_help_panel=_DATA)
+        Path | None, typer.Option("--out", "-o", help="The folder to write the trained head to.", rich_help_panel=_DATA)
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a head in --out.", rich_help_panel=_DATA)
@@ -54,75 +52,78 @@ def intents(
     text_column: Annotated[str, typer.Option(help="The column with texts.", rich_help_panel=_DATA)] = "text",
     label_column: Annotated[
         str | None,
-        typer.Option(help="The column with labels; by default label, intent or category.", rich_help_panel=_DATA),
+        typer.Option(help="The column with labels (default: label, intent or category).", rich_help_panel=_DATA),
     ] = None,
     skip_bad_examples: Annotated[
         bool,
-        typer.Option(
-            "--skip-bad-examples", help="Leave out, and count, records that cannot be used.", rich_help_panel=_DATA
-        ),
+        typer.Option("--skip-bad-examples", help="Skip and count records that cannot be used.", rich_help_panel=_DATA),
     ] = False,
     per_intent: Annotated[
-        int | None, typer.Option(help="Learn from so many texts of each label, drawn.", rich_help_panel=_DATA)
+        int | None, typer.Option(help="Train on a sample of this many texts per label.", rich_help_panel=_DATA)
     ] = None,
     held_out: Annotated[
-        float, typer.Option(help="The share of each label's training texts that is held out.", rich_help_panel=_DATA)
+        float, typer.Option(help="Share of each label's training texts to hold out.", rich_help_panel=_DATA)
     ] = _FIT.held_out,
     seeds: Annotated[
         int,
-        typer.Option(help="How many runs, with the seeds from --seed on.", min=1, rich_help_panel=_LEARNING),
+        typer.Option(help="Number of runs, with seeds from --seed upwards.", min=1, rich_help_panel=_LEARNING),
     ] = 1,
     seed: Annotated[
-        int, typer.Option(help="Of the texts that are drawn and held out, and of the head.", rich_help_panel=_LEARNING)
+        int, typer.Option(help="Seed of sampling, of held-out texts and of the head.", rich_help_panel=_LEARNING)
     ] = 0,
     grid: Annotated[
         bool,
         typer.Option(
-            "--grid", help="Try the paper's Table 8, 50 heads, in place of the next five.", rich_help_panel=_LEARNING
+            "--grid",
+            help="Search the paper's Table 8, 50 heads, instead of the next five settings.",
+            rich_help_panel=_LEARNING,
         ),
     ] = False,
     hidden_layers: Annotated[
-        int, typer.Option(help="Of the head; 0 for a linear one.", rich_help_panel=_LEARNING)
+        int, typer.Option(help="Hidden layers of the head; 0 for a linear one.", rich_help_panel=_LEARNING)
     ] = _HEAD.hidden_layers,
-    hidden_size: Annotated[int, typer.Option(help="Of each.", rich_help_panel=_LEARNING)] = _HEAD.hidden_size,
+    hidden_size: Annotated[
+        int, typer.Option(help="Units of each of them.", rich_help_panel=_LEARNING)
+    ] = _HEAD.hidden_size,
     dropout: Annotated[
-        float, typer.Option(help="Of the inputs of hidden layers.", rich_help_panel=_LEARNING)
+        float, typer.Option(help="Dropout of the hidden layers' inputs.", rich_help_panel=_LEARNING)
     ] = _HEAD.dropout,
     optimizer: Annotated[
-        str, typer.Option(help="sgd or adam, whose rate falls to 0.", rich_help_panel=_LEARNING)
+        str, typer.Option(help="sgd, or adam with a learning rate that decays to 0.", rich_help_panel=_LEARNING)
     ] = _FIT.optimizer,
     learning_rate: Annotated[
-        float | None, typer.Option(help="0.75 of sgd, 4e-4 of adam.", rich_help_panel=_LEARNING)
+        float | None,
+        typer.Option(help="Default: 0.75 for sgd, 4e-4 for adam.", rich_help_panel=_LEARNING),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Of the head.", rich_help_panel=_LEARNING)] = _FIT.batch_size,
+    batch_size: Annotated[int, typer.Option(help="Texts per batch.", rich_help_panel=_LEARNING)] = _FIT.batch_size,
     patience: Annotated[
-        int, typer.Option(help="So many epochs without a better one end it.", rich_help_panel=_LEARNING)
+        int, typer.Option(help="Stop after this many epochs without improvement.", rich_help_panel=_LEARNING)
     ] = _FIT.patience,
-    max_epochs: Annotated[int, typer.Option(help="The most epochs.", rich_help_panel=_LEARNING)] = _FIT.max_epochs,
+    max_epochs: Annotated[int, typer.Option(help="Maximum epochs.", rich_help_panel=_LEARNING)] = _FIT.max_epochs,
     kind: Annotated[
-        str, typer.Option(help="Vectors: pooled, context or candidate, as of encode.", rich_help_panel=_LEARNING)
+        str, typer.Option(help="Which vectors: pooled, context or candidate, as in encode.", rich_help_panel=_LEARNING)
     ] = "pooled",
     baseline: Annotated[
-        str | None, typer.Option(help="tfidf: also measure TF-IDF with a linear head.", rich_help_panel=_LEARNING)
+        str | None, typer.Option(help="tfidf: also measure a linear classifier on TF-IDF.", rich_help_panel=_LEARNING)
     ] = None,
     predict: Annotated[
-        str | None, typer.Option(help="FILE or GLOB with texts: print a JSON line for each.", rich_help_panel=_USE)
+        str | None, typer.Option(help="FILE or GLOB with texts: print one JSON line per text.", rich_help_panel=_USE)
     ] = None,
     head: Annotated[Path | None, typer.Option(help="The folder of a trained head.", rich_help_panel=_USE)] = None,
     min_probability: Annotated[
         float,
-        typer.Option(help="Less probable intents are null: none of these; 0 to 1.", rich_help_panel=_USE),
+        typer.Option(help="Print null (none of these) for less probable intents; 0 to 1.", rich_help_panel=_USE),
     ] = 0.0,
     top_k: Annotated[
-        int, typer.Option(help="How many intents are shown with their probabilities.", min=1, rich_help_panel=_USE)
+        int, typer.Option(help="How many intents to show with their probabilities.", min=1, rich_help_panel=_USE)
     ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
-    progress: Annotated[bool, typer.Option(help="Say on standard error what is done.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
-    """Train a classifier of intents on an encoder's vectors and see how well it does; or use one, with --predict."""
+    """Train and evaluate an intent classifier on a frozen encoder's vectors; or use one, with --predict."""
 
     def load(source: EncoderSource) -> Ranker:
         return load_encoder(source.model, source.backbone, device=device, backend=backend, dtype=model_dtype)

@@ -33,37 +33,37 @@ _HELD_OUT = 0.2  # of the training pairs, as much as in the published code
 
 
 def map_candidates(
-    train: Annotated[str, typer.Option(help="FILE or GLOB, several with commas, or hf:NAME:SPLIT: pairs.")],
+    train: Annotated[str, typer.Option(help="Pairs: FILE or GLOB, comma-separated, or hf:NAME:SPLIT.")],
     model: ModelOrNone = None,
     backbone: BackboneName = None,
     valid: Annotated[
         str | None,
-        typer.Option(help="Other pairs, to rank as they are, mapped, and by TF-IDF. They choose nothing."),
+        typer.Option(help="Other pairs, to evaluate with and without the map, and TF-IDF; never tuned on."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The model folder that gets the ranker with its map.")
+        Path | None, typer.Option("--out", "-o", help="The model folder to write the ranker with its map to.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in --out.")] = False,
     context: ContextColumn = "context",
     response: ResponseColumn = "response",
     skip_bad_examples: Annotated[
-        bool, typer.Option("--skip-bad-examples", help="Leave out, and count, records that cannot be used.")
+        bool, typer.Option("--skip-bad-examples", help="Skip and count records that cannot be used.")
     ] = False,
-    learning_rates: Annotated[str, typer.Option(help="Those that are tried, with commas.")] = _RATES,
-    regularizers: Annotated[str, typer.Option(help="Strengths of L2 regularization that are tried.")] = _STRENGTHS,
-    batch_size: Annotated[int, typer.Option(help="Pairs of a batch.")] = _DEFAULTS.batch_size,
-    patience: Annotated[int, typer.Option(help="So many epochs without a better one end a try.")] = _DEFAULTS.patience,
-    max_epochs: Annotated[int, typer.Option(help="The most epochs of a try.")] = _DEFAULTS.max_epochs,
+    learning_rates: Annotated[str, typer.Option(help="Learning rates to try, comma-separated.")] = _RATES,
+    regularizers: Annotated[str, typer.Option(help="Strengths of L2 regularization to try.")] = _STRENGTHS,
+    batch_size: Annotated[int, typer.Option(help="Pairs per batch.")] = _DEFAULTS.batch_size,
+    patience: Annotated[int, typer.Option(help="Epochs without improvement that end a try.")] = _DEFAULTS.patience,
+    max_epochs: Annotated[int, typer.Option(help="Maximum epochs of a try.")] = _DEFAULTS.max_epochs,
     label_smoothing: Annotated[
-        float, typer.Option(help="The probability that the wrong responses share.")
+        float, typer.Option(help="Label smoothing: probability mass shared by the wrong responses.")
     ] = _DEFAULTS.label_smoothing,
-    num_negatives: Annotated[int, typer.Option(help="Candidates that are drawn for a pair of --valid.")] = 19,
-    seed: Annotated[int, typer.Option(help="Of what is held out, of batches, and of candidates drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show bars and tries on standard error.")] = True,
+    num_negatives: Annotated[int, typer.Option(help="Candidates to sample for each pair of --valid.")] = 19,
+    seed: Annotated[int, typer.Option(help="Seed of the held-out pairs, the batches and the sampled candidates.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     device: Device = None,
 ) -> None:
-    """Learn the baseline MAP: a linear map from responses' vectors to contexts', on an encoder that stays as it is."""
+    """Train the baseline MAP: a linear map from responses' vectors to contexts', on a frozen encoder."""
     settings = MapSettings(
         _numbers("learning_rates", learning_rates),
         _numbers("regularizers", regularizers),

@@ -38,34 +38,35 @@ def mine(
         typer.Option(
             "--pairs",
             "-p",
-            help="FILE or GLOB, several with commas: JSON lines, CSV, TSV or Parquet with `context`, a text or a list "
-            "of turns, and `response`. Read twice.",
+            help="FILE or GLOB, comma-separated: JSON lines, CSV, TSV or Parquet with `context`, a text or a "
+            "list of turns, and `response`. Read twice.",
         ),
     ],
-    out: Annotated[str, typer.Option("--out", "-o", help="A .jsonl file for -t selection:jsonl --candidates inline.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="A .jsonl file, for -t selection:jsonl --candidates inline.")],
     context: ContextColumn = "context",
     response: ResponseColumn = "response",
     candidates: Annotated[
-        str, typer.Option(help="The column that gets the response and its negatives.")
+        str, typer.Option(help="Name of the column for the response and its negatives.")
     ] = "candidates",
-    negatives: Annotated[int, typer.Option("--negatives", "-n", help="How many for each pair.")] = 4,
+    negatives: Annotated[int, typer.Option("--negatives", "-n", help="Negatives per pair.")] = 4,
     ranks: Annotated[
-        str, typer.Option(help="Which of the wrong responses, best first, are taken from, such as 10-100.")
+        str,
+        typer.Option(help="Ranks among the wrong responses, best first, to draw from, such as 10-100."),
     ] = "1-100",
     margin: Annotated[
-        float | None, typer.Option(help="Leave out those that score above the response's score less this.")
+        float | None, typer.Option(help="Leave out negatives that score above the response's score minus this.")
     ] = None,
     index: Annotated[
-        str | None, typer.Option("--index", "-i", help="Mine in this index; by default in the responses of the pairs.")
+        str | None, typer.Option("--index", "-i", help="Mine in this index (default: the responses of the pairs).")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Contexts that are searched with together.", min=1)] = 64,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out where it is there already.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Contexts per batch.", min=1)] = 64,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
     progress: Progress = None,
 ) -> None:
-    """Write the pairs with hard negatives: wrong responses that the model takes for good ones.
+    """Add hard negatives to pairs: wrong responses that the model ranks high.
 
     A response that any of the pairs has for the same context is no negative of it.
     """

@@ -40,17 +40,17 @@ ModelOrNone = Annotated[
     str | None, typer.Option("--model", "-m", help="A model folder, a model file of parlai train_model, or a hub id.")
 ]
 BackboneName = Annotated[
-    str | None, typer.Option(help="Instead of a model: a pre-trained encoder as it is, folder or hub id.")
+    str | None, typer.Option(help="Use a pre-trained encoder as it is instead of a model: folder or hub id.")
 ]
-Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; by default CUDA where there is any.")]
+Device = Annotated[str | None, typer.Option(help="For example cpu or cuda:1 (default: CUDA if available).")]
 BackendName = Annotated[
-    str, typer.Option("--backend", help="What runs the model: torch, onnx or onnx-int8 (of an exported folder).")
+    str, typer.Option("--backend", help="What runs the model: torch, or, for an exported folder, onnx or onnx-int8.")
 ]
 ModelDtype = Annotated[
     str,
     typer.Option(
-        help="Of the encoder's weights and products: float32, or bfloat16, faster where the machine has it. Indexes "
-        "and calibrations are for both."
+        help="Precision of the encoder: float32, or bfloat16, which is faster on machines that support it. Indexes and "
+        "calibrations work with both."
     ),
 ]
 IndexPath = Annotated[
@@ -58,7 +58,7 @@ IndexPath = Annotated[
 ]
 
 ContextColumn = Annotated[
-    str, typer.Option("--context", help="The column with the context, a text or a list of turns.")
+    str, typer.Option("--context", help="The column with the context: a text or a list of turns.")
 ]
 ResponseColumn = Annotated[str, typer.Option("--response", help="The column with the right response.")]
 CandidatesColumn = Annotated[
@@ -67,19 +67,19 @@ CandidatesColumn = Annotated[
 KeepTurns = Annotated[
     bool,
     typer.Option(
-        "--keep-turns", help="Also give candidates that equal a turn of their context, up to case and white space."
+        "--keep-turns", help="Also return candidates that repeat a turn of their context (ignoring case and spacing)."
     ),
 ]
 MinProbability = Annotated[
     str | None,
     typer.Option(
-        help="Leave out what is less likely the right answer, 0 to 1, or auto, the threshold for the precision that "
-        "the model was calibrated for. See polyencoder calibrate."
+        help="Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the "
+        "model was calibrated for. See polyencoder calibrate."
     ),
 ]
 Progress = Annotated[
     bool | None,
-    typer.Option(help="Show bars with rate and time left on standard error; by default where that is a terminal."),
+    typer.Option(help="Show progress bars on standard error (default: if it is a terminal)."),
 ]
 
 

@@ -17,22 +17,22 @@ __all__ = ["overlap"]
 
 
 def overlap(
-    corpus: Annotated[list[str], typer.Argument(help="FILE or GLOB: what `polyencoder pretrain` reads.")],
+    corpus: Annotated[list[str], typer.Argument(help="FILE or GLOB, as for `polyencoder pretrain`.")],
     data: Annotated[
         list[str],
         typer.Option(
             "--data",
             "-d",
-            help="FILE or GLOB of an evaluation, several times for several: JSON lines, JSON, CSV, text.",
+            help="FILE or GLOB of evaluation data, repeatable: JSON lines, JSON, CSV or text.",
         ),
     ],
-    min_words: Annotated[int, typer.Option(help="Only utterances of so many words count.", min=1)] = 8,
+    min_words: Annotated[int, typer.Option(help="Count only utterances of at least this many words.", min=1)] = 8,
     at_most: Annotated[
-        float, typer.Option(help="The share of a file's utterances from which on it is an error.")
+        float, typer.Option(help="Fail if more than this share of a file's utterances is in the corpus.")
     ] = 0.01,
     progress: Progress = None,
 ) -> None:
-    """Count the long utterances of evaluation data that are in a corpus; an error where these are too many."""
+    """Count the long utterances of evaluation data that are in a corpus; fail if there are too many."""
     files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(data)}
     documents = (document for file in expand(corpus) for document in read_documents(file))
     shown = tqdm(

@@ -27,24 +27,24 @@ def prepare_reddit(
     dump: Annotated[
         list[str],
         typer.Argument(
-            help="FILE or GLOB: comments (RC_*) and, for what threads begin with, submissions (RS_*); .zst."
+            help="FILE or GLOB: comments (RC_*) and, for the beginnings of threads, submissions (RS_*); .zst."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file of JSON lines; compressed if it ends in .gz.")],
-    history: Annotated[int, typer.Option(help="The most comments of a context.", min=1)] = 10,
-    min_length: Annotated[int, typer.Option(help="Characters of a comment at least.")] = _FILTERS.min_length,
-    max_length: Annotated[int, typer.Option(help="Characters of a comment at most.")] = _FILTERS.max_length,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The JSON lines file; compressed if it ends in .gz.")],
+    history: Annotated[int, typer.Option(help="Maximum comments of a context.", min=1)] = 10,
+    min_length: Annotated[int, typer.Option(help="Minimum characters of a comment.")] = _FILTERS.min_length,
+    max_length: Annotated[int, typer.Option(help="Maximum characters of a comment.")] = _FILTERS.max_length,
     keep_bots: Annotated[bool, typer.Option("--keep-bots", help="Keep authors whose names end in `bot`.")] = False,
     keep_links: Annotated[bool, typer.Option("--keep-links", help="Keep comments with links.")] = False,
     keep_quotes: Annotated[bool, typer.Option("--keep-quotes", help="Keep comments that quote.")] = False,
     keep_code: Annotated[bool, typer.Option("--keep-code", help="Keep comments with code.")] = False,
     skip_bad_examples: Annotated[
-        bool, typer.Option("--skip-bad-examples", help="Leave out lines that cannot be used, and say how many.")
+        bool, typer.Option("--skip-bad-examples", help="Skip and count lines that cannot be used.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     progress: Progress = None,
 ) -> None:
-    """Join comments to those that they reply to: JSON lines of contexts and responses, for `polyencoder pretrain`.
+    """Join comments to the comments they reply to: JSON lines of contexts and responses, for `polyencoder pretrain`.
 
     Beside --out stands an index while it runs, about as large as what is kept of the dumps.
     """

@@ -17,51 +17,51 @@ __all__ = ["pretrain_encoder"]
 # panel of the help -> field -> what it says
 HELP: dict[str, dict[str, str]] = {
     "Data": {
-        "out": "The folder that the encoder and its card are written to; a run that was killed goes on there.",
-        "valid": "FILE or GLOB, several with commas: text to evaluate on, in the place of a share of the corpus.",
-        "held_out": "The share of the documents that is held out to evaluate on.",
-        "held_out_examples": "The most examples that are evaluated.",
-        "shuffle_buffer": "Examples that are held to mix them.",
-        "skip_bad_examples": "Leave out records that cannot be used, and say how many, instead of stopping there.",
+        "out": "The folder to write the encoder and its card to. A run that was killed resumes from it.",
+        "valid": "FILE or GLOB, comma-separated: text to evaluate on, instead of a share of the corpus.",
+        "held_out": "Share of the documents that is held out for evaluation.",
+        "held_out_examples": "Maximum number of examples to evaluate on.",
+        "shuffle_buffer": "How many examples are buffered for shuffling.",
+        "skip_bad_examples": "Skip and count records that cannot be used, instead of stopping at them.",
     },
     "Model": {
-        "vocabulary": "What a new encoder starts from: the folder that `polyencoder vocab --type bpe` wrote.",
-        "backbone": "Or an encoder that goes on, with its own tokenizer: folder or hub id.",
-        "n_layers": "Layers of a new encoder; 12.",
-        "embedding_size": "Its dimensions; 768.",
-        "n_heads": "Its heads of attention; 12.",
-        "ffn_size": "Dimensions of its feed-forward layers; 3072.",
-        "n_positions": "The most tokens of a sequence; 512, or the backbone's, if these are fewer.",
-        "text_truncate": "The most tokens of a context, whose latest turns are kept; all that a sequence has room for.",
-        "history_size": "The most turns of a context.",
-        "dropout": "Of embeddings and layers.",
-        "attention_dropout": "Of attention weights.",
+        "vocabulary": "The vocabulary of a new encoder: the folder that `polyencoder vocab --type bpe` wrote.",
+        "backbone": "Continue with this encoder and its own tokenizer instead: folder or hub id.",
+        "n_layers": "Layers of a new encoder (default: 12).",
+        "embedding_size": "Dimensions of a new encoder (default: 768).",
+        "n_heads": "Attention heads of a new encoder (default: 12).",
+        "ffn_size": "Dimensions of a new encoder's feed-forward layers (default: 3072).",
+        "n_positions": "Maximum tokens of a sequence (default: 512, or the backbone's if fewer).",
+        "text_truncate": "Maximum tokens of a context; its latest turns are kept (default: as many as fit).",
+        "history_size": "Maximum turns of a context.",
+        "dropout": "Dropout of embeddings and layers.",
+        "attention_dropout": "Dropout of attention weights.",
     },
     "Training": {
-        "mask_probability": "The share of the words that is masked.",
-        "next": "yes-no: whether a response follows, as in the paper; contrastive: which one of the batch's does.",
-        "reduction": "How outputs become a vector, if contrastive; a sentence encoder's own, else first.",
-        "tokens_per_batch": "Tokens of a batch of one process, padding included.",
-        "max_steps": "The most updates.",
-        "max_seconds": "The most seconds.",
-        "learning_rate": "After the warm-up.",
+        "mask_probability": "Share of the words that are masked.",
+        "next": "yes-no: whether a response follows, as in the paper; contrastive: which one of the batch does.",
+        "reduction": "How contrastive pools outputs into a vector (default: a sentence encoder's own, else first).",
+        "tokens_per_batch": "Tokens per batch and process, including padding.",
+        "max_steps": "Maximum number of updates.",
+        "max_seconds": "Maximum training time in seconds.",
+        "learning_rate": "Peak learning rate, after the warm-up.",
         "optimizer": "adamw, adam, adamax, sgd or adadelta.",
-        "beta1": "Of the Adams.",
-        "beta2": "Of the Adams.",
-        "weight_decay": "Of weight matrices.",
+        "beta1": "First beta of adamw, adam and adamax.",
+        "beta2": "Second beta of adamw, adam and adamax.",
+        "weight_decay": "Weight decay of matrices.",
         "schedule": "invsqrt, linear, cosine or constant.",
-        "warmup_steps": f"Over which the rate rises; {WARMUP_SHARE:.0%} of --max-steps, or {WARMUP:,}.",
+        "warmup_steps": f"Updates of linear warm-up (default: {WARMUP_SHARE:.0%} of --max-steps, else {WARMUP:,}).",
         "precision": "float32, bfloat16 or, on a GPU, float16.",
-        "bf16": "The same as --precision bfloat16.",
-        "accumulate": "Batches whose gradients an update collects.",
-        "clip": "The largest norm of gradients; 0 for no limit.",
-        "max_nonfinite": "So many updates in a row that are not finite end the run with an error.",
-        "seed": "Equal seeds give equal runs.",
+        "bf16": "Short for --precision bfloat16.",
+        "accumulate": "Batches per update (gradient accumulation).",
+        "clip": "Maximum gradient norm, 0 for no limit.",
+        "max_nonfinite": "End the run with an error after this many non-finite updates in a row.",
+        "seed": "Random seed; equal seeds give equal runs.",
     },
     "Evaluation and checkpoints": {
-        "evaluate_every": "Updates between two evaluations, after which the encoder is written.",
-        "save_every_seconds": "Write a checkpoint so often.",
-        "device": "Such as cpu or cuda:1; by default CUDA where there is any.",
+        "evaluate_every": "Updates between evaluations; the encoder is written after each.",
+        "save_every_seconds": "Write a checkpoint this often.",
+        "device": "For example cpu or cuda:1 (default: CUDA if available).",
     },
 }
 
@@ -70,14 +70,14 @@ def pretrain_encoder(
     corpus: Annotated[
         list[str],
         typer.Argument(
-            help="FILE or GLOB: JSON lines with turns, context and response, sentences, or text; text files with an "
-            "article a line, sentences between tabs, or a sentence a line; Ubuntu's CSV, DSTC7's JSON; also .gz, .bz2, "
-            ".xz and .zst."
+            help="FILE or GLOB: JSON lines with turns, context and response, sentences, or text; text files with one "
+            "article per line, its sentences separated by tabs, or one sentence per line; Ubuntu's CSV, DSTC7's JSON. "
+            "Plain, .gz, .bz2, .xz or .zst."
         ),
     ],
     **given: Any,
 ) -> None:
-    """Pre-train an encoder with masked words and next utterances; under torchrun in several processes."""
+    """Pre-train an encoder with masked words and next utterances; torchrun starts several processes."""
     flags = {name: value for name, value in given.items() if value is not None}
     checked = checked_values(PretrainingSettings, flags, origin=None)
     settings = PretrainingSettings(corpus=tuple(corpus), **checked)

@@ -35,51 +35,52 @@ def search(
     model: Model,
     index: IndexPath,
     context: Annotated[
-        list[str] | None, typer.Option("--context", help="A turn of the context; repeat it, the oldest turn first.")
+        list[str] | None,
+        typer.Option("--context", help="A turn of the context; repeat it, oldest turn first."),
     ] = None,
     contexts: Annotated[
         str,
         typer.Option(
-            help="FILE, GLOB or - for standard input: a context a line; a line that begins with { is JSON with "
+            help="FILE, GLOB or - for standard input: one context per line; a line that begins with { is JSON with "
             "`context`, a text or a list of turns. Also .jsonl, CSV and Parquet."
         ),
     ] = "-",
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="How many candidates of each context.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results per context.")] = None,
     filter: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE that the metadata must have; the same key again means any of the values."),
+        typer.Option(help="KEY=VALUE that the metadata must match; repeat a key to allow several values."),
     ] = None,
     exactness: Annotated[
         str | None,
-        typer.Option(help="At least exact, certified or approximate; by default the fastest that the index has."),
+        typer.Option(help="At least exact, certified or approximate (default: the fastest that the index has)."),
     ] = None,
     effort: Annotated[
         int | None,
-        typer.Option(help="How hard FAISS looks: ef_search of hnsw, nprobe of ivf; by default as the index was built."),
+        typer.Option(help="Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built)."),
     ] = None,
     list_length: Annotated[
         int | None,
-        typer.Option(help="How many candidates each code, or group of codes, proposes; by default 4 k, at least 256."),
+        typer.Option(help="Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."),
     ] = None,
     dtype: Annotated[
         str,
         typer.Option(
-            help="Of a scan: float32, or bfloat16, which is faster where processors have it and the vectors are stored "
-            "so; it then chooses, scores stay exact, and what is found is approximate."
+            help="Precision of a scan: float32, or bfloat16, which is faster if the processor supports it and the "
+            "vectors are stored so. Then the choice is approximate; scores stay exact."
         ),
     ] = "float32",
-    rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    rerank: Annotated[str | None, typer.Option(help="A cross-encoder to rerank the first results.")] = None,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
     min_probability: MinProbability = None,
     keep_turns: KeepTurns = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each context, one a line.")] = False,
-    timing: Annotated[bool, typer.Option("--timing", help="Say on standard error how long each step took.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Contexts that are answered together.", min=1)] = 32,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per context and line.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Print on standard error how long each step took.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Contexts per batch.", min=1)] = 32,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
-    """Find the best candidates for each context, best first, with their scores and how they were found."""
+    """Print the best candidates for each context, with their scores and how they were found."""
     questions = iter([Question(context)]) if context else read_questions(expand(contexts))
     if not context and contexts == "-" and sys.stdin.isatty():
         batch_size = 1  # who types wants an answer to each line

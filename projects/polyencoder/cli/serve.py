@@ -22,59 +22,59 @@ def serve(
     index: Annotated[
         str | None,
         typer.Option(
-            "--index", "-i", help="What is searched: its folder, or milvus: and an address; none to re-rank alone."
+            "--index",
+            "-i",
+            help="The index to search: a folder, or milvus: and an address (default: none).",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; one that other machines reach needs a key.")
+        str, typer.Option(help="Address to listen on; one that other machines can reach needs a key.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 for one that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 8000,
     api_key: Annotated[
         str | None,
-        typer.Option(help=f"What requests must show as `Authorization: Bearer KEY`; better in {_KEY}, which ps hides."),
+        typer.Option(help=f"The key in requests' `Authorization: Bearer KEY`; better set {_KEY}, which ps hides."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name by which clients call this server; repeat it. By default those of the loopback."),
+        typer.Option(help="Host name that clients may use for this server; repeatable (default: the loopback's)."),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes that answer, each with the model; they map one index.")] = 1,
+    workers: Annotated[int, typer.Option(help="Worker processes, each with its own model; they share one index.")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Of each worker's model; by default what torch takes, shared out.")
+        int | None, typer.Option(help="Threads of each worker's model (default: torch's, divided among the workers).")
     ] = None,
-    rerank: Annotated[str | None, typer.Option(help="A cross-encoder, to order the first results.")] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder orders.")] = 50,
+    rerank: Annotated[str | None, typer.Option(help="A cross-encoder to rerank the first results.")] = None,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
     min_probability: MinProbability = None,
     no_answer: Annotated[
-        str, typer.Option(help="What the chat says where nothing is likely enough.")
+        str, typer.Option(help="What the chat replies if nothing is likely enough.")
     ] = "I have no good answer to that.",
     sessions: Annotated[
         str | None,
-        typer.Option(help="A SQLite file for the sessions of the chat; by default they end with the server."),
+        typer.Option(help="SQLite file for the chat's sessions (default: a temporary one)."),
     ] = None,
-    max_sessions: Annotated[int, typer.Option(help="Sessions that are kept.")] = 10_000,
-    session_seconds: Annotated[float, typer.Option(help="For how long one is kept that nobody speaks in.")] = 86400.0,
+    max_sessions: Annotated[int, typer.Option(help="How many sessions are kept.")] = 10_000,
+    session_seconds: Annotated[float, typer.Option(help="Seconds after which an unused session is dropped.")] = 86400.0,
     feedback: Annotated[
-        str | None, typer.Option(help="A file of JSON lines for the page's thumbs, which polyencoder train reads.")
+        str | None, typer.Option(help="JSON lines file for ratings given on the page; polyencoder train reads it.")
     ] = None,
     batch_tokens: Annotated[
-        int, typer.Option(help="Tokens that go through the model together; a longer text goes alone.")
+        int, typer.Option(help="Maximum tokens of a batch through the model; a longer text goes alone.")
     ] = 4096,
     max_concurrent: Annotated[
-        int, typer.Option(help="Requests under way in each worker; one more is answered 429.")
+        int, typer.Option(help="Maximum concurrent requests per worker; more are answered 429.")
     ] = 256,
-    max_bytes: Annotated[int, typer.Option(help="Of a request; more is answered 413.")] = 8 << 20,
-    max_documents: Annotated[int, typer.Option(help="Texts of a request; more is answered 422.")] = 1000,
-    max_characters: Annotated[int, typer.Option(help="Of one text; more is answered 422.")] = 100_000,
-    max_tokens: Annotated[int, typer.Option(help="Of a request; more is answered 422.")] = 1 << 17,
-    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up, and answered 504.")] = 30.0,
-    drain_seconds: Annotated[
-        float, typer.Option(help="For what is under way when the server is told to end (SIGTERM).")
-    ] = 30.0,
+    max_bytes: Annotated[int, typer.Option(help="Maximum bytes of a request; more are answered 413.")] = 8 << 20,
+    max_documents: Annotated[int, typer.Option(help="Maximum texts of a request; more are answered 422.")] = 1000,
+    max_characters: Annotated[int, typer.Option(help="Maximum characters of a text; more are answered 422.")] = 100_000,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of a request; more are answered 422.")] = 1 << 17,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up and answered 504.")] = 30.0,
+    drain_seconds: Annotated[float, typer.Option(help="Seconds to finish open requests after SIGTERM.")] = 30.0,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
     backend: BackendName = "torch",
 ) -> None:
-    """Answer over HTTP: rerank, embeddings, search and chat. `/docs` says how to ask."""
+    """Serve reranking, embeddings, search and chat over HTTP. `/docs` describes the requests."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, extra="serve")
     from polyencoder.serving.config import Limits, ServerConfig

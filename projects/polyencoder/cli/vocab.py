@@ -32,46 +32,46 @@ def vocab(
     corpus: Annotated[
         list[str],
         typer.Argument(
-            help="FILE or GLOB: a text a line, or JSON lines, CSV, TSV or Parquet with text, turns, context or "
-            "response; also .gz, .bz2, .xz and .zst. Read twice.",
+            help="FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or "
+            "response; plain, .gz, .bz2, .xz or .zst. Read twice.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder that gets the vocabulary, tokenizer.json.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write tokenizer.json to.")],
     type: Annotated[
-        str, typer.Option("--type", "-t", help="convert: ConveRT's subwords; bpe or wordpiece: for pre-training.")
+        str, typer.Option("--type", "-t", help="convert: ConveRT's subwords; bpe, wordpiece: for pre-training.")
     ] = "convert",
     size: Annotated[
         int | None,
         typer.Option(
-            help=f"The most tokens of bpe and wordpiece, {SIZE:,} by default; for convert search the minimum count "
-            "whose vocabulary is nearest to so many, such as 31476."
+            help=f"bpe, wordpiece: maximum number of tokens (default: {SIZE:,}); convert: search the minimum count "
+            "whose vocabulary comes closest to this size, such as 31476."
         ),
     ] = None,
     merges: Annotated[
         int | None,
-        typer.Option(help="bpe, wordpiece: how many of them are merged from others, 30,000 if there is room."),
+        typer.Option(help="bpe, wordpiece: number of merges (default: 30,000 if there is room)."),
     ] = None,
     lower_case: Annotated[
-        bool | None, typer.Option("--lower-case/--keep-case", help="bpe, wordpiece: lower-cased by default.")
+        bool | None, typer.Option("--lower-case/--keep-case", help="bpe, wordpiece (default: lower case).")
     ] = None,
     min_count: Annotated[
-        int | None, typer.Option(help=f"convert: how often a subword must be there; {_DEFAULTS.min_count}.")
+        int | None, typer.Option(help=f"convert: minimum count of a subword (default: {_DEFAULTS.min_count}).")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(help=f"convert: passes; {_DEFAULTS.iterations}.")] = None,
+    iterations: Annotated[int | None, typer.Option(help=f"convert: passes (default: {_DEFAULTS.iterations}).")] = None,
     max_length: Annotated[
-        int | None, typer.Option(help=f"convert: the most characters of a subword; {_DEFAULTS.max_length}.")
+        int | None, typer.Option(help=f"convert: maximum characters of a subword (default: {_DEFAULTS.max_length}).")
     ] = None,
     max_digits: Annotated[
-        int | None, typer.Option(help=f"convert: the most digits in a row in one; {_DEFAULTS.max_digits}.")
+        int | None,
+        typer.Option(help=f"convert: maximum digits in a row (default: {_DEFAULTS.max_digits})."),
     ] = None,
     buckets: Annotated[
-        int | None, typer.Option(help=f"convert: ids that unknown characters share; {_DEFAULTS.buckets:,}.")
+        int | None,
+        typer.Option(help=f"convert: ids for unknown characters (default: {_DEFAULTS.buckets:,})."),
     ] = None,
-    sample: Annotated[int, typer.Option(help="The most sentences that it is learnt from.", min=1)] = 10_000_000,
-    column: Annotated[
-        list[str] | None, typer.Option(help="A column with texts; several times for several columns.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample: equal seeds give equal vocabularies.")] = 0,
+    sample: Annotated[int, typer.Option(help="Maximum number of sentences to learn from.", min=1)] = 10_000_000,
+    column: Annotated[list[str] | None, typer.Option(help="A column with texts; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample; equal seeds give equal vocabularies.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer.json in --out.")] = False,
     progress: Progress = None,
 ) -> None:

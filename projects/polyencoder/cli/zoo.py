@@ -15,10 +15,10 @@ __all__ = ["zoo"]
 
 
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show everything about this one; without it, list all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Show the details of this model (default: list all).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the published models that ParlAI's commands take as zoo:polyencoder/NAME/model."""
+    """List the published models, which ParlAI's commands take as zoo:polyencoder/NAME/model."""
     models = list(zoo_models().values()) if name is None else [zoo_model(name)]
     if as_json:
         facts = [_facts(model) for model in models]

@@ -56,10 +56,8 @@ def test_ours_stand_beside_the_papers_with_mean_and_deviation(keep):
     folder = keep("small", "poly-2", "31", [0.701, 0.711, 0.721])
     text = page(folder)
     assert line_of(text, "poly-2", "31") == "| 31 | 81.0 | 71.1 ± 1.0 |"
-    assert (
-        "small: measured 2026-11-20 to 2026-11-22 on a processor, 1 thread, beside other work; 3 runs, median 1.5 hours."
-        in text
-    )
+    assert "small: measured 2026-11-20 to 2026-11-22 on a processor, 1 thread, beside other work" in text
+    assert "3 runs, median 1.5 hours." in text
 
 
 def test_fewer_seeds_than_the_row_has_are_counted_and_the_same_run_is_in_all_of_its_tables(keep):
