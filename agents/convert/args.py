@@ -42,30 +42,30 @@ def _add_text_args(parser: ParlaiParser) -> None:
         "--vocabulary",
         type=str,
         default=None,
-        help="The folder or file that `polyencoder vocab` wrote. Without it the vocabulary is learnt from the training "
-        "task: the subwords that occur --dict-minfreq times if that is given (the paper's: 250), else about "
-        "--dict-maxtokens, 31476 unless it is given.",
+        help="The folder or file that `polyencoder vocab` wrote. Default: the vocabulary is learnt from the training "
+        "task: subwords that occur at least --dict-minfreq times if given (250 in the paper), else about "
+        "--dict-maxtokens of them (31476).",
     )
     group.add_argument(
         "--extra-contexts",
         type=int,
         default=None,
-        help="How many turns before the last one are read, most recent first, and the persona; 10 in the paper. "
-        "Default: 0, a single-context model. A multi-context model may be evaluated with fewer.",
+        help="How many turns before the last one are read, most recent first, together with the persona (10 in the "
+        "paper). Default: 0, a single-context model. A multi-context model can be evaluated with fewer.",
     )
     group.add_argument(
         "--number-turns",
         type="bool",
         default=None,
-        help="The number of each of these before it, as ConveRT's model for DSTC7 has them.",
+        help="Put its number before each of these turns, as the paper's model for DSTC7 does.",
     )
     group.add_argument(
         "--context-vector",
         type=str,
         default=None,
         choices=list(CONTEXT_VECTORS),
-        help="Evaluate a multi-context model by the vector of the last turn alone, or of what was said before it. "
-        "Default: combined.",
+        help="Evaluate a multi-context model with the vector of the last turn alone (immediate) or of the turns before "
+        "it (extra). Default: combined.",
     )
 
 
@@ -79,7 +79,7 @@ def _add_size_args(parser: ParlaiParser) -> None:
         "--attention-limits",
         type=str,
         default=None,
-        help="How far tokens see each other in each block, with commas. Default: 3,5,48,48,48,48.",
+        help="How many tokens away each block attends, separated by commas. Default: 3,5,48,48,48,48.",
     )
     group.add_argument("--attention-heads", type=int, default=None, help="Heads of the blocks. Default: 1.")
     group.add_argument(
@@ -90,32 +90,32 @@ def _add_size_args(parser: ParlaiParser) -> None:
         "--head-sizes",
         type=str,
         default=None,
-        help="Hidden layers of the last networks, feed-forward 2, with commas. Default: 1024,1024,1024.",
+        help="Hidden layers of feed-forward 2, separated by commas. Default: 1024,1024,1024.",
     )
     group.add_argument("--skips", type="bool", default=None, help="Skips in the last networks. Default: true.")
     group.add_argument(
         "--scale-batches",
         type=int,
         default=None,
-        help="Batches over which the scale of cosines rises, from 1 to the root of 512. Default: 10000.",
+        help="Batches over which the scale of the cosine rises, from 1 to the root of 512. Default: 10000.",
     )
     group.add_argument(
         "--quantization-aware",
         type="bool",
         default=None,
-        help="Learn for embeddings in 8 bits and other weights in 16, as `polyencoder export` then writes them.",
+        help="Train for embeddings in 8 bits and other weights in 16, as `polyencoder export` then writes them.",
     )
     group.add_argument(
         "--quantization-update",
         type=int,
         default=None,
-        help="Batches after which the range of these 8 bits follows the embeddings. Default: 100.",
+        help="Batches between updates of the range of the 8-bit embeddings. Default: 100.",
     )
     group.add_argument(
         "--dropout",
         type=float,
         default=None,
-        help="After embeddings and attention. Default: 0, and 0.2 with --init-model.",
+        help="Dropout after embeddings and attention. Default: 0, with --init-model 0.2.",
     )
     group.add_argument(
         "--adadelta-eps", type=float, default=1e-8, help="Of --optimizer adadelta: TensorFlow's, not torch's 1e-6."

@@ -47,30 +47,30 @@ def add_pretraining_args(parser: ParlaiParser, partial_opt: Opt | None = None) -
         "--vocabulary",
         type=str,
         default=None,
-        help="What a new encoder starts from: the folder that `polyencoder vocab --type bpe` wrote.",
+        help="The vocabulary of a new encoder: the folder that `polyencoder vocab --type bpe` wrote.",
     )
     group.add_argument(
         "--backbone",
         type=str,
         default=None,
-        help="Or an encoder that goes on, with its own tokenizer: a hub id or a folder.",
+        help="Continue with this encoder and its own tokenizer instead: a hub id or a folder.",
     )
     group.add_argument(
-        "--mask-probability", type=float, default=0.15, help="The share of the words of a sequence that is masked."
+        "--mask-probability", type=float, default=0.15, help="Share of the words of a sequence that are masked."
     )
     group.add_argument(
         "--next",
         type=str,
         default="yes-no",
         choices=list(get_args(NextName)),
-        help="yes-no: whether a response follows, as in the paper; contrastive: which one of the batch's does.",
+        help="yes-no: whether a response follows, as in the paper; contrastive: which one of the batch does.",
     )
     group.add_argument(
         "--reduction-type",
         type=str,
         default=None,
         choices=list(get_args(Reduction)),
-        help="How outputs become a vector, if contrastive; a sentence encoder's own, else first.",
+        help="How contrastive pools outputs into a vector. Default: a sentence encoder's own, else first.",
     )
     _add_size_args(parser)
     add_learning_args(parser)
@@ -81,17 +81,17 @@ def add_pretraining_args(parser: ParlaiParser, partial_opt: Opt | None = None) -
 def _add_size_args(parser: ParlaiParser) -> None:
     group = parser.add_argument_group("The encoder")
     group.add_argument("-nl", "--n-layers", type=int, default=12, help="Layers of a new encoder.")
-    group.add_argument("-esz", "--embedding-size", type=int, default=768, help="Its dimensions.")
-    group.add_argument("--n-heads", type=int, default=12, help="Its heads of attention.")
+    group.add_argument("-esz", "--embedding-size", type=int, default=768, help="Dimensions of a new encoder.")
+    group.add_argument("--n-heads", type=int, default=12, help="Attention heads of a new encoder.")
     group.add_argument("-hid", "--ffn-size", type=int, default=3072, help="Dimensions of its feed-forward layers.")
     group.add_argument(
         "--n-positions",
         type=int,
         default=None,
-        help="The most tokens of a context with its response. Default: 512, or the encoder's, if these are fewer.",
+        help="Maximum tokens of a context with its response. Default: 512, or the encoder's if fewer.",
     )
-    group.add_argument("--dropout", type=float, default=0.1, help="Of embeddings and layers.")
-    group.add_argument("--attention-dropout", type=float, default=0.1, help="Of attention weights.")
+    group.add_argument("--dropout", type=float, default=0.1, help="Dropout of embeddings and layers.")
+    group.add_argument("--attention-dropout", type=float, default=0.1, help="Dropout of attention weights.")
 
 
 def settle_schedule(opt: Opt) -> None:

@@ -56,7 +56,7 @@ def add_hits_at(group: Any) -> None:
         "--hits-at",
         type=str,
         default="1,5,10",
-        help="The k of the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
+        help="Values of k for the metrics RN@k (R20@1: among 20 candidates) and hits@k, separated by commas.",
     )
 
 
@@ -74,21 +74,21 @@ def add_learning_args(parser: ParlaiParser) -> None:
         "--final-learning-rate",
         type=float,
         default=None,
-        help="Where --lr-scheduler linear and cosine end, with the run's last update. Default: at 0.",
+        help="The learning rate at the run's last update with --lr-scheduler linear or cosine. Default: 0.",
     )
     group.add_argument(
         "--embedding-clip",
         type=float,
         default=None,
-        help="The largest norm of the gradients of each table of embeddings by itself, before --gradient-clip; 0 for "
-        "no limit. Their weight decay is then that of the rows that a batch looked up.",
+        help="Maximum gradient norm of each embedding table by itself, applied before --gradient-clip; 0 for no limit. "
+        "Weight decay then applies only to the rows that a batch looked up.",
     )
     group.add_argument(
         "--max-nonfinite",
         type=int,
         default=MAX_NONFINITE,
-        help="An update whose loss or gradients are nan or infinite is left out and counted (nonfinite_updates); this "
-        "many in a row end training with an error.",
+        help="End training with an error after this many updates in a row whose loss or gradients are nan or infinite. "
+        "Such updates are skipped and counted (nonfinite_updates).",
     )
 
 
@@ -100,36 +100,36 @@ def add_ranker_args(parser: ParlaiParser) -> None:
         "--add-label-to-fixed-cands",
         type="bool",
         default=False,
-        help="With fixed candidates: a label that is not among them is one more candidate of its own example, as in "
+        help="With fixed candidates: add a label that is not among them to the candidates of its own example, as in "
         "article search.",
     )
     group.add_argument(
         "--label-smoothing",
         type=float,
         default=None,
-        help="The probability that an example's wrong candidates share in what is learnt; the right one has the rest. "
-        "Default: 0.",
+        help="Label smoothing: the probability mass shared by an example's wrong candidates; the right one has the "
+        "rest. Default: 0.",
     )
     add_hits_at(group)
     group.add_argument(
         "--gather-negatives",
         type="bool",
         default=True,
-        help="With several processes and --candidates batch or batch-all-cands: the candidates of all processes are "
-        "candidates of every example, as they would be in one process with all of the examples.",
+        help="With several processes and --candidates batch or batch-all-cands: rank each example among the candidates "
+        "of all processes, as one process with all of the examples would.",
     )
     group.add_argument(
         "--min-probability",
         type=str,
         default=None,
-        help="Leave out answers that are less likely the right one, 0 to 1, or auto: the threshold for the precision "
-        "that the model was calibrated for, by `polyencoder calibrate`. Ranks are counted as without it.",
+        help="Leave out answers that are less likely than this to be right: 0 to 1, or auto for the precision that the "
+        "model was calibrated for (`polyencoder calibrate`). Metrics of ranks are unaffected.",
     )
     group.add_argument(
         "--no-answer",
         type=str,
         default="I have no good answer to that.",
-        help="What is said when --min-probability leaves nothing.",
+        help="The reply if --min-probability leaves no answer.",
     )
     parser.set_defaults(**DEFAULTS)
 
@@ -141,9 +141,9 @@ def add_cache_args(parser: ParlaiParser) -> None:
         "--grad-cache",
         type=int,
         default=0,
-        help="Train with the memory of this many contexts of --text-truncate tokens, whatever the batch size: a batch "
-        "goes through the encoder in pieces with as many tokens, and again to compute gradients, which stay the same "
-        "(gradient caching). It costs one more forward pass. 0: all at once.",
+        help="Gradient caching: train with the memory of this many contexts of --text-truncate tokens, whatever the "
+        "batch size. A batch goes through the encoder in pieces, twice; gradients are the same, at the cost of one "
+        "more forward pass. 0: off.",
     )
 
 
@@ -154,9 +154,9 @@ def add_pair_args(parser: ParlaiParser) -> None:
         "--pair-tokens",
         type=int,
         default=0,
-        help="Train with the memory of this many tokens, however many pairs of context and candidate a batch has: "
-        "pairs of like length go through the encoder together, at most so many tokens at a time, and again to compute "
-        "gradients, which stay the same. It costs one more forward pass. 0: all at once.",
+        help="Train with the memory of this many tokens, however many pairs of context and candidate a batch has. "
+        "Pairs of similar length go through the encoder together, twice; gradients are the same, at the cost of one "
+        "more forward pass. 0: off.",
     )
 
 
@@ -167,7 +167,7 @@ def add_index_args(parser: ParlaiParser) -> None:
         "--index",
         type=str,
         default=None,
-        help="Search this index, which `polyencoder index` made of the same model, instead of scoring all of the fixed "
+        help="Search this index, which `polyencoder index` built with the same model, instead of scoring all fixed "
         "candidates: a folder, or milvus: and the address of a server or file. Evaluation and conversation then take "
         "their candidates from it, as with --eval-candidates fixed.",
     )
@@ -175,37 +175,37 @@ def add_index_args(parser: ParlaiParser) -> None:
         "--index-top-k",
         type=int,
         default=100,
-        help="How many candidates a search gives. Metrics count a label that is not among them as not found: mrr@K and "
-        "RN@K say so by their names, and hits@k of a larger k is a lower bound.",
+        help="How many candidates a search returns. A label that is not among them counts as not found: mrr@K and RN@K "
+        "carry this in their names, and hits@k for a larger k is a lower bound.",
     )
     group.add_argument(
         "--index-effort",
         type=int,
         default=None,
-        help="How hard the FAISS index of --index looks: ef_search of hnsw, nprobe of ivf. Default: as it was built.",
+        help="Search effort of the FAISS index of --index: ef_search of hnsw, nprobe of ivf. Default: as it was built.",
     )
     group.add_argument(
         "--index-list-length",
         type=int,
         default=None,
-        help="How many candidates each code, or group of codes that are alike, proposes to a search that does not "
-        "score everything. Default: four times --index-top-k, at least 256.",
+        help="How many candidates each code, or group of similar codes, proposes in a search that does not score every "
+        "candidate. Default: four times --index-top-k, at least 256.",
     )
     group.add_argument(
         "--index-dtype",
         type=str,
         default=None,
         choices=["float32", "bfloat16"],
-        help="Of a search that scores everything: bfloat16 is faster where processors have it and the index's vectors "
-        "are stored so. It then chooses, scores stay exact, and what is found is approximate. Default: float32.",
+        help="Precision of a search that scores every candidate. bfloat16 is faster if the processor supports it and "
+        "the vectors are stored so; the choice is then approximate, the scores exact. Default: float32.",
     )
     group.add_argument(
         "--rerank",
         type=str,
         default=None,
-        help="A cross-encoder (model file, folder or hub id), which orders the first --rerank-k of what --index finds.",
+        help="A cross-encoder (model file, folder or hub id) that reranks the first --rerank-k results of --index.",
     )
-    group.add_argument("--rerank-k", type=int, default=50, help="How many candidates --rerank reads.")
+    group.add_argument("--rerank-k", type=int, default=50, help="How many results --rerank reranks.")
 
 
 def add_distillation_args(parser: ParlaiParser) -> None:
@@ -215,41 +215,41 @@ def add_distillation_args(parser: ParlaiParser) -> None:
         "--teacher-model",
         type=str,
         default=None,
-        help="Learn the scores of this ranker too: a model file, folder or hub id, as a rule of a cross-encoder.",
+        help="Also learn the scores of this ranker, usually a cross-encoder: a model file, folder or hub id.",
     )
     group.add_argument(
         "--distillation-weight",
         type=float,
         default=0.5,
-        help="Of the teacher's loss, from 0 to 1; the rest is the weight of the labels' loss.",
+        help="Weight of the teacher's loss, from 0 to 1; the labels' loss has the rest.",
     )
     group.add_argument(
         "--distillation-loss",
         type=str,
         default="kl",
         choices=["kl", "margin-mse"],
-        help="kl: the Kullback-Leibler divergence of the two softmaxes over the candidates. margin-mse: the mean "
-        "square of how much the margins between the label and the others differ.",
+        help="kl: the Kullback-Leibler divergence between the two softmaxes over the candidates. margin-mse: the mean "
+        "squared difference of the margins between the label and the other candidates.",
     )
     group.add_argument(
         "--distillation-temperature",
         type=float,
         default=1.0,
-        help="Divides both models' scores in --distillation-loss kl: higher, and more is learnt of the lower scores.",
+        help="Divides both models' scores in --distillation-loss kl; higher values emphasize the lower scores.",
     )
     group.add_argument(
         "--distillation-candidates",
         type=int,
         default=0,
-        help="Ask the teacher about so many candidates of each example: the label and those that the learning model "
-        "ranks highest. 0 for all: with --candidates batch that is the square of the batch size.",
+        help="How many candidates of each example the teacher scores: the label and those that the student ranks "
+        "highest. 0 for all, which with --candidates batch is the square of the batch size.",
     )
     group.add_argument(
         "--teacher-scores",
         type=str,
         default=None,
-        help="The file that keeps the teacher's scores, so that it scores no pair of texts twice; several runs may "
-        "share it. Default: beside the model, MODEL_FILE.teacher.sqlite.",
+        help="The file in which the teacher's scores are cached, so that no pair of texts is scored twice; several "
+        "runs may share it. Default: MODEL_FILE.teacher.sqlite.",
     )
 
 
@@ -260,25 +260,25 @@ def add_hard_negative_args(parser: ParlaiParser) -> None:
         "--hard-negatives",
         type=int,
         default=0,
-        help="With --candidates batch: how many wrong answers that the model so far ranks high join the batch for each "
-        "example, mined among the labels that it has been trained on in this run.",
+        help="With --candidates batch: how many hard negatives to add to the batch for each example: wrong answers "
+        "that the model ranks high, mined among the labels seen so far in this run.",
     )
     group.add_argument(
         "--hard-negatives-every",
         type=int,
         default=1000,
-        help="After how many updates the labels seen so far are indexed, for the first time and anew. For once an "
-        "epoch, the number of examples divided by the batch size.",
+        help="Updates after which the labels seen so far are indexed, first and again. The number of examples divided "
+        "by the batch size means once per epoch.",
     )
     group.add_argument(
         "--hard-negative-ranks",
         type=str,
         default="1-100",
-        help="Which of the wrong answers, best first, are taken from, such as 10-100: the very best are often right.",
+        help="Ranks among the wrong answers, best first, to draw from, such as 10-100: the very best are often right.",
     )
     group.add_argument(
         "--hard-negative-margin",
         type=float,
         default=None,
-        help="Leave out those that score above the label's score less this: they are too likely to be right.",
+        help="Leave out those that score above the label's score minus this: they are likely to be right, too.",
     )

@@ -55,56 +55,56 @@ def add_encoder_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> No
         type=str,
         default=None,
         help="Pre-trained encoder to start from: a hub id or a folder (BERT, RoBERTa, MiniLM, ModernBERT, ...). "
-        "Without it the encoder is trained from scratch, with the dimensions of --embedding-size, --n-layers, "
-        "--n-heads and --ffn-size.",
+        "Without it the encoder is trained from scratch, with the sizes of --embedding-size, --n-layers, --n-heads "
+        "and --ffn-size.",
     )
     group.add_argument(
         "--type-optimization",
         type=str,
         default=None,
         choices=list(FINE_TUNED),
-        help="What of the encoder learns: Table 3 of the poly-encoder paper. Default: all_encoder_layers (all but the "
-        "embeddings) for a pre-trained --backbone, else all.",
+        help="Which layers of the encoder learn (Table 3 of the poly-encoder paper). Default: all_encoder_layers, all "
+        "but the embeddings, for a pre-trained --backbone, else all.",
     )
     group.add_argument(
         "--reduction-type",
         type=str,
         default=None,
         choices=["first", "mean", "max", "mean_first", "mean_except_first"],
-        help="How the outputs of the transformer become one vector: the first, the mean or maximum of all, the mean of "
-        "the first --reduction-outputs, the mean of all but the first (Table 7 of the paper). Default: that of the "
-        "model of --init-model; that of a sentence encoder as --backbone, and with it the cosine, "
-        "--normalize-sent-emb true --output-scaling 4.47; else first.",
+        help="How the transformer's outputs are pooled into one vector: the first, the mean or maximum of all, the "
+        "mean of the first --reduction-outputs, or the mean of all but the first (Table 7 of the paper). Default: as "
+        "the --init-model; as a sentence encoder given as --backbone, together with its cosine "
+        "(--normalize-sent-emb true --output-scaling 4.47); else first.",
     )
     group.add_argument(
         "--reduction-outputs",
         type=int,
         default=None,
-        help="M of --reduction-type mean_first: Table 7 of the paper. Default: that of --init-model, else 64.",
+        help="m of --reduction-type mean_first (Table 7 of the paper). Default: as --init-model, else 64.",
     )
     group.add_argument(
         "--turn-separator",
         type=str,
         default=None,
         choices=list(get_args(TurnSeparator)),
-        help="What stands between two turns of a context: the tokenizer's separator, such as [SEP]; a newline token of "
-        "its own, as in the papers, which is added to the vocabulary; or nothing. Default: newline for a --backbone "
-        "that was pre-trained with such a token, else sep.",
+        help="What separates the turns of a context: the tokenizer's separator, such as [SEP]; a newline token, as in "
+        "the papers, which is added to the vocabulary; or nothing. Default: newline for a --backbone that was "
+        "pre-trained with such a token, else sep.",
     )
     group.add_argument(
         "--output-scaling",
         type=output_scaling,
         default=None,
-        help="Multiplies the outputs of the transformer; default: see --reduction-type, else 1. auto: measured on the "
-        "first batch of training, so that their standard deviation is BERT's; for weights pre-trained without weight "
-        "decay (Section 5.3 of the paper), whose large outputs saturate the attention of a poly-encoder.",
+        help="Factor of the transformer's outputs. Default: see --reduction-type, else 1. auto: measured on the first "
+        "training batch so that their standard deviation is BERT's, for weights pre-trained without weight decay "
+        "(Section 5.3 of the paper), whose large outputs saturate the attention of a poly-encoder.",
     )
     group.add_argument(
         "--compile",
         type="bool",
         default=False,
-        help="Train with encoders that torch.compile has made: the first steps wait for the compiler. Needs a "
-        "C++ compiler, on a GPU triton.",
+        help="Compile the encoders with torch.compile for training; the first steps take longer. Needs a C++ compiler, "
+        "on a GPU triton.",
     )
     parser.set_defaults(**PAPER_DEFAULTS)
     set_training_defaults(parser, partial_opt, batchsize=BATCH_SIZE)
@@ -119,7 +119,7 @@ def add_poly_args(parser: ParlaiParser) -> None:
         default="codes",
         choices=["codes", "n_first", "n_last", "first_n_last"],
         help="The vectors of a context: learnt codes that attend over all outputs, the first or the last m outputs, or "
-        "the last m with the first (Appendix C of the paper).",
+        "the last m and the first (Appendix C of the paper).",
         recommended="codes",
     )
     group.add_argument("--poly-n-codes", type=int, default=64, help="m, the number of context vectors.", recommended=64)
@@ -128,8 +128,8 @@ def add_poly_args(parser: ParlaiParser) -> None:
         type=str,
         default="basic",
         choices=["basic", "sqrt", "multihead"],
-        help="Attention of a candidate over the context vectors: a dot product, one divided by sqrt(dimension), or "
-        "that of --poly-attention-num-heads with projections that learn. Searches of the last score everything.",
+        help="Attention of a candidate over the context vectors: dot product, dot product divided by sqrt(dimension), "
+        "or multi-head attention (--poly-attention-num-heads), with which searches score every candidate.",
         recommended="basic",
     )
     group.add_argument(
@@ -140,7 +140,7 @@ def add_poly_args(parser: ParlaiParser) -> None:
         type=str,
         default="basic",
         choices=["basic", "sqrt", "multihead"],
-        help="Attention of the learnt codes over the outputs of the transformer.",
+        help="Attention of the learnt codes over the transformer's outputs.",
         recommended="basic",
     )
     group.add_argument(

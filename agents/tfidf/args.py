@@ -14,14 +14,14 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         type=str,
         default="last",
         choices=["last", "all"],
-        help="What is compared with the candidates: the last line that was said, or all, persona included.",
+        help="What is compared with the candidates: the last line, or the whole context with the persona.",
     )
     group.add_argument("--tfidf-ngrams", type=int, default=1, help="Count sequences of up to so many words, too.")
     group.add_argument(
         "--tfidf-max-examples",
         type=int,
         default=1_000_000,
-        help="Learn the weights of words from so many labels of the training data, its first ones.",
+        help="Learn word weights from this many labels, the first of the training data.",
     )
     group.add_argument(
         "-ecands",
@@ -38,7 +38,7 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         "--add-label-to-fixed-cands",
         type="bool",
         default=False,
-        help="With fixed candidates: a label that is not among them is one more candidate of its own example.",
+        help="With fixed candidates: add a label that is not among them to the candidates of its own example.",
     )
     group.add_argument(
         "--ignore-bad-candidates",

@@ -31,7 +31,7 @@ def add_file_argument(parser: ParlaiParser) -> None:
         "--selection-file",
         type=str,
         default=None,
-        help="The files to read, whichever -dt: names or patterns such as 'data/*.jsonl.gz', separated by commas.",
+        help="The files to read for every -dt: names or patterns such as 'data/*.jsonl.gz', separated by commas.",
     )
 
 
@@ -47,13 +47,13 @@ class JsonlTeacher(SelectionTeacher):
             "--selection-folder",
             type=str,
             default=None,
-            help="A folder with train.*, valid.* and test.* (.jsonl, .csv, .tsv or .parquet, .gz behind it or not).",
+            help="A folder with train.*, valid.* and test.* (.jsonl, .csv, .tsv or .parquet, plain or .gz).",
         )
         group.add_argument(
             "--selection-hf",
             type=str,
             default=None,
-            help="A Hugging Face dataset and its split, NAME:SPLIT or NAME@CONFIG:SPLIT, read as a stream.",
+            help="A Hugging Face dataset and split, NAME:SPLIT or NAME@CONFIG:SPLIT, read as a stream.",
         )
         for name, what in COLUMNS.items():
             group.add_argument(f"--selection-{name}", type=str, default=name, help=f"The column with the {what}.")

@@ -43,8 +43,8 @@ def add_negatives_args(parser: ParlaiParser) -> None:
         "--num-negatives",
         type=int,
         default=None,
-        help="Where inline candidates are asked for and the data has none: how many random training labels to put "
-        "beside the right one. They depend on --teacher_seed. Default: 19, and the paper's 15 for DSTC7 and Ubuntu.",
+        help="With inline candidates, for data that has none: how many random training labels to sample as negatives. "
+        "They depend on --teacher_seed. Default: 19, for DSTC7 and Ubuntu the paper's 15.",
     )
 
 
@@ -74,14 +74,14 @@ class SelectionTeacher(FixedDialogTeacher):
             "--shuffle-buffer",
             type=int,
             default=4096,
-            help="How many episodes a stream (-dt train:stream) holds to shuffle them, and training with --mutators to "
-            "mix what they make of different dialogues.",
+            help="How many episodes are buffered for shuffling, of a stream (-dt train:stream) and of what --mutators "
+            "make of different dialogues in training.",
         )
         group.add_argument(
             "--skip-bad-examples",
             type="bool",
             default=False,
-            help="Leave out what cannot be read or used, and say how much it was, instead of stopping at it.",
+            help="Skip and count records that cannot be read or used, instead of stopping at them.",
         )
         add_negatives_args(parser)
         return parser

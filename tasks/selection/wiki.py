@@ -50,7 +50,7 @@ class WikiTeacher(SelectionTeacher):
             "--wiki-candidates",
             type=int,
             default=10_000,
-            help="In evaluation: how many other articles stand beside the right one.",
+            help="In evaluation: how many other articles are candidates beside the right one.",
         )
         return parser
 

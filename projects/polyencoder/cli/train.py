@@ -64,8 +64,8 @@ HELP: dict[str, dict[str, str]] = {
         "quantization_update": "Batches between updates of the range of the 8-bit embeddings (default: 100).",
     },
     "Training": {
-        "candidates": "batch: the responses of the batch; inline: each example's own, or sampled ones; batch-all-cands: "
-        "those of the whole batch.",
+        "candidates": "batch: the responses of the batch; inline: each example's own, or sampled ones; "
+        "batch-all-cands: the candidates of all examples of the batch.",
         "epochs": "Passes over the training data (default: 3, unless --max-updates is given).",
         "max_updates": "Maximum number of updates (default for convert with --init: 60000).",
         "max_seconds": "Maximum training time in seconds.",
