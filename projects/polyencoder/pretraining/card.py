@@ -94,4 +94,5 @@ def _scores(model: PretrainingModel) -> str:
         return ""
     reduction = "" if model.reduction == "first" else f" --reduction {model.reduction}"
     power = 0.25 if model.normalize else -0.25  # both vectors are multiplied by it
-    return f"{reduction}{' --normalize' * model.normalize} --output-scaling {model.encoder.dim**power:.4g}"
+    vectors = f" --architecture bi{reduction}{' --normalize' * model.normalize}"
+    return f"{vectors} --output-scaling {model.encoder.dim**power:.4g}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shlex
 import subprocess
 import sys
 
@@ -57,6 +59,19 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
     trained = CliRunner().invoke(app, [*train, "--output-scaling", "auto", "--num-negatives", "3"])
     assert trained.exit_code == 0, trained.output
     assert (folder / "ranker" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("objective", "architecture"), [("yes-no", "poly"), ("contrastive", "bi")])
+def test_the_command_on_the_card_works_as_it_is_written(folder, objective, architecture):
+    (folder / "my").mkdir()
+    for split in ("train", "valid"):
+        (folder / "my" / f"{split}.jsonl").write_text((folder / "pairs.jsonl").read_text())
+    made = CliRunner().invoke(app, arguments("encoder", "--next", objective))
+    assert made.exit_code == 0, made.output
+    (command,) = re.findall(r"^polyencoder (train .*)$", (folder / "encoder" / "README.md").read_text(), re.MULTILINE)
+    trained = CliRunner().invoke(app, shlex.split(command))
+    assert trained.exit_code == 0, trained.output
+    assert json.loads((folder / "runs" / "my" / "config.json").read_text())["architecture"] == architecture
 
 
 @pytest.mark.parametrize(
