@@ -2,9 +2,10 @@
 
     python -m benchmarks.reproduce TABLE [--row ROW] [--scale small] [--seeds 3]
 
-Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed; docs/results.md is
-made of them and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in `--runs`: what was killed, or
-stopped by `--max-seconds`, goes on when it is started again with the same command. Exit code 3: there is more to do.
+Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed; docs/results.md
+and README's table are made of them and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in
+`--runs`: what was killed, or stopped by `--max-seconds`, goes on when it is started again with the same command. Exit
+code 3: there is more to do.
 
 `--dry-run` says of each run whether its commands are understood and what is missing for it; `--display-commands` prints
 them; `--smoke N` runs each with a few examples and N updates, which is no result and is not kept.
@@ -27,6 +28,7 @@ from benchmarks.reproduce.execution import OutOfTime, execute
 from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
 from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
+from benchmarks.reproduce.readme import README, opened
 from benchmarks.reproduce.results import RESULTS, result_path, write_result
 from benchmarks.reproduce.runs import Places
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
@@ -108,7 +110,7 @@ def _execute(
 
 
 def _write_docs(results: Path) -> int:
-    """`--write-docs`: the pictures, and the page that shows them."""
+    """`--write-docs`: the pictures, the page that shows them, and the table that opens README.md."""
     scales = [read_scale(name) for name in scale_names()]
     tables = {name: read_table(name) for name in table_names()}
     here = {
@@ -118,6 +120,7 @@ def _write_docs(results: Path) -> int:
     for name, of in here.items():
         draw(tables[name], of, times, PICTURES)
     write_text(PAGE, page(results))
+    write_text(README, opened(README.read_text(encoding="utf-8"), results))
     return 0
 
 
@@ -178,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what is not understood or missing, and run nothing")
     parser.add_argument("--display-commands", action="store_true", help="print the commands, and run nothing")
     parser.add_argument(
-        "--write-docs", action="store_true", help="make docs/results.md and its pictures, and run nothing"
+        "--write-docs", action="store_true", help="make docs/results.md, its pictures and README's table; run nothing"
     )
     parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keeps nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after so long; the same command goes on")

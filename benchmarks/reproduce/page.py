@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.reproduce.plan import plan
@@ -13,7 +13,7 @@ from benchmarks.reproduce.scales import Scale, read_scale, run_of, scale_names, 
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
-__all__ = ["PAGE", "PICTURES", "Measured", "measured", "page"]
+__all__ = ["PAGE", "PICTURES", "Measured", "grid", "measured", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
@@ -56,6 +56,15 @@ class Measured:
     runs: Mapping[tuple[str, str], str]
     """Whose number stands in a cell."""
 
+    def unfinished(self, row: str, column: str) -> bool:
+        """Whether a number is of fewer seeds than its run has."""
+        count = self.values[row, column].count
+        return count != self.wanted.get(self.runs[row, column], count)
+
+
+Head = tuple[Column, Measured | None]
+"""What stands below one another: the paper's numbers of a column (None), or those of a scale."""
+
 
 def page(results: Path) -> str:
     """The whole page.
@@ -92,9 +101,11 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
                 continue
             run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
             kept = found.setdefault(run.name, kept_results(results, scale.name, run))
-            numbers = [one.metrics[cell.metric] * UNITS[table.unit] for one in kept if cell.metric in one.metrics]
+            inferred = not any(cell.metric in one.metrics for one in kept)
+            metric = cell.inferred if inferred else cell.metric
+            numbers = [one.metrics[metric] * UNITS[column.unit] for one in kept if metric in one.metrics]
             if numbers:
-                values[row.name, column.title] = mean_of(numbers, digits=table.digits)
+                values[row.name, column.title] = replace(mean_of(numbers, digits=column.digits), inferred=inferred)
                 runs[row.name, column.title] = run.name
     wanted = {one.run.name: one.seeds for one in plan(table, scale, rows, seeds=None)}
     return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, wanted, runs)
@@ -104,26 +115,33 @@ def _about(scale: Scale) -> str:
     return f"- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 
 
+def grid(
+    table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str], *, empty: str = ""
+) -> Iterator[str]:
+    """The lines of a Markdown table of these rows and columns, which are called so; `empty` is where no number is."""
+    yield _line(["", *names])
+    yield _line(["---"] * (len(names) + 1))
+    group = None
+    for row in rows:
+        if row.group and row.group != group and len({one.group for one in rows}) > 1:
+            yield _line([f"**{row.group}**", *[""] * len(names)])
+        group = row.group
+        yield _line([row.title, *(_shown(table, row, column, one) or empty for column, one in heads)])
+
+
 def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     with_numbers = [one for one in all_measured if one.values]
     yield f"\n## {table.name}: {table.title}\n"
     yield f"{table.source}.\n"
-    heads: list[tuple[Column, Measured | None]] = []
+    heads: list[Head] = []
     for column in table.columns:
         if any(value for row in table.rows for value in _paper(table, row, column)):
             heads.append((column, None))
         heads += [(column, one) for one in with_numbers if any(title == column.title for _, title in one.values)]
-    if not heads:
-        heads = [(column, None) for column in table.columns]
     names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
-    yield _line(["", *names])
-    yield _line(["---"] * (len(names) + 1))
-    group = None
-    for row in table.rows:
-        if row.group and row.group != group and len({one.group for one in table.rows}) > 1:
-            yield _line([f"**{row.group}**", *[""] * len(names)])
-        group = row.group
-        yield _line([row.title, *(_shown(table, row, column, one) for column, one in heads)])
+    if not heads:  # no number at all yet
+        heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
+    yield from grid(table, table.rows, heads, names)
     for note in [*table.notes, *(f"{row.title}: {row.only}." for row in table.rows if row.only)]:
         yield f"\n{note}"
     for one in with_numbers:
@@ -144,7 +162,7 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
     if value is None:
         return ""
     shown = str(value)
-    if value.count != here.wanted.get(here.runs[row.name, column.title], value.count):
+    if here.unfinished(row.name, column.title):
         shown += f" ({value.count})"
     if here.scale.name == "paper" and paper:
         shown += ", the same" if value.near(paper, tolerance=table.tolerance) else ", **not the same**"
@@ -158,11 +176,18 @@ def _how(one: Measured) -> str:
     machines = sorted({f"{result.machine.get('gpu') or result.machine.get('cpu')}" for result in results})
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
     hours = [sum(result.seconds.values()) / 3600 for result in results]
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    loads = sorted(float(result.machine["load"]) for result in results if "load" in result.machine)
+    load = f" (a load of {_span([f'{load:.0f}' for load in loads])})" if loads else ""
+    where = f"{' and '.join(machines)}, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
     return (
-        f"Here, {one.scale.name}: measured {when} on {' and '.join(machines)}, {' or '.join(map(str, threads))} "
-        f"thread{'s' * (threads != [1])}, beside other work; {_runs(len(results), statistics.median(hours))}."
+        f"Here, {one.scale.name}: measured {_span(dates)} on {where}, beside other work{load}; "
+        f"{_runs(len(results), statistics.median(hours))}."
     )
+
+
+def _span(sorted_: Sequence[str]) -> str:
+    """From the first to the last."""
+    return sorted_[0] if sorted_[0] == sorted_[-1] else f"{sorted_[0]} to {sorted_[-1]}"
 
 
 def _runs(count: int, hours: float) -> str:

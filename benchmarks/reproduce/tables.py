@@ -29,6 +29,8 @@ class Cell:
     """Which number of which run: the fields of a row and of a column together."""
 
     metric: str = ""
+    inferred: str = ""
+    """The number that stands there, marked as computed from another, where the run has no `metric`."""
     task: str = ""
     split: str = ""
     start: str = ""
@@ -47,6 +49,9 @@ class Column:
 
     title: str
     cell: Mapping[str, Any]
+    unit: str
+    digits: int
+    """Behind the decimal point of what is measured here."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,8 @@ class Table:
     source: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    unit: str
-    digits: int
-    """Behind the decimal point of what is measured here."""
     tolerance: float
-    """How far a mean may be from the paper's, at its own scale, to count as the same; in the table's unit."""
+    """How far a mean may be from the paper's, at its own scale, to count as the same; in the column's unit."""
     notes: tuple[str, ...]
     seeds: Mapping[str, int]
     """How many at a scale, where they are not the scale's."""
@@ -101,12 +103,12 @@ class Table:
     def cell(self, row: Row, column: Column) -> Cell:
         """What of what run stands in a row and a column."""
         where = f"{self.name}, row {row.name}, {column.title}"
-        both = {"flags", "metric", "run"}
+        both = {"flags", "metric", "inferred", "run"}
         merged = {**row.cell, **column.cell}
         flags = {**row.cell.get("flags", {}), **column.cell.get("flags", {})}
         if flags:
             merged["flags"] = flags
-        for name in both & {"metric", "run"} & merged.keys():
+        for name in (both - {"flags"}) & merged.keys():
             merged[name] = str(merged[name]).format_map({k: v for k, v in merged.items() if k not in both})
         return made(Cell, {k: v for k, v in merged.items() if k in Cell.__dataclass_fields__}, where=where)
 
@@ -158,6 +160,7 @@ class _Document:
     groups: list[Any]
     unit: str = "percent"
     digits: int = 1
+    """Both of columns that have none of their own."""
     tolerance: float = 0.5
     notes: list[str] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
@@ -165,12 +168,14 @@ class _Document:
 
 
 def _table(name: str, document: _Document, *, where: str) -> Table:
-    if document.unit not in UNITS:
-        raise ConfigError(f"{where}: unit {document.unit} is unknown{suggested(document.unit, UNITS)}")
     columns = []
     for number, values in enumerate(listed(document.columns, where=f"{where}, columns"), start=1):
         title, cell = _titled(values, where=f"{where}, column {number}")
-        columns.append(Column(title, cell))
+        own = {"unit": cell.pop("unit", document.unit), "digits": cell.pop("digits", document.digits)}
+        column = made(Column, {"title": title, "cell": cell, **own}, where=f"{where}, column {number}")
+        if column.unit not in UNITS:
+            raise ConfigError(f"{where}, column {number}: unit {column.unit} is unknown{suggested(column.unit, UNITS)}")
+        columns.append(column)
     rows: list[Row] = []
     for number, group in enumerate(listed(document.groups, where=f"{where}, groups"), start=1):
         at = f"{where}, group {number}"
@@ -189,8 +194,6 @@ def _table(name: str, document: _Document, *, where: str) -> Table:
         source=document.source,
         columns=tuple(columns),
         rows=tuple(rows),
-        unit=document.unit,
-        digits=document.digits,
         tolerance=document.tolerance,
         notes=tuple(document.notes),
         seeds=document.seeds,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 __all__ = ["Value", "mean_of", "read_value"]
 
 _VALUE = re.compile(r"(?P<inferred>≈\s*)?(?P<mean>\d[\d,]*(?:\.\d+)?)(?:\s*±\s*(?P<deviation>\d+(?:\.\d+)?))?")
+_INFERRED = 3  # digits that are shown of a number that was not measured
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Value:
     count: int | None = None
     """Of how many seeds; None for a paper's number."""
     inferred: bool = False
-    """Computed from another number, not measured; shown with a ≈."""
+    """Computed from another number, not measured; shown with a ≈, rounded."""
 
     def __str__(self) -> str:
-        shown = f"{self.mean:,.{self.digits}f}"
+        mean = float(f"{self.mean:.{_INFERRED}g}") if self.inferred else self.mean
+        shown = f"{mean:,.{self.digits}f}"
         if self.deviation is not None:
             shown += f" ± {self.deviation:.{self.digits}f}"
         return f"≈ {shown}" if self.inferred else shown

@@ -1,6 +1,7 @@
-"""Search, measured in five cases (`--cases`), each described in its module:
+"""Search, measured in six cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
+- peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
 - indexed: a million vectors, the scan beside FAISS;
 - recall: likewise, with settings that were chosen for a recall (`--recall`), on contexts that had no part in that;
 - memory: peak memory of indexing and searching a million candidates;
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search import answering, encoding, indexed, memory, recall
+from benchmarks.search import answering, encoding, indexed, memory, peers, recall
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
@@ -42,7 +43,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "indexed", "recall", "memory")
+CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
@@ -83,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measured = {
         "encoding": _encoding,
         "answering": _answering,
+        "peers": _peers,
         "indexed": _indexed,
         "recall": _recall,
         "memory": _memory,
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def note(rows: int) -> str | None:
     """What the names in the summary do not say; None where they are right."""
-    return None if rows == MILLION else f"the summary's ann_1m and index_1m are of {rows:,} rows"
+    return None if rows == MILLION else f"the summary's ann_1m, index_1m and bi_1m are of {rows:,} rows"
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -121,7 +123,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     table = [row for row in of["answering"] if not row["system"].startswith("cross-encoder")]
     best = indexed.fastest(of["indexed"]) or {}
     certified = next((row["share"] for row in of["indexed"] if row["kind"] == "certified"), None)
-    peers = [row["ours_vs_this"] for row in of["encoding"][1:]]
+    encoders = [row["ours_vs_this"] for row in of["encoding"][1:]]
+    beside = [row for row in of["peers"] if "median_ms" in row]
     return {
         "poly64_100k_vs_parlai": answering.times_faster(table, "median_ms"),
         "poly64_100k_scoring_vs_parlai": answering.times_faster(table, "after_encoding_ms"),
@@ -130,7 +133,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         "ann_1m_speedup": best.get("vs_scan"),
         "certified_share": certified,
         "index_1m_peak_mb": next((row["peak_mb"] for row in of["memory"] if row["work"] == "index"), None),
-        "encode_vs_sentence_transformers": min(peers, default=None),
+        "encode_vs_sentence_transformers": min(encoders, default=None),
+        "bi_1m_vs_sentence_transformers": answering.times_faster(
+            beside, "median_ms", ours=peers.BI, than=peers.THEIR_BI
+        ),
     }
 
 
@@ -148,6 +154,18 @@ def _answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[di
         folder,
         cross=(1, 20) if flags.quick else (1, 1_000),
         device=flags.device,
+    )
+
+
+def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    return peers.measure(
+        flags.backbone or str(minilm_folder()),
+        read_candidates(flags.datapath, flags.real),
+        read_contexts(flags.datapath, flags.contexts),
+        folder,
+        counts=[n for n in peers.COUNTS if n < flags.rows] + [flags.rows],
+        crossed=1 if flags.quick else 3,
+        threads=torch.get_num_threads(),
     )
 
 

@@ -24,7 +24,7 @@ from benchmarks.search import systems
 from benchmarks.search.systems import FORMULA, OURS, PARLAI, Answer
 from polyencoder.index.meta import separable
 
-__all__ = ["SIZE", "measure", "times_faster"]
+__all__ = ["SIZE", "measure", "share_equal", "timed", "times_faster"]
 
 SIZE = {"layers": 12, "dim": 768, "heads": 12}
 """BERT-base."""
@@ -57,12 +57,12 @@ def measure(
         answers = systems.ours(ranker, vectors[:n], candidates) | systems.formulas(ranker, vectors[:n], candidates)
         if theirs is not None:
             answers[PARLAI] = systems.agent(theirs, vectors[:n], candidates)
-        rows += _timed(answers, contexts, candidates=n)
+        rows += _compared(answers, contexts, candidates=n)
     n_contexts, n = cross[0], min(cross[1], len(texts))
     crossed = {"cross-encoder": systems.cross(ranker, texts[:n], bf16=False)}
     if ranker.device.type == "cuda":
         crossed[f"cross-encoder{LOW}"] = systems.cross(ranker, texts[:n], bf16=True)
-    return rows + _timed(crossed, contexts[:n_contexts], candidates=n)
+    return rows + _compared(crossed, contexts[:n_contexts], candidates=n)
 
 
 def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OURS, than: str = PARLAI) -> float | None:
@@ -72,11 +72,14 @@ def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OUR
     return times[than] / times[ours] if {ours, than} <= times.keys() else None
 
 
-def _timed(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:
+def timed(
+    answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int, warm_up: int = WARM_UP
+) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """A row for each system, which take turns with each context, and their replies; `warm_up` contexts come before."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in answers}
     replies: dict[str, list[str]] = {name: [] for name in answers}
     for answer in answers.values():
-        for turns in contexts[:WARM_UP]:
+        for turns in contexts[:warm_up]:
             answer(turns)
     for turns in contexts:
         for name, answer in answers.items():
@@ -84,23 +87,30 @@ def _timed(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, cand
             reply, encoding = answer(turns)
             seconds[name].append((systems.now() - start, encoding))
             replies[name].append(reply)
-    peer = replies.get(PARLAI, replies.get(FORMULA))
-    return [
+    rows = [
         {
-            "case": "answering",
             "system": name,
             "candidates": candidates,
             "contexts": len(contexts),
             "mean_ms": 1e3 * statistics.mean(whole for whole, _ in seconds[name]),
             "median_ms": 1e3 * statistics.median(whole for whole, _ in seconds[name]),
             "after_encoding_ms": 1e3 * statistics.median(whole - encoding for whole, encoding in seconds[name]),
-            "replies_as_parlai": _share_equal(replies[name], peer) if name in (OURS, f"{OURS}{LOW}") else None,
         }
         for name in answers
     ]
+    return rows, replies
 
 
-def _share_equal(replies: Sequence[str], others: Sequence[str] | None) -> float | None:
+def share_equal(replies: Sequence[str], others: Sequence[str] | None) -> float | None:
+    """How many replies are those of others, as a share; None where there are no others."""
     if others is None:
         return None
     return sum(one == other for one, other in zip(replies, others, strict=True)) / len(replies)
+
+
+def _compared(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:
+    """The rows of a number of candidates, with how often ours replies as ParlAI's does."""
+    rows, replies = timed(answers, contexts, candidates=candidates)
+    peer = replies.get(PARLAI, replies.get(FORMULA))
+    same = {name: share_equal(replies[name], peer) for name in (OURS, f"{OURS}{LOW}") if name in replies}
+    return [{"case": "answering", **row, "replies_as_parlai": same.get(row["system"])} for row in rows]

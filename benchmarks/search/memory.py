@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
+from benchmarks.search.texts import numbered
 from polyencoder.index import candidates_from, open_index
 from polyencoder.protocol import Context
 from polyencoder.ranker import Ranker
@@ -33,7 +34,7 @@ def measure(
     small, left_out_mb = _first_layer(ranker)
     small.save_pretrained(folder / "model")
     with open(folder / "candidates.txt", "w", encoding="utf-8") as file:
-        file.writelines(f"{text}\n" for text in _grown(texts, rows))
+        file.writelines(f"{text}\n" for text in numbered(texts, rows))
     (folder / "contexts.json").write_text(json.dumps(list(contexts)), encoding="utf-8")
     flags = ["--folder", str(folder), "--threads", str(threads)]
     return [
@@ -83,12 +84,6 @@ def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:
 
 def _size_mb(parameters: Sequence[nn.Parameter]) -> float:
     return sum(one.numel() * one.element_size() for one in parameters) / 2**20
-
-
-def _grown(texts: Sequence[str], rows: int) -> Iterator[str]:
-    for i in range(rows):
-        text = texts[i % len(texts)]
-        yield text if i < len(texts) else f"{text} {i // len(texts)}"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from itertools import islice, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import count, islice, pairwise
 from pathlib import Path
 
 from polyencoder.data.readers import lines, records
@@ -35,6 +35,17 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
+
+
+def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
+    """So many different texts: these, and then again with a number behind each."""
+    seen: set[str] = set()
+    for text in (f"{text} {again}" if again else text for again in count() for text in texts):
+        if len(seen) == rows:
+            return
+        if text not in seen:
+            seen.add(text)
+            yield text
 
 
 def made_contexts(count: int) -> list[list[str]]:

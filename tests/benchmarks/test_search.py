@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import indexed, memory, recall, systems
+from benchmarks.search import indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
-from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
+from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.index.faiss_file import FaissFile
 from polyencoder.ranker import Ranker
@@ -150,8 +150,8 @@ def test_recall_with_a_model(datapath, ranker, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "rows", "note"),
     [
-        (["--rows", "300"], 300, "the summary's ann_1m and index_1m are of 300 rows"),
-        (["--quick"], 100_000, "the summary's ann_1m and index_1m are of 100,000 rows"),
+        (["--rows", "300"], 300, "the summary's ann_1m, index_1m and bi_1m are of 300 rows"),
+        (["--quick"], 100_000, "the summary's ann_1m, index_1m and bi_1m are of 100,000 rows"),
         ([], 1_000_000, None),
     ],
 )
@@ -234,6 +234,40 @@ def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
     assert "made" in report["settings"]["texts"]
     assert report["summary"]["poly64_100k_vs_parlai"] is None
     assert report["summary"]["poly64_100k_scoring_vs_formula"] > 0
+
+
+def test_peers(datapath, bert, monkeypatch, capsys):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr(peers, "COUNTS", (10, 1_000))
+    one_turn = [["any pets ?"], ["hi !"], ["how are you ?"]]  # this tokenizer knows lines, which MiniLM's does not
+    monkeypatch.setattr("benchmarks.search.__main__.read_contexts", lambda *args: one_turn)
+    words = ["--datapath", str(datapath), "--backbone", str(bert), "--rows", "40", "--contexts", "3", "--threads", "1"]
+    main(["--cases", "peers", *words, "--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    timed = [(row["system"], row["candidates"]) for row in rows if "median_ms" in row]
+    searching, crossing = ["bi-encoder", "poly-64", "SentenceTransformer"], ["cross-encoder", "CrossEncoder"]
+    assert timed == [(name, n) for n in (10, 40) for name in searching] + [(name, 10) for name in crossing]
+    assert [row["replies_as_peer"] for row in rows if row["system"] == "bi-encoder" and "median_ms" in row] == [1, 1]
+    times = {row["system"]: row["median_ms"] for row in rows if "median_ms" in row}
+    inferred = {row["system"]: row["inferred_ms"] for row in rows if "inferred_ms" in row}
+    assert inferred == {name: 4 * times[name] for name in crossing}
+    memory = {row["system"]: row for row in rows if "peak_mb" in row}
+    assert list(memory) == searching + crossing
+    assert all(row["peak_mb"] > row["mapped_mb"] > 0 for row in memory.values())
+    assert [row["vectors_mb"] > 0 for row in memory.values()] == [True, True, True, False, False]
+    assert summary(rows)["bi_1m_vs_sentence_transformers"] == times["SentenceTransformer"] / times["bi-encoder"]
+
+
+def test_numbered_texts_are_different():
+    assert list(numbered(["two", "two 1", "three"], 7)) == [
+        "two",
+        "two 1",
+        "three",
+        "two 1 1",
+        "three 1",
+        "two 2",
+        "two 1 2",
+    ]
 
 
 def test_parlais_formula_is_parlais():

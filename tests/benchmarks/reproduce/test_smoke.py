@@ -5,24 +5,8 @@
 
 from __future__ import annotations
 
-import pytest
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
 from benchmarks.reproduce import __main__ as command
-from polyencoder.text import train_tokenizer
 from tests.task_files import make_datapath
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory, sentences):
-    """A BERT so small that it learns in a moment."""
-    folder = tmp_path_factory.mktemp("bert")
-    tokenizer = train_tokenizer(sentences, vocabulary_size=300)
-    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=tokenizer.get_vocab_size(), **sizes)).save_pretrained(folder)
-    return folder
 
 
 def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tmp_path, capsys):

@@ -62,6 +62,8 @@ def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
         ("name: one, ", "name: one, name: two, ", "name stands here twice"),
         ("rows:", "row:", "rows: must be a list"),
         ("title: Mine", "title: Mine\nunit: percents", "did you mean percent"),
+        ("title: first,", "title: first, unit: mss,", "column 1: unit mss is unknown; did you mean ms"),
+        ("title: first,", "title: first, digits: few,", "column 1: digits cannot be 'few'"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_its_place(write_table, old, new, said):

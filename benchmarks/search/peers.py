@@ -1,0 +1,237 @@
+"""An answer among 1,000, 100,000 and 1,000,000 candidates beside sentence-transformers', and the memory that it takes.
+
+One encoder as our bi-, poly- and cross-encoder and as sentence-transformers' two; what they add to it has learnt
+nothing, as times do not depend on it. Ours answer by a `Searcher` over an index folder, theirs by `encode` and
+`util.semantic_search` over a tensor (by dot products of vectors of length 1, as its documentation advises for speed),
+each with its ten best; cross-encoders by `Ranker.rank` and `CrossEncoder.rank`. They take turns with each context.
+
+Vectors of candidates are known beforehand: those of real texts, and copies of them (`vectors.GROWN`) for the same texts
+with a number behind. A cross-encoder knows nothing beforehand. It is measured among the fewest candidates, and among
+more would take proportionally longer (`inferred_ms`).
+
+Memory is that of a process which has one system alone and answers three contexts among the most candidates: its peak,
+libraries and model included, and the part that is pages of files, of the index too, which the system takes back at
+need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
+from benchmarks.search.answering import share_equal, timed
+from benchmarks.search.systems import CODES, OURS, Answer
+from benchmarks.search.texts import numbered
+from benchmarks.search.vectors import grown
+from polyencoder.config import Architecture
+from polyencoder.index import open_index
+from polyencoder.index.base import Candidate
+from polyencoder.index.catalogue import CATALOGUE, Catalogue
+from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.searcher import Searcher
+from polyencoder.index.vectors import write_vectors
+from polyencoder.ranker import Ranker
+
+__all__ = ["BI", "COUNTS", "THEIR_BI", "measure"]
+
+COUNTS = (1_000, 100_000, 1_000_000)
+TOP_K = 10  # what semantic_search gives unless told otherwise
+TOKENS = 360  # of a context, and of sentence-transformers' pairs
+BI, CROSS = "bi-encoder", "cross-encoder"
+THEIR_BI, THEIR_CROSS = "SentenceTransformer", "CrossEncoder"
+INDEX, TEXTS, VECTORS, CONTEXTS = "index", "texts.json", "vectors.npy", "contexts.json"
+
+Rows = list[dict[str, Any]]
+
+
+def measure(
+    backbone: str,
+    texts: Sequence[str],
+    contexts: Sequence[list[str]],
+    folder: Path,
+    *,
+    counts: Sequence[int] = COUNTS,
+    crossed: int,
+    threads: int,
+) -> Rows:
+    """Rows of times for each system and number of candidates, then one of memory for each system.
+
+    Args:
+        backbone: a pre-trained encoder, folder or hub id.
+        texts: real candidates, which are encoded.
+        contexts: that are answered.
+        folder: for the candidates, three to four kB for each.
+        counts: of candidates, from few to many.
+        crossed: how many of the contexts cross-encoders answer.
+        threads: of the processes whose memory is measured.
+    """
+    few, most = folder / str(counts[0]), folder / str(counts[-1])
+    ranker = _ours(backbone, "bi")
+    real = ranker.encode_candidates(texts).float()
+    rows: Rows = []
+    for n in counts:
+        _write(folder / str(n), list(numbered(texts, n)), real, ranker)
+        answers = {name: make(backbone, folder / str(n)) for name, make in SEARCHING.items()}
+        found, replies = timed(answers, contexts, candidates=n)
+        same = {BI: share_equal(replies[BI], replies[THEIR_BI])}
+        rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in found]
+        del answers  # and with them the vectors that are in memory
+    crossing = {name: make(backbone, few) for name, make in CROSSING.items()}
+    found, _ = timed(crossing, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
+    rows += found
+    rows += [
+        {"system": row["system"], "candidates": n, "inferred_ms": row["median_ms"] * n / counts[0]}
+        for row in found
+        for n in counts[1:]
+    ]
+    (folder / CONTEXTS).write_text(json.dumps(list(contexts[:3])), encoding="utf-8")
+    for name in SYSTEMS:
+        at = few if name in CROSSING else most
+        flags = ["--system", name, "--backbone", backbone, "--candidates", str(at), "--threads", str(threads)]
+        rows.append(
+            {"system": name, "candidates": int(at.name)}
+            | {"vectors_mb": 0.0 if name in CROSSING else (at / VECTORS).stat().st_size / 2**20}
+            | measured_alone(__name__, *flags, what=f"memory of {name}")
+        )
+    return [{"case": "peers", **row} for row in rows]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """One system in this process: what `measure` starts for its memory."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--system", choices=SYSTEMS, required=True)
+    parser.add_argument("--backbone", required=True)
+    parser.add_argument("--candidates", type=Path, required=True, help="the folder that has them; contexts are beside")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    answer = SYSTEMS[flags.system](flags.backbone, flags.candidates)
+    for turns in json.loads((flags.candidates.parent / CONTEXTS).read_text(encoding="utf-8")):
+        answer(turns)
+    print(json.dumps({"peak_mb": peak_mb(), "mapped_mb": mapped_mb()}))
+
+
+def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> None:
+    """Candidates as each side has them: an index folder, as `build_index` leaves it; a list and an array in a file."""
+    index = folder / INDEX
+    index.mkdir(parents=True)
+    with closing(Catalogue.create(index / CATALOGUE)) as catalogue:
+        catalogue.fill(Candidate(None, text) for text in texts)
+    (folder / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
+    size = (len(texts), real.size(1))
+    theirs = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=np.float32, shape=size)
+    row = shard_size = 0
+    for shard in grown(real, len(texts)):
+        write_vectors(index, row, shard)
+        theirs[row : row + len(shard)] = normalize(shard).numpy()
+        row, shard_size = row + len(shard), max(shard_size, len(shard))
+    theirs.flush()
+    meta = IndexMeta(
+        architecture="bi",
+        dim=real.size(1),
+        dtype="float32",
+        fingerprints=Fingerprints.of(ranker),
+        model_name="",
+        shard_size=shard_size,
+        rows=len(texts),
+        candidates=None,
+    )
+    meta.write(index)
+
+
+def _ours(backbone: str, architecture: Architecture) -> Ranker:
+    """Cosines of mean vectors, as sentence-transformers has them."""
+    kind: dict[str, Any] = {"reduction": "mean", "normalize": True} if architecture != "cross" else {}
+    codes = {"n_codes": CODES} if architecture == "poly" else {}
+    text = {"text_truncate": TOKENS}
+    return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, turn_separator="none", **kind, **codes)
+
+
+def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
+    ranker = _ours(backbone, architecture)
+    searcher = Searcher(ranker, open_index(folder / INDEX, ranker), top_k=TOP_K)
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        before = searcher.seconds["encode"]
+        hits = searcher([turns])[0]
+        return hits[0].text, searcher.seconds["encode"] - before
+
+    return answer
+
+
+def _sentence_transformer(backbone: str, folder: Path) -> Answer:
+    package = _package()
+    model = package.SentenceTransformer(backbone, device="cpu")
+    model.max_seq_length = TOKENS
+    vectors, texts = torch.from_numpy(np.load(folder / VECTORS)), _texts(folder)
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        start = time.perf_counter()
+        context = model.encode(
+            "\n".join(turns), convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
+        )
+        encoded = time.perf_counter() - start
+        hits = package.util.semantic_search(context, vectors, top_k=TOP_K, score_function=package.util.dot_score)[0]
+        return texts[hits[0]["corpus_id"]], encoded
+
+    return answer
+
+
+def _cross(backbone: str, folder: Path) -> Answer:
+    ranker, texts = _ours(backbone, "cross"), _texts(folder)
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        return ranker.rank(turns, texts, top_k=TOP_K)[0].text, 0.0
+
+    return answer
+
+
+def _cross_encoder(backbone: str, folder: Path) -> Answer:
+    model = _package().CrossEncoder(backbone, num_labels=1, max_length=TOKENS, device="cpu")
+    texts = _texts(folder)
+
+    def answer(turns: list[str]) -> tuple[str, float]:
+        hits = model.rank("\n".join(turns), texts, top_k=TOP_K, show_progress_bar=False)
+        return texts[hits[0]["corpus_id"]], 0.0
+
+    return answer
+
+
+def _texts(folder: Path) -> list[str]:
+    texts: list[str] = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+    return texts
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("sentence_transformers")
+    except ImportError as error:
+        raise SystemExit(
+            f"this case compares with sentence-transformers ({error}): pip install sentence-transformers"
+        ) from None
+
+
+Make = Callable[[str, Path], Answer]
+"""Of a backbone, and a folder with candidates."""
+SEARCHING: Mapping[str, Make] = {
+    BI: partial(_searcher, architecture="bi"),
+    OURS: partial(_searcher, architecture="poly"),
+    THEIR_BI: _sentence_transformer,
+}
+CROSSING: Mapping[str, Make] = {CROSS: _cross, THEIR_CROSS: _cross_encoder}
+SYSTEMS: Mapping[str, Make] = {**SEARCHING, **CROSSING}
+
+
+if __name__ == "__main__":
+    main()
