@@ -145,6 +145,8 @@ def _summary(report: RunReport) -> str:
     measures = main_measures(report.trained)
     first = next(iter(measures))
     lines = [f"{who:16} {first} {_first(metrics, first):.3f}" for who, metrics in rows.items()]
+    if report.as_bi_encoder:
+        lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
     gain = _first(report.trained, first) - _first(report.before, first)
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
     return "\n".join(

@@ -14,7 +14,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.finite import check_finite
 
-__all__ = ["HEADS", "read_heads", "start_from_heads"]
+__all__ = ["HEADS", "begins_with_head", "read_heads", "start_from_heads"]
 
 HEADS = "heads.safetensors"
 
@@ -39,19 +39,28 @@ def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     return heads
 
 
+def begins_with_head(model: torch.nn.Module, folder: str | os.PathLike[str]) -> bool:
+    """Whether a ranker of the encoder in this folder is a cross-encoder that begins with its next-utterance head."""
+    return bool(_next_utterance(model, folder))
+
+
 @torch.no_grad()
 def start_from_heads(model: torch.nn.Module, folder: str | os.PathLike[str]) -> bool:
     """Give a cross-encoder of this encoder, which scores by the first output, the head for next utterances.
 
     Says whether there was one for it.
     """
+    head = _next_utterance(model, folder)
+    for parameter, value in head:
+        parameter.copy_(value)
+    return bool(head)
+
+
+def _next_utterance(model: torch.nn.Module, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
+    """The parameters of a model that a folder's next-utterance head is for, with its own; none where it suits none."""
     if not isinstance(model, CrossEncoder) or model.config.reduction != "first":
-        return False
+        return []
     heads, own = read_heads(folder), model.linear
-    given = {name: heads.get(f"{NEXT_UTTERANCE}.{name}") for name in ("weight", "bias")}
-    if any(tensor is None or tensor.shape != getattr(own, name).shape for name, tensor in given.items()):
-        return False
-    for name, tensor in given.items():
-        assert tensor is not None
-        getattr(own, name).copy_(tensor)
-    return True
+    pairs = [(getattr(own, name), heads.get(f"{NEXT_UTTERANCE}.{name}")) for name in ("weight", "bias")]
+    found = [(parameter, value) for parameter, value in pairs if value is not None and value.shape == parameter.shape]
+    return found if len(found) == len(pairs) else []

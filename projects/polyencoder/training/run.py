@@ -58,7 +58,8 @@ class RunReport:
     """The report of a run: R@1 and the like of the validation examples, by who ranked them, and where the model is."""
 
     before: dict[str, float]
-    """Of the encoder as it came: a bi-encoder of it, or the ranker that was trained on."""
+    """Of what was trained, or of a bi-encoder of its backbone where that was random in part (`as_bi_encoder`)."""
+    as_bi_encoder: bool
     tfidf: dict[str, float]
     """Empty where the training responses have no words."""
     trained: dict[str, float]
@@ -120,6 +121,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         _write_card(ranker, settings, best, evaluated=len(data.valid))
     return RunReport(
         baselines.before,
+        baselines.architecture == "bi" and settings.architecture != "bi",
         baselines.tfidf,
         best.report,
         Path(settings.out),

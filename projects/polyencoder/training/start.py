@@ -9,6 +9,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.convert.config import parse_sizes
+from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
@@ -36,11 +37,16 @@ def starting_ranker(settings: RunSettings) -> Ranker:
 def untrained_ranker(settings: RunSettings) -> Ranker:
     """What the run starts from, as it ranks before training.
 
-    A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder. A
-    new ConveRT is all random.
+    A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder. Not
+    so where a cross-encoder begins with a pre-trained head for next utterances. A new ConveRT is all random.
     """
     if settings.init or settings.architecture == "convert":
         return starting_ranker(settings)
+    assert settings.backbone is not None
+    if settings.architecture == "cross":
+        ranker = _around_backbone(settings, "cross")
+        if begins_with_head(ranker.model, settings.backbone):
+            return ranker
     return _around_backbone(settings, "bi")
 
 

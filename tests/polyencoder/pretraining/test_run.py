@@ -24,6 +24,8 @@ from polyencoder.pretraining.start import starting_model
 from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch, turn_separator
 from polyencoder.text.learning import ROLES
+from polyencoder.training.settings import RunSettings
+from polyencoder.training.start import untrained_ranker
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 TINY = {"n_layers": 1, "embedding_size": 32, "n_heads": 2, "ffn_size": 64, "n_positions": LONGEST}
@@ -176,6 +178,18 @@ def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_setti
     with torch.no_grad():
         expected = started.model.eval().next_scores(batch.contexts)
     torch.testing.assert_close(cross.score([[TALKS[1][0]]], TALKS[1][1:])[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("following", "architecture"), [("yes-no", "cross"), ("contrastive", "bi")])
+def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_settings, following, architecture):
+    """Where there is none, its last layer is random, and a bi-encoder stands in its place."""
+    folder = str(pretrain(make_settings(next=following)).out)
+    lengths = {"text_truncate": 12, "label_truncate": 12}
+    settings = RunSettings(backbone=folder, architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths)
+    untrained = untrained_ranker(settings).model
+    assert untrained.config.architecture == architecture
+    if architecture == "cross":
+        assert untrained.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
 
 
 def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):

@@ -41,6 +41,8 @@ class Baselines(Callback):
         self._examples, self._untrained, self._responses = examples, untrained, responses
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
+        self.architecture: str | None = None
+        """Of that ranker, which may be a bi-encoder in the place of one that is random in part."""
         self.tfidf: dict[str, float] = {}
         """Those of the keyword baseline; none where the responses have no words."""
 
@@ -48,8 +50,11 @@ class Baselines(Callback):
         if self.before:
             return
         random = random_state()  # a run learns the same with and without the comparison
-        self.before = evaluate_together(self._untrained(), self._examples, processes=run.processes)
-        _say("before training", self.before)
+        untrained = self._untrained()
+        self.architecture = untrained.model.config.architecture
+        self.before = evaluate_together(untrained, self._examples, processes=run.processes)
+        stand_in = "" if self.architecture == run.model.config.architecture else ", a bi-encoder of the backbone"
+        _say(f"before training{stand_in}", self.before)
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)
             _say("TF-IDF", self.tfidf)
@@ -58,10 +63,11 @@ class Baselines(Callback):
         restore_random_state(random)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": self.before, "tfidf": self.tfidf}
+        return {"before": self.before, "architecture": self.architecture, "tfidf": self.tfidf}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.before, self.tfidf = state["before"], state["tfidf"]
+        self.architecture = state.get("architecture")  # earlier checkpoints lack it
 
 
 def _say(who: str, metrics: Mapping[str, float]) -> None:
