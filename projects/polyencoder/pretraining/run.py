@@ -147,6 +147,12 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     options: dict[str, Any] = {"history": settings.history_size, "bad": bad}
     share = 0.0 if settings.valid else settings.held_out
     train = Corpus(files, part="train", held_out=share, buffer=settings.shuffle_buffer, **options)
+    if next(train.episodes(None, share=iter), None) is None:
+        raise InputError(
+            f"{', '.join(settings.corpus)}: has no example to learn from{f', with {share:.2%} held out' if share else ''}; "
+            "an example is a turn or a sentence with another before it",
+            argument="corpus",
+        )
     if settings.valid:
         valid = Corpus(expand(settings.valid), **options)
     else:
@@ -160,8 +166,6 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
             + ("" if settings.valid else f", {share:.2%} of its documents held out; hold out more, or give valid"),
             argument="valid" if settings.valid else "held_out",
         )
-    if next(train.episodes(None, share=iter), None) is None:
-        raise InputError(f"{', '.join(settings.corpus)}: has no example to learn from", argument="corpus")
     _log.info("%d examples are held out; %d files to learn from", len(examples), len(files))
     return train, examples
 

@@ -278,6 +278,13 @@ def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
         pretrain(make_settings(valid=None, held_out=0.0))
 
 
+@pytest.mark.parametrize("text", ["", '{"turns": ["hello"]}\n' * 3, '{"sentences": []}\n'])
+def test_a_corpus_without_any_example_is_not_blamed_on_what_is_held_out(make_settings, tmp_path, text):
+    (tmp_path / "corpus.jsonl").write_text(text)
+    with pytest.raises(InputError, match="no example to learn from, with 1.00% held out; an example is a turn"):
+        pretrain(make_settings(corpus=(str(tmp_path / "corpus.jsonl"),), valid=None))
+
+
 def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypatch):
     articles = tmp_path / "articles.jsonl"
     lines = [json.dumps({"sentences": [f"this is {article} {n} ." for n in range(20)]}) for article in range(10)]
