@@ -148,8 +148,9 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     share = 0.0 if settings.valid else settings.held_out
     train = Corpus(files, part="train", held_out=share, buffer=settings.shuffle_buffer, **options)
     if next(train.episodes(None, share=iter), None) is None:
+        rest = f", with {share:.2%} held out" if share else ""
         raise InputError(
-            f"{', '.join(settings.corpus)}: has no example to learn from{f', with {share:.2%} held out' if share else ''}; "
+            f"{', '.join(settings.corpus)}: has no example to learn from{rest}; "
             "an example is a turn or a sentence with another before it",
             argument="corpus",
         )
