@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,7 +66,8 @@ class Engine:
 
     def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
         """A context within the limits. InputError that names it."""
-        turns = checked_context(name, value)
+        with _of(name):
+            turns = checked_context(name, value)
         if (characters := sum(map(len, turns))) > self.limits.characters:
             raise InputError(
                 f"{name} has {characters:,} characters; it must have at most {self.limits.characters:,}", argument=name
@@ -82,7 +84,9 @@ class Engine:
             )
         for place, value in enumerate(values):
             where = f"{name}.{place}"
-            if len(checked_text(where, value)) > self.limits.characters:
+            with _of(where):
+                checked_text(where, value)
+            if len(value) > self.limits.characters:
                 raise InputError(
                     f"{where} has {len(value):,} characters; it must have at most {self.limits.characters:,}",
                     argument=where,
@@ -101,3 +105,13 @@ class Engine:
                     argument=f"{name}.{place}",
                 )
         return total
+
+
+@contextmanager
+def _of(name: str) -> Iterator[None]:
+    """Errors inside are of the request's field of this name."""
+    try:
+        yield
+    except InputError as error:
+        error.argument = name
+        raise

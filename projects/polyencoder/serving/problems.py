@@ -30,15 +30,35 @@ def problem(
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
 
 
+def _field(error: Mapping[str, Any], body: Any) -> str:
+    """Where in the body a value is that FastAPI refuses, such as `documents.0`.
+
+    Its own account also names the types that it has tried, as in `documents.0.str`, which no client has sent.
+    """
+    parts: list[str] = []
+    value = body
+    place = error["loc"][1:]
+    for depth, part in enumerate(place, 1):
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            if error["type"] != "missing" or depth < len(place):
+                continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
 def handle_problems(app: FastAPI) -> None:
     """Have the library's errors, FastAPI's and bugs answered in this shape."""
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first: dict[str, Any] = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        where = _field(first, error.body)
         message = first["msg"].removeprefix("Value error, ")
-        if not where and not request.headers.get("content-type", "").startswith("application/json"):
+        if first["type"] == "json_invalid":
+            message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1] + 1}"
+        elif not where and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"
         return problem(422, f"{where}: {message}" if where else message, param=where or None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import cohere
@@ -93,22 +94,30 @@ def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "param", "says"),
     [
-        ({"documents": ["a"]}, "give either query or messages"),
-        ({"query": "a", "messages": [], "documents": ["a"]}, "give either query or messages"),
-        ({"query": "a", "documents": ["a", 3]}, "documents.1"),
-        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
-        ({"query": " ", "documents": ["a"]}, "query is empty"),
-        ({"messages": [{"role": "tool", "content": "x"}], "documents": ["a"]}, "messages.0.role"),
-        ({"query": "a"}, "documents"),
+        ({"documents": ["a"]}, None, "give either query or messages"),
+        ({"query": "a", "messages": [], "documents": ["a"]}, None, "give either query or messages"),
+        ({"query": "a", "documents": ["a", 3]}, "documents.1", "documents.1: Input should be a valid string"),
+        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n", "top_n"),
+        ({"query": " ", "documents": ["a"]}, "query", "query is empty"),
+        ({"query": "a", "documents": ["a", "\ud800"]}, "documents.1", "lone surrogate"),
+        ({"messages": [{"role": "tool", "content": "x"}], "documents": ["a"]}, "messages.0.role", "messages.0.role"),
+        ({"messages": [{"role": "user"}], "documents": ["a"]}, "messages.0.content", "messages.0.content: Field"),
+        ({"query": "a"}, "documents", "documents"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_field(shared, body, says):
-    answer = shared.post("/v1/rerank", json=body)
+def test_what_is_wrong_is_said_with_its_field(shared, body, param, says):
+    answer = shared.post("/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert says in answer.json()["message"]
-    assert answer.json()["error"]["code"] == 422
+    assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == (422, param)
+
+
+def test_what_is_not_json_is_said_with_its_place(shared):
+    answer = shared.post("/v1/rerank", content=b'{"query": ', headers={"Content-Type": "application/json"})
+    assert answer.json()["message"] == "the body is not JSON: Expecting value at character 11"
+    assert answer.json()["error"]["param"] is None
 
 
 def test_score_takes_one_with_many_or_pairs(serve):
