@@ -127,10 +127,9 @@ def _one(
         progress.save()
     printed = output.read_text(encoding="utf-8", errors="replace")
     if code:
-        said = (log.read_text(encoding="utf-8", errors="replace") + printed).strip().splitlines() or [
-            f"exit code {code}"
-        ]
-        raise StepFailed(f"{where}: {said[-1]} (all of it: {log}, {output})")
+        complaints = log.read_text(encoding="utf-8", errors="replace")  # of which the last is the error
+        said = (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()[-1]
+        raise StepFailed(f"{where}: {said} (all of it: {log}, {output})")
     read = {name: _filled(value, places, run.name, seed) for name, value in step.read.items()}
     return numbers(read, printed=printed, where=where)
 

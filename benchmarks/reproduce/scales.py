@@ -232,7 +232,8 @@ def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple
         asked = Asked(examples=math.ceil(float(flags["num-epochs"]) * task.examples))
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
     words = ("parlai", "train_model", *common, *_words(flags), "--seed", "{seed}")
-    steps = [Step("train", words, {"training": "model"}, _SMOKE)]
+    smoke = (*_SMOKE, "--warmup-updates", "0") if "warmup-updates" in flags else _SMOKE  # which a try is too short for
+    steps = [Step("train", words, {"training": "model"}, smoke)]
     for split, why in task.splits.items():
         if not why:
             report = f"{{folder}}/{split}.json"

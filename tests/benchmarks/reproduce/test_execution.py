@@ -45,6 +45,15 @@ def test_the_numbers_of_all_steps_are_kept_with_what_they_depend_on(places):
     assert "{seed}" in result.commands[1]  # places stay as they are
 
 
+def test_a_step_that_fails_says_its_error_and_not_what_it_printed(places):
+    run = a_run(python("first", "import sys; print('so far so good'); sys.exit('error: too warm')"))
+    with pytest.raises(StepFailed, match="mine, seed 0, first: error: too warm"):
+        execute(run, scale="small", seed=0, places=places, deadline=None)
+    silent = a_run(python("second", "print('no more'); raise SystemExit(2)"))
+    with pytest.raises(StepFailed, match="second: no more"):
+        execute(dataclasses.replace(silent, name="other"), scale="small", seed=0, places=places, deadline=None)
+
+
 def test_a_step_that_is_done_is_not_run_again(places, tmp_path):
     once = f"open(r'{tmp_path / 'calls'}', 'a').write('x'); print('1 thing')"
     again = (

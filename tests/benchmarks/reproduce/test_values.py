@@ -28,6 +28,11 @@ def test_what_a_paper_prints_is_read_and_shown_again(text, mean, deviation, show
     assert str(value) == shown
 
 
+def test_of_what_was_not_measured_three_digits_are_shown():
+    assert str(Value(32_021_964.1, digits=0, inferred=True)) == "≈ 32,000,000"
+    assert str(Value(32_021.9, digits=0)) == "32,022"
+
+
 @pytest.mark.parametrize("text", ["", "83.3 +- 0.2", "83.3 ±", "-", "about 3"])
 def test_what_is_no_number_is_an_error_that_shows_it(text):
     with pytest.raises(ValueError, match="no number"):
