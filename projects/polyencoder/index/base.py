@@ -53,6 +53,11 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
 class Index(ABC):
     """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether a server keeps it, so that who asks it waits, perhaps for long."""
+        return False
+
     def search(
         self, contexts: ContextEncoding, options: SearchOptions | None = None, **changes: Any
     ) -> list[list[Hit]]:

@@ -33,9 +33,11 @@ class Job:
     Args:
         pieces: what has to be computed, in the order in which `finish` reads it.
         finish: is given the jobs that are computed at the same time and have the same `together`; gives what each makes
-            of its `results`. It runs on the model thread.
+            of its `results`. It runs on the model thread, unless it waits.
         together: which jobs are finished in one call; None for one by itself.
         about: what else `finish` has to know of it.
+        waits: whether `finish` mostly waits for another machine. It then runs on a thread of its own, with what else
+            has come to be finished meanwhile, and keeps the model from nothing.
 
     Attributes:
         results: what the pieces became.
@@ -50,11 +52,13 @@ class Job:
         *,
         together: Hashable = None,
         about: Any = None,
+        waits: bool = False,
     ) -> None:
         self.pieces = pieces
         self.finish = finish
         self.together = together
         self.about = about
+        self.waits = waits
         self.results: list[Any] = [None] * len(pieces)
         self.future: Future[Any] = Future()
         self.seconds = {"queue": 0.0, "encode": 0.0, "score": 0.0}
@@ -117,8 +121,12 @@ class ModelThread:
         self._changed = threading.Condition()
         self._closing = False
         self._queued_tokens = 0
+        self._computed: list[Job] = []  # that wait, and are not begun to be finished
+        self._waiting: set[Job] = set()  # that wait, and have not ended
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="polyencoder-model", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._run_waiting, name="polyencoder-waiting", daemon=True).start()
 
     @property
     def queued_tokens(self) -> int:
@@ -133,16 +141,29 @@ class ModelThread:
             for place, piece in enumerate(job.pieces):
                 self._queues[piece.kind].append(_Waiting(next(self._tickets), job, place))
                 self._queued_tokens += piece.cost
-            self._changed.notify()
+            if job.waits:
+                self._waiting.add(job)
+            self._changed.notify_all()
+        if job.waits:
+            job.future.add_done_callback(lambda _: self._ended(job))
         self._tell_queued()
         return job.future
 
+    def _ended(self, job: Job) -> None:
+        with self._changed:
+            self._waiting.discard(job)
+            self._changed.notify_all()
+
     def close(self) -> None:
-        """Compute what waits, and end."""
+        """Compute and finish what somebody waits for, and end."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+            self._closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         self._start()
@@ -198,14 +219,34 @@ class ModelThread:
             job._since = end
         if self._watcher is not None:
             self._watcher.passed(first.kind, len(taken), sum(one.cost for one in taken), end - start)
-        self._finish([job for job in jobs if job._left == 0 and not job.dropped])
+        computed = [job for job in jobs if job._left == 0]
+        if waiting := [job for job in computed if job.waits]:
+            with self._changed:
+                self._computed += waiting
+                self._changed.notify_all()
+        self._finish([job for job in computed if not job.waits])
+
+    def _run_waiting(self) -> None:
+        self._start()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._computed or self._closed)
+                if not self._computed:
+                    return
+                jobs, self._computed = self._computed, []
+            self._finish(jobs)
 
     def _finish(self, jobs: Sequence[Job]) -> None:
         groups: dict[Hashable, list[Job]] = defaultdict(list)
         for job in jobs:
             groups[id(job) if job.together is None else (job.together,)].append(job)
-        for group in groups.values():
+        for whole in groups.values():
+            if not (group := [job for job in whole if not job.dropped]):
+                continue
             start = time.perf_counter()
+            for job in group:
+                job.seconds["queue"] += start - job._since
+                job._since = start
             try:
                 values = group[0].finish(group)
             except BaseException as error:

@@ -1,4 +1,7 @@
-"""Whether the index can be searched now, as `/ready` asks: by one check at a time, however many ask."""
+"""Whether the index can be searched now, as `/ready` asks, and how much it has, as `/info` does.
+
+By one question of each kind at a time, however many ask.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,27 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Generic, TypeVar
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.base import Index
 
 __all__ = ["Readiness"]
 
+T = TypeVar("T")
+
 
 class Readiness:
-    """Checks of an index, of which one is in progress at most: whoever asks meanwhile is given its outcome.
+    """What an index says of itself.
 
     Args:
         index: None where the server has none, which is always ready.
-        seconds: within which a check has to end. After that the index counts as away until it does.
+        seconds: within which the index has to answer. After that it counts as away until it does.
     """
 
     def __init__(self, index: Index | None, *, seconds: float) -> None:
-        self._index = index
-        self._seconds = seconds
-        self._check: Future[None] | None = None
-        self._due = 0.0
+        self._check = None if index is None else _Question(lambda: index.check_searchable(), seconds=seconds)
+        self._count = None if index is None else _Question(lambda: len(index), seconds=seconds)
 
     async def check(self) -> None:
         """Return if the index can be searched.
@@ -34,32 +38,49 @@ class Readiness:
         Raises:
             PolyencoderError: it cannot, or does not answer in time.
         """
-        if self._index is None:
-            return
-        if self._check is None or self._check.done():
-            self._check = _in_thread(self._index.check_searchable)
+        if self._check is not None:
+            await self._check.answer()
+
+    async def count(self) -> int | None:
+        """How many candidates the index has; None if there is no index. PolyencoderError as of `check`."""
+        return None if self._count is None else await self._count.answer()
+
+
+class _Question(Generic[T]):
+    """A call of which one is in progress at most: whoever asks meanwhile is given its outcome."""
+
+    def __init__(self, call: Callable[[], T], *, seconds: float) -> None:
+        self._call = call
+        self._seconds = seconds
+        self._outcome: Future[T] | None = None
+        self._due = 0.0
+
+    async def answer(self) -> T:
+        """What the call gives. PolyencoderError if it does not in time."""
+        if self._outcome is None or self._outcome.done():
+            self._outcome = _in_thread(self._call)
             self._due = time.monotonic() + self._seconds
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self._check), self._due - time.monotonic())
+            return await asyncio.wait_for(asyncio.wrap_future(self._outcome), self._due - time.monotonic())
         except asyncio.TimeoutError:
             raise PolyencoderError(f"the index has not answered within {self._seconds:g} seconds") from None
 
 
-def _in_thread(call: Callable[[], None]) -> Future[None]:
+def _in_thread(call: Callable[[], T]) -> Future[T]:
     """The outcome of a call, which nothing cancels, in a thread of its own, for which a server that ends does not wait.
 
     A pool would have a call that hangs keep one of its threads, and the end of the process wait for it.
     """
-    outcome: Future[None] = Future()
+    outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            call()
+            result = call()
         except BaseException as error:
             outcome.set_exception(error)
         else:
-            outcome.set_result(None)
+            outcome.set_result(result)
 
     threading.Thread(target=run, name="polyencoder-readiness", daemon=True).start()
     return outcome

@@ -79,17 +79,19 @@ class Search:
         least = self._min_probability if min_probability is None else min_probability
         settings = (options, least, keep_turns)
 
-        if self.index is not None and await engine.tokenized(self.index.__len__) == 0:
+        remote = self.index is not None and self.index.remote
+        if self.index is not None and not remote and await engine.tokenized(self.index.__len__) == 0:
             return Found([], 0, {})
 
         def tokenized() -> list[int]:
-            self.searcher(*settings)  # what does not fit is this request's own error
+            if not remote:  # which is asked once, on a thread that may wait for it
+                self.searcher(*settings)  # what does not fit is this request's own error
             return engine.ranker.text.context_ids(turns)
 
         piece = context(await engine.tokenized(tokenized))
         prepared = time.perf_counter()
         find = partial(self._find, settings)
-        job = Job([piece], find, together=repr(settings), about=turns)
+        job = Job([piece], find, together=repr(settings), about=turns, waits=remote)
         hits = await engine.run(job)
         seconds = {"tokenize": prepared - start, **job.seconds}
         seconds["search"] = seconds.pop("score")

@@ -18,7 +18,7 @@ __all__ = ["Writer"]
 
 class _Change(NamedTuple):
     make: Callable[[Index], None]
-    done: Future[None]
+    done: Future[int]
 
 
 class Writer:
@@ -35,8 +35,8 @@ class Writer:
         self._waiting: list[_Change] = []
         self._mutex = threading.Lock()
 
-    async def put(self, records: Sequence[Candidate]) -> None:
-        """Add candidates, or give those that are there another text or other metadata.
+    async def put(self, records: Sequence[Candidate]) -> int:
+        """Add candidates, or give those that are there another text or other metadata. Returns how many there are then.
 
         Raises:
             InputError: one cannot be used, or is there twice; then nothing was changed.
@@ -47,27 +47,32 @@ class Writer:
         if len(set(ids)) < len(ids):
             twice = next(id_ for id_ in ids if ids.count(id_) > 1)
             raise InputError(f"candidates: the id {twice!r:.60} is there twice", argument="candidates")
-        await self._made(lambda index: index.put(records))
+        return await self._made(lambda index: index.put(records))
 
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Take candidates out. InputError for an id that is not there, or there twice; then nothing was changed."""
+    async def remove(self, ids: Sequence[str]) -> int:
+        """Take candidates out. Returns how many are left.
+
+        Raises:
+            InputError: an id is not there, or is given twice; then nothing was changed.
+            PolyencoderError: the index cannot be changed now.
+        """
         if not 1 <= len(ids) <= self._engine.limits.documents:
             most = self._engine.limits.documents
             raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {most:,}", argument="ids")
-        await self._made(lambda index: index.remove(ids))
+        return await self._made(lambda index: index.remove(ids))
 
     def close(self) -> None:
         """Finish what was begun."""
         self._thread.shutdown()
 
-    async def _made(self, make: Callable[[Index], None]) -> None:
+    async def _made(self, make: Callable[[Index], None]) -> int:
         if self._index is None:
             raise ConfigError("this server has no index to change; it was started without one", argument="index")
         change = _Change(make, Future())
         with self._mutex:
             self._waiting.append(change)
         self._thread.submit(self._make_waiting, self._index)
-        await asyncio.wrap_future(change.done)
+        return await asyncio.wrap_future(change.done)
 
     def _make_waiting(self, index: Index) -> None:
         with self._mutex:
@@ -95,10 +100,11 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
                     if len(changes) == 1:
                         raise
                     change.done.set_exception(error)
+        count = len(index)
     except BaseException as error:
         for change in changes:
             if not change.done.done():
                 change.done.set_exception(error)
         return
     for change in made:
-        change.done.set_result(None)
+        change.done.set_result(count)

@@ -145,6 +145,54 @@ def test_a_thread_that_is_closed_finishes_what_waits_and_takes_no_more():
         thread.submit(job(2))
 
 
+def test_jobs_that_wait_for_another_machine_keep_the_others_from_nothing(make_thread):
+    gate = Gate()
+    gate.open.set()
+    thread = make_thread(gate)
+    groups, entered, leave = [], threading.Event(), threading.Event()
+
+    def finish(jobs):
+        groups.append([one.about for one in jobs])
+        entered.set()
+        assert leave.wait(SECONDS)
+        return results_of(jobs)
+
+    def waiting(number):
+        return thread.submit(Job([Piece("a", number, 1)], finish, together="all", about=number, waits=True))
+
+    first = waiting(1)
+    assert entered.wait(SECONDS)
+    meanwhile = [waiting(number) for number in (2, 3, 4)]
+    assert thread.submit(job(5)).result(SECONDS) == [10]
+    meanwhile[1].cancel()
+    leave.set()
+    assert [one.result(SECONDS) for one in (first, meanwhile[0], meanwhile[2])] == [[2], [4], [8]]
+    assert groups == [[1], [2, 4]]
+
+
+def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_for():
+    gate = Gate()
+    gate.open.set()
+    thread = ModelThread(gate, max_tokens=10)
+    entered, leave = threading.Event(), threading.Event()
+
+    def finish(jobs):
+        entered.set()
+        assert leave.wait(2 * SECONDS)
+        return results_of(jobs)
+
+    future = thread.submit(Job([Piece("a", 1, 1)], finish, waits=True))
+    assert entered.wait(SECONDS)
+    closing = threading.Thread(target=thread.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    future.cancel()
+    closing.join(SECONDS)
+    assert not closing.is_alive()
+    leave.set()
+
+
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), min_size=1, max_size=6), max_size=8),
     st.integers(1, 12),

@@ -129,6 +129,10 @@ class MilvusIndex(Index):
         """Close the connection. A file of Milvus Lite stays in use until this process ends."""
         self.collection.close()
 
+    @property
+    def remote(self) -> bool:
+        return not self.collection.embedded
+
     def count(self, filter: Filter | None = None) -> int:
         return self.collection.count(condition(filter))
 

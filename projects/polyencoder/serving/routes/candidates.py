@@ -53,25 +53,16 @@ async def put(request: PutRequest, service: Serving) -> Changed:
     records = [
         Candidate(one.id, one.text, one.metadata, f"candidates.{place}") for place, one in enumerate(request.candidates)
     ]
-    await service.writer.put(records)
-    return await _changed(service)
+    return Changed(candidates=await service.writer.put(records))
 
 
 @router.delete("/v1/candidates")
 async def delete(request: DeleteRequest, service: Serving) -> Changed:
     """Remove candidates: all or none; on disk before the answer."""
-    await service.writer.remove(request.ids)
-    return await _changed(service)
+    return Changed(candidates=await service.writer.remove(request.ids))
 
 
 @router.delete("/v1/candidates/{id_}")
 async def delete_one(id_: str, service: Serving) -> Changed:
     """Remove one candidate."""
-    await service.writer.remove([id_])
-    return await _changed(service)
-
-
-async def _changed(service: Serving) -> Changed:
-    index = service.search.index
-    assert index is not None  # or there was no change
-    return Changed(candidates=await service.engine.tokenized(lambda: len(index)))
+    return Changed(candidates=await service.writer.remove([id_]))

@@ -41,7 +41,7 @@ async def ready(service: Serving) -> Response:
 @router.get("/info")
 async def info(service: Serving) -> dict[str, Any]:
     """What is served, and what is taken at most."""
-    ranker, index, limits = service.engine.ranker, service.search.index, service.engine.limits
+    ranker, limits = service.engine.ranker, service.engine.limits
     text = ranker.text.config
     return {
         "model": model_name(service),
@@ -52,7 +52,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "calibrated": ranker.calibration is not None,
         "embeddings": gives_embeddings(ranker),
         "feedback": service.feedback is not None,
-        "candidates": None if index is None else len(index),
+        "candidates": await service.readiness.count(),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,
         "limits": {
