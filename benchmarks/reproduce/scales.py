@@ -28,6 +28,8 @@ _SMOKE = (
     *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
     *("--validation-max-exs", "8", "--short-final-eval", "true"),
 )
+_SOONER = {"warmup-updates": 0, "hard-negatives-every": 1}
+"""Of a try, which has fewer updates than a row that has these flags lets pass before something happens."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple
         asked = Asked(examples=math.ceil(float(flags["num-epochs"]) * task.examples))
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
     words = ("parlai", "train_model", *common, *_words(flags), "--seed", "{seed}")
-    smoke = (*_SMOKE, "--warmup-updates", "0") if "warmup-updates" in flags else _SMOKE  # which a try is too short for
+    smoke = (*_SMOKE, *_words({name: value for name, value in _SOONER.items() if name in flags}))
     steps = [Step("train", words, {"training": "model"}, smoke)]
     for split, why in task.splits.items():
         if not why:

@@ -101,6 +101,23 @@ def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     assert not said, "\n".join(said)
 
 
+def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
+    runs = all_runs(read_scale("small"))
+
+    def tried(name: str) -> dict[str, str]:
+        words = runs[name].smoke().steps[0].command[2:]
+        return dict(zip(words[::2], words[1::2], strict=True))  # the last of a flag counts
+
+    hard, convert = tried("convai2-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
+    assert (hard["--hard-negatives-every"], hard["--warmup-updates"], hard["--max-train-steps"]) == (
+        "1",
+        "0",
+        "{updates}",
+    )
+    assert convert["--warmup-updates"] == "0"
+    assert "--hard-negatives-every" not in convert
+
+
 def test_flags_that_a_command_does_not_know_are_found(tmp_path):
     scale = read_scale("small")
     table = read_table("poly-10")
