@@ -17,6 +17,7 @@ from parlai.agents.pretrain_ranker.examples import Said, Turn, beginning_of
 from parlai.agents.pretrain_ranker.folder import encoder_folder, write_encoder
 from parlai.agents.pretrain_ranker.metrics import LearntReport, example_metrics, main_measures
 from parlai.agents.pretrain_ranker.words import in_words
+from parlai.agents.ranker.arguments import OTHER_NAMES
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.parts import trainer_of
@@ -35,6 +36,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import PretrainingCurve
+from polyencoder.pretraining.card import ranker_options
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
@@ -231,8 +233,13 @@ class PretrainRankerAgent(RankerModelAgent):
         return "  ".join(f"{name} {value:.3g}" for name, value in main_measures(report).items())
 
     def what_next(self) -> list[str]:
-        path = encoder_folder(str(self.opt.get("model_file")))
-        return [f"make a ranker of it: parlai train_model -m polyencoder --backbone {quote(path)} -t TASK -mf FILE"]
+        path, options = encoder_folder(str(self.opt.get("model_file"))), ranker_options(self.pretrained)
+        agent = "biencoder" if options.pop("architecture", None) else "polyencoder"
+        flags = [
+            f"--{OTHER_NAMES.get(name, name).replace('_', '-')} {str(value).lower()}" for name, value in options.items()
+        ]
+        words = [f"-m {agent}", f"--backbone {quote(path)}", *flags]
+        return [f"make a ranker of it: parlai train_model {' '.join(words)} -t TASK -mf FILE"]
 
     # ---- evaluation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parlai.core.params import ParlaiParser
 
-__all__ = ["OF_THE_RANKER", "flag_of"]
+__all__ = ["OF_THE_RANKER", "OTHER_NAMES", "flag_of"]
 
 # Fields of RankerConfig and the flags that set them
 OF_THE_RANKER = {

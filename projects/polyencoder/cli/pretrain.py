@@ -99,7 +99,8 @@ def _summary(report: PretrainingReport) -> str:
         [
             *lines,
             f"{report.updates:,} updates, {report.tokens:,} tokens, {report.seconds:.0f} s",
-            f"{report.out}: written. Next: polyencoder train --backbone {report.out} --train FILE --out FOLDER",
+            f"{report.out}: written. Next: polyencoder train --backbone {report.out} --train FILE --out FOLDER"
+            + report.ranker_flags,
         ]
     )
 

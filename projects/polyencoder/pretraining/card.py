@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import TextConfig
-from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.start import Pretrained
 
-__all__ = ["encoder_card"]
+__all__ = ["encoder_card", "ranker_flags", "ranker_options"]
 
 
 def encoder_card(
@@ -52,7 +51,7 @@ def encoder_card(
         among = "two" if has_head else "those of a batch"
         facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of {among}"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
-    use += _lengths(pretrained.longest) + _scores(pretrained.model)
+    use += ranker_flags(pretrained)
     head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
     return "\n".join(
         [
@@ -82,17 +81,27 @@ def encoder_card(
     )
 
 
-def _lengths(longest: int) -> str:
-    """The flags of contexts and candidates as long as its sequences, where they are longer by default."""
-    lengths = {"text-truncate": TextConfig.text_truncate, "label-truncate": TextConfig.label_truncate}
-    return "".join(f" --{name} {longest}" for name, length in lengths.items() if length > longest)
+def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
+    """The settings of a ranker that is made of it, where they are not the default, by their names in `RunSettings`.
 
-
-def _scores(model: PretrainingModel) -> str:
-    """The flags of a bi-encoder that scores as in pre-training, where that compared vectors."""
+    Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
+    vectors, it is a bi-encoder that scores as that did.
+    """
+    longest, model = pretrained.longest, pretrained.model
+    lengths = {"text_truncate": TextConfig.text_truncate, "label_truncate": TextConfig.label_truncate}
+    options: dict[str, Any] = {name: longest for name, length in lengths.items() if length > longest}
     if model.next_utterance is not None:
-        return ""
-    reduction = "" if model.reduction == "first" else f" --reduction {model.reduction}"
+        return options
+    options["architecture"] = "bi"
+    if model.reduction != "first":
+        options["reduction"] = model.reduction
+    if model.normalize:
+        options["normalize"] = True
     power = 0.25 if model.normalize else -0.25  # both vectors are multiplied by it
-    vectors = f" --architecture bi{reduction}{' --normalize' * model.normalize}"
-    return f"{vectors} --output-scaling {model.encoder.dim**power:.4g}"
+    return options | {"output_scaling": float(f"{model.encoder.dim**power:.4g}")}
+
+
+def ranker_flags(pretrained: Pretrained) -> str:
+    """The same as flags of `polyencoder train`, each with a blank before it."""
+    given = {name.replace("_", "-"): value for name, value in ranker_options(pretrained).items()}
+    return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in given.items())

@@ -24,7 +24,7 @@ from polyencoder.export.folder import README
 from polyencoder.files import write_text
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
-from polyencoder.pretraining.card import encoder_card
+from polyencoder.pretraining.card import encoder_card, ranker_flags
 from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.rate import product_rate
@@ -59,6 +59,8 @@ class PretrainingReport:
     tokens: int
     """Of all processes, padding not counted."""
     resumed: bool
+    ranker_flags: str
+    """Of `polyencoder train` that a ranker of it needs, as on its card."""
 
 
 def pretrain(settings: PretrainingSettings) -> PretrainingReport:
@@ -136,6 +138,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         progress.seconds,
         log.tokens * processes.count,
         checkpoints.resumed,
+        ranker_flags(pretrained),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -108,6 +109,22 @@ def test_the_folder_beside_the_model_is_its_encoder(learnt):
     assert "| corpus | fromfile |" in card
     assert "`--embedding-size` | `32`" in card
     assert str(path.parent) not in card
+
+
+def test_the_command_at_its_end_makes_a_ranker_of_it(make, vocabulary, train, tmp_path):
+    options = {"next": "contrastive", "reduction_type": "mean", "model_file": str(tmp_path / "model"), **SIZES}
+    agent = make(vocabulary=vocabulary, **options)
+    agent.save()
+    (line,) = agent.what_next()
+    model, flags = line.removeprefix("make a ranker of it: parlai train_model -m ").split(maxsplit=1)
+    words = shlex.split(flags.removesuffix(" -t TASK -mf FILE"))
+    given = {
+        name.removeprefix("--").replace("-", "_"): value for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+    train(model, tmp_path / "ranker", num_epochs=1.1, validation_every_n_epochs=1.0, **given)
+    config = Ranker.from_pretrained(tmp_path / "ranker", device="cpu").model.config
+    assert (config.architecture, config.reduction) == ("bi", "mean")
+    assert config.output_scaling == pytest.approx(SIZES["embedding_size"] ** -0.25, rel=1e-3)
 
 
 def test_rankers_begin_with_the_folder(learnt, train, tmp_path):

@@ -62,7 +62,7 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
 
 
 @pytest.mark.parametrize(("objective", "architecture"), [("yes-no", "poly"), ("contrastive", "bi")])
-def test_the_command_on_the_card_works_as_it_is_written(folder, objective, architecture):
+def test_the_commands_on_its_card_and_at_its_end_work_as_they_are_written(folder, objective, architecture):
     (folder / "my").mkdir()
     for split in ("train", "valid"):
         (folder / "my" / f"{split}.jsonl").write_text((folder / "pairs.jsonl").read_text())
@@ -72,6 +72,11 @@ def test_the_command_on_the_card_works_as_it_is_written(folder, objective, archi
     trained = CliRunner().invoke(app, shlex.split(command))
     assert trained.exit_code == 0, trained.output
     assert json.loads((folder / "runs" / "my" / "config.json").read_text())["architecture"] == architecture
+    (next_command,) = re.findall(r"Next: polyencoder (train .*)$", made.output, re.MULTILINE)
+    words = shlex.split(next_command.replace("FILE", "pairs.jsonl").replace("FOLDER", "next"))
+    trained = CliRunner().invoke(app, [*words, "--valid", "pairs.jsonl", "--max-updates", "1"])
+    assert trained.exit_code == 0, trained.output
+    assert json.loads((folder / "next" / "config.json").read_text())["architecture"] == architecture
 
 
 @pytest.mark.parametrize(
