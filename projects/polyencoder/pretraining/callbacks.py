@@ -171,7 +171,7 @@ class PretrainingLog(Callback):
         parts += [_shown({name: value / max(1, self._counts[name]) for name, value in self._sums.items()})]
         parts += [f"lr {run.updates.learning_rate:.2g}", f"{self._step_tokens / seconds:,.0f} tokens/s"]
         if self._rate:
-            parts += [f"{self._flops / self._rate / seconds:.0%} of the time is the floor of its products"]
+            parts += [f"{self._flops / self._rate / seconds:.0%} of the rate of large products"]
         if left is not None:
             parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]
         _log.info(", ".join(parts))

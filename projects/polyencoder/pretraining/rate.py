@@ -1,4 +1,4 @@
-"""How fast a pre-training is beside what the machine multiplies: tokens a second, and the floor of its products."""
+"""Model FLOPs utilization: the operations of a pre-training's steps, and the machine's rate of large products."""
 
 from __future__ import annotations
 
