@@ -53,6 +53,9 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
 class Index(ABC):
     """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """End its connection, if it has one; it cannot be used after that."""
+
     @property
     def remote(self) -> bool:
         """Whether a server keeps it, so that who asks it waits, perhaps for long."""

@@ -109,3 +109,5 @@ class Service:
         """Finish what was asked for, then let go of the index."""
         self.writer.close()
         self.engine.close()
+        if self.search.index is not None:
+            self.search.index.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -111,6 +112,7 @@ def test_a_milvus_that_hangs_keeps_the_server_from_nothing_else(make_ranker, tmp
         assert client.get("/ready").status_code == 200
         before = answers([client], "/v1/search", asked)
         milvus.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, milvus.pid, os.WSTOPPED | os.WNOWAIT)  # it may answer until then
         with ThreadPoolExecutor(4) as pool:
             searching = [pool.submit(client.post, "/v1/search", json=asked) for _ in range(2)]
             changing = pool.submit(client.put, "/v1/candidates", json={"candidates": [NEW]})
