@@ -18,25 +18,15 @@ from polyencoder.training import RunSettings, train_ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.precision import Precision
 from polyencoder.training.run import training_config
-from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.trainer import Trainer
-from tests.polyencoder.training.runs import WORDS, Kill
+from tests.polyencoder.training.runs import PLAIN, WORDS, Kill
 
 EXAMPLES = [TrainingExample(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
-CONFIG = TrainingConfig(
-    epochs=None,
-    max_updates=6,
-    batch_size=4,
-    fine_tuned="all",
-    optimizer=OptimizerConfig("sgd", 0.1),
-    schedule=ScheduleConfig("constant", warmup_updates=0),
-    loss_scale=128.0,
-)
+CONFIG = replace(PLAIN, loss_scale=128.0)
 
 
 @pytest.fixture(params=[0, 3], ids=["single", "multi"])
