@@ -4,8 +4,9 @@
 
 Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed; docs/results.md
 and README's table are made of them and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in
-`--runs`: what was killed, or stopped by `--max-seconds`, goes on when it is started again with the same command. Exit
-code 3: there is more to do.
+`--runs`: what was killed, or stopped by `--max-seconds`, goes on when it is started again with the same command. Where
+this is started several times, say once for each core with OMP_NUM_THREADS=1, the processes share the runs among
+themselves. Exit code 3: there is more to do.
 
 `--dry-run` says of each run whether its commands are understood and what is missing for it; `--display-commands` prints
 them; `--smoke N` runs each with a few examples and N updates, which is no result and is not kept.
@@ -19,24 +20,22 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.reproduce import checks
-from benchmarks.reproduce.execution import OutOfTime, execute
 from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
 from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.readme import README, opened
-from benchmarks.reproduce.results import RESULTS, result_path, write_result
+from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.runs import Places
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
+from benchmarks.reproduce.schedule import run_all
 from benchmarks.reproduce.tables import read_table, table_names
 from polyencoder.errors import PolyencoderError
 from polyencoder.files import write_text
-
-MORE_TO_DO = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,44 +68,9 @@ def _run(flags: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder:
             few = replace(places, runs=Path(folder), named={**places.named, "updates": str(flags.smoke)})
             once = [Planned(one.run.smoke(), 1) for one in planned.values()]
-            return _execute(once, scale=scale.name, places=few, out=None, deadline=None)
+            return run_all(once, scale=scale.name, places=few, out=None, deadline=None)
     deadline = None if flags.max_seconds is None else time.monotonic() + flags.max_seconds
-    return _execute(list(planned.values()), scale=scale.name, places=places, out=flags.out, deadline=deadline)
-
-
-def _execute(
-    planned: Sequence[Planned], *, scale: str, places: Places, out: Path | None, deadline: float | None
-) -> int:
-    """Run what has no result yet, seed by seed: all runs' first seeds come before any run's second.
-
-    What needs a run that is missing, or has failed, is left out.
-    """
-    failed = False
-    lacking: dict[str, str] = {}  # runs that cannot be had, and so those that need them
-    for seed in range(max((one.seeds for one in planned), default=0)):
-        for one in planned:
-            if seed >= one.seeds or (out and result_path(out, scale, one.run.name, seed).exists()):
-                continue
-            reasons = [
-                *checks.missing(one.run, places),
-                *(f"{need}, see there" for need in one.run.needs if need in lacking),
-            ]
-            if reasons:
-                lacking[one.run.name] = "; ".join(reasons)
-                print(f"{one.run.name}, seed {seed}: missing: {lacking[one.run.name]}", flush=True)
-                continue
-            try:
-                result = execute(one.run, scale=scale, seed=seed, places=places, deadline=deadline)
-                where = f" -> {write_result(out, result, one.run)}" if out else ""
-            except OutOfTime:
-                print(f"{one.run.name}, seed {seed}: goes on with the same command", flush=True)
-                return MORE_TO_DO
-            except PolyencoderError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                failed, lacking[one.run.name] = True, "failed"
-                continue
-            print(f"{one.run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
-    return int(failed)
+    return run_all(list(planned.values()), scale=scale.name, places=places, out=flags.out, deadline=deadline)
 
 
 def _write_docs(results: Path) -> int:
@@ -159,11 +123,6 @@ def _places(scale: Scale, flags: argparse.Namespace) -> Places:
             raise PolyencoderError(f"--set {setting}: must be one of {names}")
         named[name] = value
     return Places(named, runs=flags.runs)
-
-
-def _short(metrics: Mapping[str, float]) -> str:
-    shown = {name: value for name, value in metrics.items() if name.rpartition("/")[2].startswith(("R", "mrr"))}
-    return "  ".join(f"{name} {value:.4g}" for name, value in (shown or metrics).items())
 
 
 def _parser() -> argparse.ArgumentParser:

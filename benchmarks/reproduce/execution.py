@@ -9,9 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from benchmarks.reproduce.reports import learnt, numbers
 from benchmarks.reproduce.results import Learnt, Result, machine_and_versions
@@ -19,14 +23,19 @@ from benchmarks.reproduce.runs import Places, Run, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.files import write_text
 
-__all__ = ["OutOfTime", "StepFailed", "execute"]
+__all__ = ["OutOfTime", "RunsElsewhere", "StepFailed", "execute"]
 
 _GRACE = 60.0  # seconds that a command has to end by itself
 PROGRESS = "progress.json"
+_LOCK = "run.lock"
 
 
 class OutOfTime(Exception):
     """The piece is over; the same command goes on."""
+
+
+class RunsElsewhere(Exception):
+    """Another process has this seed, or one that it needs."""
 
 
 class StepFailed(PolyencoderError):
@@ -62,11 +71,28 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
 
     Raises:
         OutOfTime: at the deadline.
+        RunsElsewhere: another process is at it.
         StepFailed: a command failed.
         PolyencoderError: its report cannot be read, or what is in its folder was begun with other commands.
     """
     folder = places.folder(run.name, seed)
-    progress = _progress(folder, run)
+    with _alone(folder):
+        return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        held = filelock.FileLock(folder / _LOCK).acquire(blocking=False)
+    except filelock.Timeout:
+        raise RunsElsewhere from None
+    with held:
+        yield
+
+
+def _result(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+    progress = _progress(places.folder(run.name, seed), run)
     progress.pieces += 1
     amount = Learnt()
     for step in run.steps:
@@ -115,7 +141,6 @@ def _one(
 ) -> dict[str, float]:
     """A step's numbers."""
     folder = places.folder(run.name, seed)
-    folder.mkdir(parents=True, exist_ok=True)
     where = f"{run.name}, seed {seed}, {step.name}"
     output, log = folder / f"{step.name}.out", folder / f"{step.name}.log"
     command = _runnable(places.command(step, run=run.name, seed=seed))

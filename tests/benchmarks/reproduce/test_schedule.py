@@ -1,0 +1,77 @@
+"""Runs that several processes share, and those that wait for others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import filelock
+import pytest
+
+from benchmarks.reproduce.plan import Planned
+from benchmarks.reproduce.results import kept_results, result_path
+from benchmarks.reproduce.runs import Asked, Places, Run, Step
+from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
+
+
+@pytest.fixture
+def start(tmp_path):
+    """(runs, seeds) -> the exit code of running all of them."""
+    places = Places({"data": str(tmp_path)}, runs=tmp_path / "runs")
+
+    def start(*runs: Run, seeds: int = 1) -> int:
+        planned = [Planned(run, seeds) for run in runs]
+        return run_all(planned, scale="small", places=places, out=tmp_path / "results", deadline=None)
+
+    return start
+
+
+@pytest.fixture
+def a_run(tmp_path):
+    """(name, needs) -> a run that notes each time that it is run, and does something more."""
+
+    def make(name: str, also: str = "", **needs: bool) -> Run:
+        code = f"open(r'{tmp_path / 'notes'}', 'a').write('{name}-{{seed}} '); print(1); {also}"
+        step = Step("only", ("python", "-c", code), {"pattern": r"(?P<n>\d+)"})
+        return Run(name=name, steps=(step,), asked=Asked(), files=(), needs=needs, seeds=1, hours=None, missing="")
+
+    return make
+
+
+def taken(tmp_path, name: str, seed: int = 0) -> filelock.BaseFileLock:
+    folder = tmp_path / "runs" / name / f"seed-{seed}"
+    folder.mkdir(parents=True)
+    return filelock.FileLock(folder / "run.lock")
+
+
+def test_processes_at_the_same_time_run_each_seed_once(start, a_run, tmp_path):
+    runs = [a_run("one"), a_run("two"), a_run("three")]
+    with ThreadPoolExecutor(3) as pool:  # locks are an open file's: threads exclude each other as processes do
+        codes = [one.result() for one in [pool.submit(start, *runs, seeds=2) for _ in range(3)]]
+    assert 0 in codes
+    assert set(codes) <= {0, MORE_TO_DO}
+    assert sorted((tmp_path / "notes").read_text().split()) == sorted(f"{run.name}-{n}" for run in runs for n in (0, 1))
+    assert all(len(kept_results(tmp_path / "results", "small", run)) == 2 for run in runs)
+
+
+def test_what_another_process_has_is_left_to_it_with_all_that_needs_it(start, a_run, tmp_path, capsys):
+    runs = [a_run("base"), a_run("upon", base=True), a_run("free")]
+    with taken(tmp_path, "base"):
+        assert start(*runs) == MORE_TO_DO
+    assert "another process runs, or waits for: base, seed 0, upon, seed 0" in capsys.readouterr().out
+    assert (tmp_path / "notes").read_text().split() == ["free-0"]
+    assert start(*runs) == 0
+    assert (tmp_path / "notes").read_text().split() == ["free-0", "base-0", "upon-0"]
+
+
+def test_a_seed_waits_for_that_seed_or_for_the_first_where_there_is_only_one(start, a_run, tmp_path):
+    with taken(tmp_path, "base", seed=1):
+        assert start(a_run("base"), a_run("each", base=True), a_run("all", base=False), seeds=2) == MORE_TO_DO
+    assert sorted((tmp_path / "notes").read_text().split()) == ["all-0", "all-1", "base-0", "each-0"]
+
+
+def test_what_another_process_has_finished_in_the_meantime_is_not_waited_for(start, a_run, tmp_path):
+    path = result_path(tmp_path / "results", "small", "base", 0)
+    path.parent.mkdir(parents=True)
+    with taken(tmp_path, "base"):
+        assert start(a_run("base"), a_run("free", also=f"open(r'{path}', 'w')"), a_run("upon", base=True)) == 0
+    assert (tmp_path / "notes").read_text().split() == ["free-0", "upon-0"]
