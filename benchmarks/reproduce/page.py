@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.results import Result, kept_results
-from benchmarks.reproduce.scales import Scale, read_scale, run_of, scale_names, why_not
+from benchmarks.reproduce.scales import Scale, cell_of, read_scale, run_of, scale_names, why_not
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
@@ -96,7 +96,7 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
     rows = [row for row in table.rows if row.at(scale.name)]
     for row in rows:
         for column in () if row.only else table.columns:  # also those where the paper has no number
-            cell = table.cell(row, column)
+            cell = cell_of(scale, table, row, column)
             if why_not(scale, cell):
                 continue
             run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
@@ -145,6 +145,8 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     for note in [*table.notes, *(f"{row.title}: {row.only}." for row in table.rows if row.only)]:
         yield f"\n{note}"
     for one in with_numbers:
+        for instead in one.scale.tables.get(table.name, {}).values():
+            yield f"\nHere, {one.scale.name}: {one.scale.tasks[instead].note}."
         yield f"\n{_how(one)}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from benchmarks.reproduce.runs import Run
-from benchmarks.reproduce.scales import Scale, run_of, why_not
+from benchmarks.reproduce.scales import Scale, cell_of, run_of, why_not
 from benchmarks.reproduce.tables import Row, Table, read_table, table_names
 from polyencoder.errors import ConfigError
 
@@ -30,7 +30,7 @@ def runs_of(table: Table, scale: Scale, row: Row) -> list[Planned]:
     """
     runs: dict[str, Planned] = {}
     for column in table.measured(row) if row.at(scale.name) else ():
-        cell = table.cell(row, column)
+        cell = cell_of(scale, table, row, column)
         if why_not(scale, cell):
             continue
         run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.documents import made, read_document, suggested
 from benchmarks.reproduce.runs import Asked, Run, Step
-from benchmarks.reproduce.tables import Cell
+from benchmarks.reproduce.tables import Cell, Column, Row, Table
 from polyencoder.errors import ConfigError
 
-__all__ = ["SCALES", "Scale", "read_scale", "run_of", "scale_names", "why_not"]
+__all__ = ["SCALES", "Scale", "cell_of", "read_scale", "run_of", "scale_names", "why_not"]
 
 SCALES = Path(__file__).parent / "scales"
 Flags = Mapping[str, Any]
@@ -51,6 +51,8 @@ class Task:
     """Expected of one seed, by model, training and evaluation."""
     seeds: int | None = None
     missing: str = ""
+    note: str = ""
+    """What the page says of a task that stands for another one."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Scale:
     tasks: Mapping[str, Task]
     starts: Mapping[str, Start]
     runs: Mapping[str, Run]
+    tables: Mapping[str, Mapping[str, str]]
+    """By table, tasks that stand there for others, of fewer examples where the rows are many."""
 
 
 def scale_names() -> list[str]:
@@ -127,8 +131,15 @@ def read_scale(name: str) -> Scale:
         flags=document.flags,
         families=document.families,
         runs=runs,
+        tables=document.tables,
         **parts,
     )
+
+
+def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
+    """A table's cell as a scale has it, which may have another task there."""
+    cell = table.cell(row, column)
+    return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
 
 
 def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
@@ -276,6 +287,7 @@ class _Document:
     tasks: dict[str, Any]
     starts: dict[str, Any]
     runs: dict[str, Any]
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

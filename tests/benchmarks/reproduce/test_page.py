@@ -10,7 +10,7 @@ from benchmarks.reproduce.page import PAGE, measured, page
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.readme import README, opened
 from benchmarks.reproduce.results import RESULTS, Result, write_result
-from benchmarks.reproduce.scales import read_scale, run_of
+from benchmarks.reproduce.scales import cell_of, read_scale, run_of
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError, InputError
 
@@ -21,7 +21,7 @@ def keep(tmp_path):
 
     def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
         at, of = read_scale(scale), read_table(table)
-        cell = of.cell(of.row(row), of.columns[0])
+        cell = cell_of(at, of, of.row(row), of.columns[0])
         run = run_of(at, cell, where="here")
         for seed, number in enumerate(numbers):
             result = Result(
@@ -71,7 +71,15 @@ def test_fewer_seeds_than_the_row_has_are_counted_and_the_same_run_is_in_all_of_
     text = page(folder)
     assert line_of(text, "poly-10", "Bi-encoder").split("|")[2:4] == [" 83.3 ± 0.2 ", " 75.0 (1) "]
     assert line_of(text, "convai2", "Bi-encoder").split("|")[3] == " 75.0 (1) "
-    assert line_of(text, "poly-3", "all but the embeddings").split("|")[3] == " 75.0 (1) "
+    assert line_of(text, "poly-2", "63").split("|")[3] == " 75.0 (1) "
+
+
+def test_a_table_of_many_rows_has_another_task_at_a_scale_and_says_so(keep):
+    text = page(keep("small", "poly-7", "first", [0.7]))
+    assert line_of(text, "poly-7", "first output").split("|")[3] == " 70.0 (1) "
+    assert "Here, small: learnt from 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
+    paper = plan(read_table("poly-7"), read_scale("paper"), [read_table("poly-7").row("first")], seeds=None)
+    assert [one.run.name for one in paper] == ["convai2-bert-bi"]
 
 
 @pytest.mark.parametrize(("numbers", "said"), [([0.832] * 5, "the same"), ([0.79] * 5, "**not the same**")])
@@ -104,7 +112,7 @@ def test_seeds_are_the_rows_then_the_tables_then_the_scales():
     assert seeds(convai2, small, "cross-from-bi") == {"convai2-bert-bi": 1, "convai2-bi-cross": 1}
     assert seeds(convai2, small, "all-cross", 2) == {"convai2-all-bert-bi": 2, "convai2-all-bi-cross": 2}
     taught = seeds(read_table("distillation"), small, "taught")
-    assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-bert-poly-16-taught": 3}
+    assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-few-bert-poly-16-taught": 3}
     assert seeds(read_table("poly-5"), small, "bi", 3)["answering-cpu"] == 1
 
 
