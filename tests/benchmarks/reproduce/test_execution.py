@@ -160,3 +160,25 @@ def test_the_module_is_a_command(tmp_path):
     words = ["benchmarks.reproduce", "convai2", "--row", "bi", "--display-commands", "--runs", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True)
     assert done.stdout.count("parlai train_model -t selection:convai2") == 3
+
+
+def test_what_ends_the_command_ends_what_it_has_started(tmp_path):
+    words = ["benchmarks.reproduce", "convert-2", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    with subprocess.Popen([sys.executable, "-m", *words]) as process:
+        while not (started := children(process.pid)):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(timeout=60) == 1
+    assert started.isdisjoint(line.split()[0] for line in listed("-e") if line.split()[1][0] != "Z")
+    assert not (tmp_path / "out").exists()
+
+
+def children(pid: int) -> set[str]:
+    return {line.split()[0] for line in listed("--ppid", str(pid))}
+
+
+def listed(*which: str) -> list[str]:
+    """A line of number and state for each process."""
+    done = subprocess.run(["ps", "-o", "pid=,stat=", *which], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
