@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.page import Measured
-from benchmarks.reproduce.tables import Table
+from benchmarks.reproduce.tables import Column, Row, Table
 from benchmarks.reproduce.values import Value
 from polyencoder.extras import require
 from polyencoder.files import write_text
@@ -17,6 +17,8 @@ __all__ = ["answer_times", "draw"]
 
 _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 _SIZE = (5.0, 3.2)  # inches
+_MANY = ("latency", "lines")
+"""Kinds that have a line for each of several rows."""
 _PAPER = "the paper"  # one of the scales is called paper
 Point = tuple[str, float, Value]
 """What it is of, where it stands, and its number."""
@@ -28,8 +30,9 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     """Draw a table that has a picture; None where neither the paper nor we have two points of it.
 
     Args:
-        table: whose `picture` says how: `line`, numbers over the rows' titles; `latency`, over the candidates;
-            `accuracy`, over the milliseconds that a ranker takes to answer.
+        table: whose `picture` says how: `line`, numbers over the rows' titles; `lines`, one for each title, over the
+            number that the group's begins with; `latency`, over the candidates; `accuracy`, over the milliseconds that
+            a ranker takes to answer.
         all_measured: at each scale.
         times: as `answer_times` gives them.
         folder: where the file is written, `TABLE.svg`.
@@ -67,26 +70,30 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
 
 
 def _points(table: Table, values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
-    """The points of a table's kind of picture; `accuracy` is of its first column and group."""
+    """The points of a table's kind of picture; all but `latency` are of its first column."""
     assert table.picture is not None
     points: list[Point] = []
     for row in table.rows:
         for column in table.columns:
             value = values.get((row.name, column.title))
-            place = _place(table, row.title, str(row.cell.get("model", "")), column.title, times)
+            place = _place(table, row, column, times)
             if value is not None and place is not None:
                 points.append((row.title, place, value))
     return points
 
 
-def _place(table: Table, row: str, model: str, column: str, times: Times) -> float | None:
+def _place(table: Table, row: Row, column: Column, times: Times) -> float | None:
     kind = table.picture.kind if table.picture else ""
-    if kind == "line":
-        return float(row) if column == table.columns[0].title else None
     if kind == "latency":
-        count, _, machine = column.partition(", ")
+        count, _, machine = column.title.partition(", ")
         return float(count.replace(",", "")) if machine == "CPU" else None
-    return times[model] if model in times and column == table.columns[0].title else None
+    if column != table.columns[0]:
+        return None
+    if kind == "line":
+        return float(row.title)
+    if kind == "lines":
+        return float(row.group.split()[0])
+    return times.get(str(row.cell.get("model", "")))
 
 
 def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
@@ -105,7 +112,10 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         if table.picture.kind == "latency":
             axes.set_xscale("log")
             axes.set_yscale("log")
-        axes.legend()
+        if table.picture.kind == "lines":
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.legend(fontsize=6 if table.picture.kind in _MANY else None)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
@@ -114,17 +124,17 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
 def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bool, color: str) -> None:
     lines: dict[str, list[Point]] = {}
     for point in points:
-        lines.setdefault(point[0] if kind == "latency" else "", []).append(point)
+        lines.setdefault(point[0] if kind in _MANY else "", []).append(point)
     for number, (of, line) in enumerate(lines.items()):
         line = sorted(line, key=lambda point: point[1])
         axes.errorbar(
             [place for _, place, _ in line],
             [value.mean for _, _, value in line],
             yerr=[value.deviation or 0 for _, _, value in line],
-            marker="os^Dv"[number % 5] if kind == "latency" else "o",
+            marker="os^Dv"[number % 5] if kind in _MANY else "o",
             linestyle="none" if kind == "accuracy" else "--" if dashed else "-",
-            color=f"C{number}" if kind == "latency" else color,
-            label=f"{of}, {name}" if kind == "latency" else name,
+            color=f"C{number}" if kind in _MANY else color,
+            label=f"{of}, {name}" if kind in _MANY else name,
             capsize=2,
         )
         if kind == "accuracy":

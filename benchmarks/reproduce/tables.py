@@ -20,7 +20,7 @@ __all__ = ["TABLES", "Cell", "Column", "Picture", "Row", "Table", "read_table", 
 
 TABLES = Path(__file__).parent / "tables"
 UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "M": 1.0}
-PICTURES = ("line", "latency", "accuracy")
+PICTURES = ("line", "lines", "latency", "accuracy")
 _NOTHING = "-"
 
 
