@@ -78,12 +78,10 @@ def _write_docs(results: Path) -> int:
     """`--write-docs`: the pictures, the page that shows them, and the table that opens README.md."""
     scales = [read_scale(name) for name in scale_names()]
     tables = {name: read_table(name) for name in table_names()}
-    here = {
-        name: [measured(table, scale, results) for scale in scales] for name, table in tables.items() if table.picture
-    }
-    times = answer_times(tables["poly-5"], here["poly-5"])
-    for name, of in here.items():
-        draw(tables[name], of, times, PICTURES)
+    here = {name: [measured(table, scale, results) for scale in scales] for name, table in tables.items()}
+    times = answer_times(tables["poly-5"], tables["peers"], here["peers"])
+    for name, table in tables.items():
+        draw(table, here[name], times, PICTURES)
     write_text(PAGE, page(results))
     write_text(README, opened(README.read_text(encoding="utf-8"), results))
     return 0

@@ -37,8 +37,8 @@ results in `benchmarks/results`.
 {scales}
 
 "Paper" columns have a paper's numbers, "here" columns those measured with this project: the mean and, over several
-seeds, the standard deviation. (1) marks a number of one seed so far, where the table wants more. An empty cell has not
-been measured yet, or is not in the paper.
+seeds, the standard deviation. (1) marks a number of one seed so far, (2) of two, where the table wants more. An empty
+cell has not been measured yet, or is not in the paper.
 """
 
 

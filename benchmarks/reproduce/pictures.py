@@ -19,6 +19,7 @@ _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": T
 _SIZE = (5.0, 3.2)  # inches
 _MANY = ("latency", "lines")
 """Kinds that have a line for each of several rows."""
+_TIMED = "ms, 100,000"  # a column of peers
 _PAPER = "the paper"  # one of the scales is called paper
 Point = tuple[str, float, Value]
 """What it is of, where it stands, and its number."""
@@ -50,14 +51,19 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     return path
 
 
-def answer_times(speed: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
-    """Milliseconds of Table 5, with 100,000 candidates on a CPU: the paper's, and those of each scale by its name."""
-    title = speed.columns[1].title
-    sources = {_PAPER: _paper(speed)} | {one.scale.name: one.values for one in all_measured}
-    return {
-        name: {row: value.mean for (row, column), value in values.items() if column == title}
-        for name, values in sources.items()
-    }
+def answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
+    """Milliseconds to choose among 100,000 candidates on a CPU, by ranker: the paper's, and those of each scale.
+
+    Args:
+        paper: its Table 5.
+        peers: where ours are measured.
+        all_measured: of `peers`, at each scale.
+    """
+    times: dict[str, Times] = {_PAPER: {row.name: value.mean for row in paper.rows if (value := row.paper[1])}}
+    for one in all_measured:
+        cells = {str(row.cell["model"]): (row.name, _TIMED) for row in peers.rows if "model" in row.cell}
+        times[one.scale.name] = {model: one.values[cell].mean for model, cell in cells.items() if cell in one.values}
+    return times
 
 
 def _paper(table: Table) -> dict[tuple[str, str], Value]:
@@ -112,6 +118,9 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         if table.picture.kind == "latency":
             axes.set_xscale("log")
             axes.set_yscale("log")
+        if table.picture.kind == "accuracy":
+            axes.set_xscale("log")
+            axes.margins(x=0.3)  # for their titles
         if table.picture.kind == "lines":
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:.0f}")
@@ -138,5 +147,7 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             capsize=2,
         )
         if kind == "accuracy":
-            for title, place, value in line:
-                axes.annotate(title, (place, value.mean), textcoords="offset points", xytext=(4, 4), fontsize=7)
+            for count, (title, place, value) in enumerate(line):  # neighbours' titles on either side
+                side, aligned = (5, "left") if count % 2 == 0 else (-5, "right")
+                where = {"xytext": (side, -2), "textcoords": "offset points", "ha": aligned}
+                axes.annotate(title, (place, value.mean), fontsize=7, **where)

@@ -52,7 +52,7 @@ def _block(table: Table, here: Measured) -> str:
     if not heads:
         return ""
     lines = grid(table, rows, heads, [column.title for column, _ in heads], empty=_NOTHING)
-    few = "; (1) is of one seed so far" if any(here.unfinished(*place) for place in places) else ""
+    few = "; (1) is of one seed so far, (2) of two" if any(here.unfinished(*place) for place in places) else ""
     timed = "".join(
         f" ({one.machine.get('cpu')}, {one.date}, a load of {one.machine.get('load', 0):.0f})"
         for one in here.results.get(_TIMED, ())

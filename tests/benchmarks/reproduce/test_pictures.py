@@ -14,7 +14,7 @@ DRAWN = [name for name in table_names() if read_table(name).picture]
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_equal_numbers_give_equal_pictures(name, tmp_path):
-    times = answer_times(read_table("poly-5"), [])
+    times = answer_times(read_table("poly-5"), read_table("peers"), [])
     first = draw(read_table(name), [], times, tmp_path / "first")
     second = draw(read_table(name), [], times, tmp_path / "second")
     assert first.name == f"{name}.svg"
