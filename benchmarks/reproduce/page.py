@@ -31,7 +31,8 @@ python -m benchmarks.reproduce {names}
 ```
 
 `--display-commands` prints the commands of this project that a table consists of, `--dry-run` says what is missing to
-run them. `python -m benchmarks.reproduce all --write-docs` generates this page from the tables' files and from the
+run them. What is stopped goes on when it is started again, and several processes with the same command share its runs.
+`python -m benchmarks.reproduce all --write-docs` generates this page from the tables' files and from the
 results in `benchmarks/results`.
 
 {scales}
