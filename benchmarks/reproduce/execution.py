@@ -152,11 +152,19 @@ def _one(
         progress.save()
     printed = output.read_text(encoding="utf-8", errors="replace")
     if code:
-        complaints = log.read_text(encoding="utf-8", errors="replace")  # of which the last is the error
-        said = (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()[-1]
-        raise StepFailed(f"{where}: {said} (all of it: {log}, {output})")
+        complaints = log.read_text(encoding="utf-8", errors="replace")
+        raise StepFailed(f"{where}: {_failure(code, complaints, printed)} (all of it: {log}, {output})")
     read = {name: _filled(value, places, run.name, seed) for name, value in step.read.items()}
     return numbers(read, printed=printed, where=where)
+
+
+def _failure(code: int, complaints: str, printed: str) -> str:
+    """Why a command ended: what ended it, as then its last line is no error; else that line."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        memory = ", as a system out of memory does" if name == "SIGKILL" else ""
+        return f"ended by {name}{memory}; what it has saved is used when it is started again"
+    return (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()[-1]
 
 
 def _filled(value: Any, places: Places, run: str, seed: int) -> Any:

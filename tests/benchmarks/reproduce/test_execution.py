@@ -54,6 +54,16 @@ def test_a_step_that_fails_says_its_error_and_not_what_it_printed(places):
         execute(dataclasses.replace(silent, name="other"), scale="small", seed=0, places=places, deadline=None)
 
 
+def test_a_step_that_the_system_ended_says_so_and_not_its_last_line(places):
+    run = a_run(
+        python("first", "import os, sys; print('half', file=sys.stderr, flush=True); os.kill(os.getpid(), {seed})")
+    )
+    with pytest.raises(StepFailed, match="first: ended by SIGKILL, as a system out of memory does; what it has saved"):
+        execute(run, scale="small", seed=9, places=places, deadline=None)
+    with pytest.raises(StepFailed, match="first: ended by SIGTERM; what it has saved"):
+        execute(run, scale="small", seed=15, places=places, deadline=None)
+
+
 def test_a_step_that_is_done_is_not_run_again(places, tmp_path):
     once = f"open(r'{tmp_path / 'calls'}', 'a').write('x'); print('1 thing')"
     again = (
