@@ -112,7 +112,7 @@ def test_seeds_are_the_rows_then_the_tables_then_the_scales():
     assert seeds(convai2, small, "cross-from-bi") == {"convai2-bert-bi": 1, "convai2-bi-cross": 1}
     assert seeds(convai2, small, "all-cross", 2) == {"convai2-all-bert-bi": 2, "convai2-all-bi-cross": 2}
     taught = seeds(read_table("distillation"), small, "taught")
-    assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-few-bert-poly-16-taught": 3}
+    assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-fewest-bert-poly-16-taught": 3}
     assert seeds(read_table("poly-5"), small, "bi", 3)["answering-cpu"] == 1
 
 

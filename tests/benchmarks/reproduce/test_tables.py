@@ -108,7 +108,7 @@ def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
         words = runs[name].smoke().steps[0].command[2:]
         return dict(zip(words[::2], words[1::2], strict=True))  # the last of a flag counts
 
-    hard, convert = tried("convai2-few-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
+    hard, convert = tried("convai2-fewest-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
     assert (hard["--hard-negatives-every"], hard["--warmup-updates"], hard["--max-train-steps"]) == (
         "1",
         "0",
