@@ -100,9 +100,14 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str,
             loss=losses.MultipleNegativesRankingLoss(model, scale=SCALE),
         )
 
+    vectors: dict[str, torch.Tensor] = {}  # of candidates, which recur, and would be padded to the context beside it
+
     def score(text: str, candidates: list[str]) -> Any:
-        vectors = model.encode([text, *candidates], show_progress_bar=False, convert_to_tensor=True)
-        return peer.util.cos_sim(vectors[:1], vectors[1:])[0]
+        new = [candidate for candidate in candidates if candidate not in vectors]
+        if new:
+            vectors.update(zip(new, model.encode(new, show_progress_bar=False, convert_to_tensor=True), strict=True))
+        context = model.encode([text], show_progress_bar=False, convert_to_tensor=True)
+        return peer.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
 
     return model, train, score
 
