@@ -94,6 +94,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def _result(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
     progress = _progress(places.folder(run.name, seed), run)
     progress.pieces += 1
+    progress.save()  # before a command leaves anything: what is there is known to be of these commands
     amount = Learnt()
     for step in run.steps:
         if step.name not in progress.done:
@@ -161,9 +162,9 @@ def _one(
 def _failure(code: int, complaints: str, printed: str) -> str:
     """Why a command ended: what ended it, as then its last line is no error; else that line."""
     if code < 0:
-        name = signal.Signals(-code).name
-        memory = ", as a system out of memory does" if name == "SIGKILL" else ""
-        return f"ended by {name}{memory}; what it has saved is used when it is started again"
+        memory = ", as a system out of memory does" if -code == signal.SIGKILL else ""
+        ended = f"ended by signal {-code} ({signal.strsignal(-code)}){memory}"
+        return f"{ended}; what it has saved is used when it is started again"
     return (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()[-1]
 
 
