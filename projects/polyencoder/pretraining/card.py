@@ -84,12 +84,14 @@ def encoder_card(
 def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
     """The settings of a ranker that is made of it, where they are not the default, by their names in `RunSettings`.
 
+    All of it learns, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
     Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
     vectors, it is a bi-encoder that scores as that did.
     """
     longest, model = pretrained.longest, pretrained.model
     lengths = {"text_truncate": TextConfig.text_truncate, "label_truncate": TextConfig.label_truncate}
     options: dict[str, Any] = {name: longest for name, length in lengths.items() if length > longest}
+    options["fine_tuned"] = "all"
     if model.next_utterance is not None:
         return options
     options["architecture"] = "bi"

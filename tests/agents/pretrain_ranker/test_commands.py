@@ -121,6 +121,7 @@ def test_the_command_at_its_end_makes_a_ranker_of_it(make, vocabulary, train, tm
     given = {
         name.removeprefix("--").replace("-", "_"): value for name, value in zip(words[::2], words[1::2], strict=True)
     }
+    assert given["type_optimization"] == "all"
     train(model, tmp_path / "ranker", num_epochs=1.1, validation_every_n_epochs=1.0, **given)
     config = Ranker.from_pretrained(tmp_path / "ranker", device="cpu").model.config
     assert (config.architecture, config.reduction) == ("bi", "mean")

@@ -107,6 +107,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
     use = next(line for line in (folder / "README.md").read_text().splitlines() if line.startswith("polyencoder train"))
     options = {"reduction": "mean", "normalize": "--normalize" in use, "output_scaling": float(use.split()[-1])}
     assert "--reduction mean" in use
+    assert "--fine-tuned all" in use  # the embeddings too
     bi = Ranker.from_backbone(folder, "bi", device="cpu", text={"text_truncate": 30, "label_truncate": 30}, **options)
     started = starting_model(settings)
     started.model.encoder.model.load_state_dict(bi.model.context_tower.model.state_dict())
@@ -147,7 +148,7 @@ def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp
     assert "talks.jsonl" in card
     assert str(tmp_path) not in card
     assert "a cross-encoder begins with its head for next utterances" in card
-    assert f"--text-truncate {LONGEST} --label-truncate {LONGEST}\n" in card  # else the encoder is too short for it
+    assert f"--text-truncate {LONGEST} --label-truncate {LONGEST} --fine-tuned all\n" in card  # else the encoder is too short
     assert (report.out / "training" / "curve.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((report.out / "training" / "run.json").read_text())
     assert record["options"]["max_steps"] == 6
