@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.reproduce.cells import cell_of, run_of, why_not
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.results import Result, kept_results
-from benchmarks.reproduce.scales import Scale, cell_of, read_scale, run_of, scale_names, why_not
+from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from benchmarks.reproduce.cells import cell_of, run_of, why_not
 from benchmarks.reproduce.runs import Run
-from benchmarks.reproduce.scales import Scale, cell_of, run_of, why_not
+from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table, read_table, table_names
 from polyencoder.errors import ConfigError
 

@@ -51,13 +51,18 @@ class Run:
     asked: Asked
     files: tuple[str, ...]
     """Below the data folder; see `scales.Task.files`."""
-    needs: Mapping[str, bool]
-    """Runs whose folders its commands name; True for a model of the same seed, False for what the first seed made."""
     seeds: int
     hours: float | None
     """Expected of one seed, on the scale's machine."""
     missing: str
     """Why it cannot be run anywhere at this scale; empty if it can."""
+
+    @property
+    def needs(self) -> dict[str, bool]:
+        """Runs whose folders its commands name: True for the same seed's model, False for what the first seed made."""
+        words = [word for step in self.steps for word in step.command]
+        named = {(found["of"], found["name"]) for word in words for found in _PLACE.finditer(word) if found["of"]}
+        return {of: (of, "model") in named for of, _ in sorted(named)}
 
     @property
     def models(self) -> list[str]:

@@ -25,7 +25,7 @@ def places(tmp_path):
 
 
 def a_run(*steps: Step, **fields) -> Run:
-    usual = {"asked": Asked(), "files": (), "needs": {}, "seeds": 1, "hours": None, "missing": ""}
+    usual = {"asked": Asked(), "files": (), "seeds": 1, "hours": None, "missing": ""}
     return Run(name="mine", steps=steps, **{**usual, **fields})
 
 

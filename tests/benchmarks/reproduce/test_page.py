@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
+from benchmarks.reproduce.cells import cell_of, run_of
 from benchmarks.reproduce.page import PAGE, measured, page
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.readme import README, opened
 from benchmarks.reproduce.results import RESULTS, Result, write_result
-from benchmarks.reproduce.scales import cell_of, read_scale, run_of
+from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError, InputError
 

@@ -31,8 +31,9 @@ def a_run(tmp_path):
 
     def make(name: str, also: str = "", **needs: bool) -> Run:
         code = f"open(r'{tmp_path / 'notes'}', 'a').write('{name}-{{seed}} '); print(1); {also}"
-        step = Step("only", ("python", "-c", code), {"pattern": r"(?P<n>\d+)"})
-        return Run(name=name, steps=(step,), asked=Asked(), files=(), needs=needs, seeds=1, hours=None, missing="")
+        folders = (f"{{model:{need}}}" if each else f"{{folder:{need}}}" for need, each in needs.items())
+        step = Step("only", ("python", "-c", code, *folders), {"pattern": r"(?P<n>\d+)"})
+        return Run(name=name, steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
 
     return make
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from benchmarks.reproduce import checks, tables
+from benchmarks.reproduce.cells import run_of
 from benchmarks.reproduce.plan import all_runs
 from benchmarks.reproduce.runs import Places, Run
-from benchmarks.reproduce.scales import read_scale, run_of, scale_names
+from benchmarks.reproduce.scales import read_scale, scale_names
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError
 

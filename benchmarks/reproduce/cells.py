@@ -1,0 +1,178 @@
+"""What is run for a table's cell: of a ranker `parlai train_model` and `eval_model`, with the flags of all its parts.
+
+These are the flags of the scale, of its family (bi, poly, cross, convert), of the model, the start, the task and the
+row, the later going before the earlier.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from benchmarks.reproduce.documents import suggested
+from benchmarks.reproduce.runs import Asked, Run, Step
+from benchmarks.reproduce.scales import Flags, Scale, Task
+from benchmarks.reproduce.tables import Cell, Column, Row, Table
+from polyencoder.errors import ConfigError
+
+__all__ = ["cell_of", "run_of", "why_not"]
+
+_SMOKE = (
+    *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
+    *("--validation-max-exs", "8", "--short-final-eval", "true"),
+)
+_SOONER = {"warmup-updates": 0, "hard-negatives-every": 1}
+"""Of a try, which has fewer updates than a row that has these flags lets pass before something happens."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A kind of ranker: an agent and its flags."""
+
+    agent: str
+    family: str
+    flags: Flags = field(default_factory=dict)
+
+
+MODELS = {
+    "bi": Model("biencoder", "bi"),
+    "cross": Model("crossencoder", "cross"),
+    "convert": Model("convert", "convert"),
+    "convert-multi": Model("convert", "convert", {"extra-contexts": 10}),
+}
+"""Beside the poly-encoders: `poly-16` has 16 learnt codes, `poly-16-first`, `-last` and `-first-last` have outputs."""
+_POLY = re.compile(r"poly-(?P<codes>\d+)(?:-(?P<vectors>first|last|first-last))?")
+_VECTORS = {"first": "n_first", "last": "n_last", "first-last": "first_n_last"}
+
+
+def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
+    """A table's cell as a scale has it, which may have another task there."""
+    cell = table.cell(row, column)
+    return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
+
+
+def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
+    """The run that a cell of a table is a number of.
+
+    Raises:
+        ConfigError: the scale does not know a part of it, or the row's settings contradict each other.
+    """
+    if cell.run:
+        if cell.run not in scale.runs:
+            raise ConfigError(f"{where}: scale {scale.name} has no run {cell.run}{suggested(cell.run, scale.runs)}")
+        return scale.runs[cell.run]
+    task = _part(scale.tasks, "tasks", cell.task, where)
+    if not cell.model:
+        return _counting(cell.task, task)
+    start = _part(scale.starts, "starts", cell.start, where)
+    model = _model(cell.model, where=where)
+    parts = [scale.flags, scale.families.get(model.family, {}), model.flags]
+    parts += [start.flags, start.families.get(model.family, {}), task.flags, task.families.get(model.family, {})]
+    usual = _merged(parts)
+    flags = _merged([usual, cell.flags])
+    if flags != usual and not cell.variation:
+        raise ConfigError(
+            f"{where}: its flags differ from the usual ones, so that it needs a variation, a name for them"
+        )
+    name = "-".join([cell.task, cell.start, cell.model, *([cell.variation] if flags != usual else [])])
+    reasons = [task.missing, start.missing]
+    if "missing" in flags:
+        reasons.append(str(flags["missing"]))
+    named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items() if k != "missing"}
+    steps, asked = _steps(named, task=task, model=model, where=where)
+    return Run(
+        name=name,
+        steps=steps,
+        asked=asked,
+        files=tuple(task.files),
+        seeds=task.seeds or scale.seeds,
+        hours=task.hours.get(cell.model, task.hours.get("-".join(cell.model.split("-")[:2]))),
+        missing="; ".join(reason for reason in reasons if reason),
+    )
+
+
+def why_not(scale: Scale, cell: Cell) -> str:
+    """Why a cell's number cannot be had at this scale, whatever is run; empty if it can."""
+    task = scale.tasks.get(cell.task)
+    return task.splits.get(cell.metric.partition("/")[0], "") if task else ""
+
+
+def _model(name: str, *, where: str) -> Model:
+    if name in MODELS:
+        return MODELS[name]
+    found = _POLY.fullmatch(name)
+    if not found:
+        raise ConfigError(f"{where}: there is no model {name}; it must be poly-N or one of {', '.join(MODELS)}")
+    vectors = {"polyencoder-type": _VECTORS[found["vectors"]]} if found["vectors"] else {}
+    return Model("polyencoder", "poly", {"poly-n-codes": int(found["codes"]), **vectors})
+
+
+def _counting(name: str, task: Task) -> Run:
+    """How many examples a task has in training and in each part that is evaluated."""
+    read = {"pattern": r"episodes with a total of (?P<examples>\d+) examples"}
+    steps = []
+    for split, datatype in {"train": "train:ordered", "valid": "valid", "test": "test"}.items():
+        if not task.splits.get(split):
+            words = ["-t", task.teacher, "-dt", datatype, "--datapath", "{data}", "-n", "1"]
+            steps.append(Step(split, ("parlai", "display_data", *words), read))
+    return Run(
+        name=f"{name}-counts",
+        steps=tuple(steps),
+        asked=Asked(),
+        files=tuple(task.files),
+        seeds=1,
+        hours=None,
+        missing=task.missing,
+    )
+
+
+def _merged(parts: Sequence[Flags]) -> dict[str, Any]:
+    """The flags of all, the later before the earlier; null takes one away."""
+    merged = {name: value for part in parts for name, value in part.items()}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
+    if name not in parts:
+        raise ConfigError(f"{where}: the scale's {kind} have no {name or 'name'}{suggested(name, parts)}")
+    return parts[name]
+
+
+def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple[Step, ...], Asked]:
+    """Training and the evaluations of a ranker, as ParlAI's commands."""
+    batch = int(flags["batchsize"])
+    flags = dict(_warmed_up(flags, batch))
+    if (examples := flags.pop("examples", None)) is not None:
+        flags["max-train-steps"] = math.ceil(int(examples) / batch)
+    if ("max-train-steps" in flags) == ("num-epochs" in flags):
+        raise ConfigError(f"{where}: needs either examples (or max-train-steps) or num-epochs")
+    if "max-train-steps" in flags:
+        asked = Asked(updates=int(flags["max-train-steps"]), examples=int(flags["max-train-steps"]) * batch)
+    else:
+        asked = Asked(examples=math.ceil(float(flags["num-epochs"]) * task.examples))
+    common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
+    words = ("parlai", "train_model", *common, *_words(flags), "--seed", "{seed}")
+    smoke = (*_SMOKE, *_words({name: value for name, value in _SOONER.items() if name in flags}))
+    steps = [Step("train", words, {"training": "model"}, smoke)]
+    for split, why in task.splits.items():
+        if not why:
+            report = f"{{folder}}/{split}.json"
+            command = ["parlai", "eval_model", *common, "-dt", split, "--batchsize", str(flags["eval-batchsize"])]
+            command += ["--report-filename", report, *_words(task.evaluation)]
+            steps.append(Step(split, tuple(command), {"report": report}, ("--num-examples", "8")))
+    return tuple(steps), asked
+
+
+def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
+    """The flags with the updates in which so many examples are had, for `warmup-examples`."""
+    for name, value in flags.items():
+        yield ("warmup-updates", math.ceil(int(value) / batch)) if name == "warmup-examples" else (name, value)
+
+
+def _words(flags: Flags) -> Iterator[str]:
+    for name, value in flags.items():
+        yield f"--{name}" if len(name) > 1 else f"-{name}"
+        yield str(value).lower() if isinstance(value, bool) else str(value)
