@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,16 +190,17 @@ def _runnable(command: list[str]) -> list[str]:
 
 def _wait(command: list[str], *, output: Path, log: Path, deadline: float | None) -> int:
     """Run a command until it ends, or is ended at the deadline, with all that it started."""
-    with output.open("w") as out, log.open("a") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+    with output.open("w") as out, log.open("a") as err, ThreadPoolExecutor(1) as apart:
+        # in a thread, which no signal interrupts: a command is known as soon as it has started
+        starting = apart.submit(subprocess.Popen, command, stdout=out, stderr=err, start_new_session=True)
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            return process.wait(timeout=left)
+            return starting.result().wait(timeout=left)
         except subprocess.TimeoutExpired:
-            _end(process)
+            _end(starting.result())
             raise OutOfTime from None
         except BaseException:  # an interrupt of ours: what we started does not go on alone
-            _end(process)
+            _end(starting.result())
             raise
 
 
