@@ -21,6 +21,7 @@ _MANY = ("latency", "lines")
 """Kinds that have a line for each of several rows."""
 _TIMED = "ms, 100,000"  # a column of peers
 _PAPER = "the paper"  # one of the scales is called paper
+_PAPERS = "paper"  # series
 Point = tuple[str, float, Value]
 """What it is of, where it stands, and its number."""
 Times = Mapping[str, float]
@@ -40,9 +41,9 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     """
     if table.picture is None:
         return None
-    series = {"paper": _points(table, _paper(table), times[_PAPER])}
+    series = _series(table, _PAPERS, _paper(table), times[_PAPER])
     for one in all_measured:
-        series[f"here, {one.scale.name}"] = _points(table, one.values, times[one.scale.name])
+        series |= _series(table, f"here, {one.scale.name}", one.values, times[one.scale.name])
     shown = {name: points for name, points in series.items() if len(points) > 1}
     if not shown:
         return None
@@ -75,11 +76,24 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
     }
 
 
-def _points(table: Table, values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
+def _series(table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times) -> dict[str, list[Point]]:
+    """The points of a source: one series; of ours in `accuracy` one for each group, whose rows' titles recur."""
+    assert table.picture is not None
+    if table.picture.kind != "accuracy" or name == _PAPERS:
+        return {name: _points(table, table.rows, values, times)}
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        groups.setdefault(row.group, []).append(row)
+    return {
+        f"{name}: {group[:1].lower()}{group[1:]}": _points(table, rows, values, times) for group, rows in groups.items()
+    }
+
+
+def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
     """The points of a table's kind of picture; all but `latency` are of its first column."""
     assert table.picture is not None
     points: list[Point] = []
-    for row in table.rows:
+    for row in rows:
         for column in table.columns:
             value = values.get((row.name, column.title))
             place = _place(table, row, column, times)
@@ -112,7 +126,7 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         figure = Figure(figsize=_SIZE, layout="constrained")
         axes = figure.add_subplot()
         for number, (name, points) in enumerate(series.items()):
-            _add(axes, table.picture.kind, name, points, dashed=name == "paper", color=f"C{number}")
+            _add(axes, table.picture.kind, name, points, dashed=name == _PAPERS, color=f"C{number}")
         axes.set_xlabel(table.picture.x)
         axes.set_ylabel(table.picture.y)
         if table.picture.kind == "latency":
@@ -120,11 +134,14 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
             axes.set_yscale("log")
         if table.picture.kind == "accuracy":
             axes.set_xscale("log")
-            axes.margins(x=0.3)  # for their titles
+            axes.margins(x=0.4)  # for their titles
         if table.picture.kind == "lines":
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.legend(fontsize=6 if table.picture.kind in _MANY else None)
+        if table.picture.kind == "accuracy":
+            figure.legend(loc="outside upper center", fontsize=6)  # no place within is free of titles
+        else:
+            axes.legend(fontsize=6 if table.picture.kind in _MANY else None)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
@@ -150,4 +167,4 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             for count, (title, place, value) in enumerate(line):  # neighbours' titles on either side
                 side, aligned = (5, "left") if count % 2 == 0 else (-5, "right")
                 where = {"xytext": (side, -2), "textcoords": "offset points", "ha": aligned}
-                axes.annotate(title, (place, value.mean), fontsize=7, **where)
+                axes.annotate(title.replace(", ", ",\n"), (place, value.mean), fontsize=7, **where)

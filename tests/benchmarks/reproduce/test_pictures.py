@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.reproduce.page import PICTURES
+from benchmarks.reproduce.page import PICTURES, Measured
 from benchmarks.reproduce.pictures import answer_times, draw
+from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table, table_names
+from benchmarks.reproduce.values import Value
 
 pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 DRAWN = [name for name in table_names() if read_table(name).picture]
@@ -27,3 +29,12 @@ def test_a_ranker_without_its_milliseconds_is_no_point_and_one_point_is_no_pictu
     assert draw(of, [], {"the paper": {"bi": 160.0}}, tmp_path) is None
     assert draw(of, [], {"the paper": {"bi": 160.0, "poly-16": 678.0}}, tmp_path) is not None
     assert draw(read_table("poly-1"), [], {}, tmp_path) is None
+
+
+def test_rows_of_the_same_title_in_two_groups_are_two_series(tmp_path):
+    of, scale = read_table("convai2"), read_scale("small")
+    values = {(row.name, of.columns[0].title): Value(80.0) for row in of.rows}
+    times = {"the paper": {}, "small": {"bi": 40.0, "poly-64": 80.0}}
+    drawn = draw(of, [Measured(scale, values, {}, {}, {})], times, tmp_path).read_text()
+    assert "<!-- here, small: trained on 20,000 examples (the paper's on all) -->" in drawn
+    assert "<!-- here, small: trained on all 65,719 available examples -->" in drawn
