@@ -21,7 +21,6 @@ _MANY = ("latency", "lines")
 """Kinds that have a line for each of several rows."""
 _TIMED = "ms, 100,000"  # a column of peers
 _PAPER = "the paper"  # one of the scales is called paper
-_PAPERS = "paper"  # series
 Point = tuple[str, float, Value]
 """What it is of, where it stands, and its number."""
 Times = Mapping[str, float]
@@ -41,7 +40,7 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     """
     if table.picture is None:
         return None
-    series = _series(table, _PAPERS, _paper(table), times[_PAPER])
+    series = _series(table, _PAPER, _paper(table), times[_PAPER])
     for one in all_measured:
         series |= _series(table, f"here, {one.scale.name}", one.values, times[one.scale.name])
     shown = {name: points for name, points in series.items() if len(points) > 1}
@@ -79,7 +78,7 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
 def _series(table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times) -> dict[str, list[Point]]:
     """The points of a source: one series; of ours in `accuracy` one for each group, whose rows' titles recur."""
     assert table.picture is not None
-    if table.picture.kind != "accuracy" or name == _PAPERS:
+    if table.picture.kind != "accuracy" or name == _PAPER:
         return {name: _points(table, table.rows, values, times)}
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
@@ -126,7 +125,7 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         figure = Figure(figsize=_SIZE, layout="constrained")
         axes = figure.add_subplot()
         for number, (name, points) in enumerate(series.items()):
-            _add(axes, table.picture.kind, name, points, dashed=name == _PAPERS, color=f"C{number}")
+            _add(axes, table.picture.kind, name, points, dashed=name == _PAPER, color=f"C{number}")
         axes.set_xlabel(table.picture.x)
         axes.set_ylabel(table.picture.y)
         if table.picture.kind == "latency":
