@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from benchmarks.reproduce.documents import made
 from benchmarks.reproduce.runs import Run
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import write_text
+from polyencoder.versions import PACKAGES, version_of
 
 __all__ = [
     "FORMAT",
@@ -31,7 +31,7 @@ __all__ = [
 RESULTS = Path(__file__).parents[1] / "results"
 FORMAT = 1
 _MACHINE = ("cpu", "cores", "threads", "load", "gpu")
-_PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy", "sentence-transformers")
+_PACKAGES = (*PACKAGES, "sentence-transformers")
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,9 @@ def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
 
 def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
     """What the numbers depend on beside the settings."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    kept = machine()
-    return {name: kept[name] for name in _MACHINE if kept.get(name) is not None}, versions
+    packages = {package: number for package in _PACKAGES if (number := version_of(package))}
+    kept = {name: value for name, value in machine().items() if name in _MACHINE and value is not None}
+    return kept, {"python": platform.python_version(), **packages}
 
 
 def _seed_of(path: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from transformers.utils import logging as transformers_log
@@ -29,16 +29,38 @@ from polyencoder.cli.vocab import vocab
 from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError, first_line
 from polyencoder.modeling.cpu.products import remember_few_shapes
+from polyencoder.versions import versions_line
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="polyencoder",
-    help="Rankers for dialogue and search: check, import, export, calibrate, index, search, serve and mine.",
+    help="Rankers for dialogue and search, without ParlAI: trained, evaluated, indexed, searched and served.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(versions_line())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of this package and those below it, and exit.",
+            is_eager=True,
+            callback=_version,
+        ),
+    ] = False,
+) -> None:
+    """Flags that stand before a command."""
 
 
 app.command("check")(check)

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from polyencoder.config import TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.modeling import ConveRT, CrossEncoder
 from polyencoder.protocol import TextRanker
+from polyencoder.versions import versions_line
 
 __all__ = ["Run", "model_card", "read_run"]
 
@@ -37,7 +37,6 @@ _FLAGS_OF_CONVERT = (
     *(name for name in _FLAGS if name not in ("history_size", "fp16", "backbone", "type_optimization")),
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
-_PACKAGES = ("parlai-polyencoder", "torch", "transformers", "tokenizers")
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 
@@ -119,7 +118,7 @@ def model_card(
         *_results(run),
         *_training(run),
         "## Versions",
-        ", ".join(f"{package} {number}" for package in _PACKAGES if (number := _version(package))) + ".",
+        f"{versions_line()}.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -236,10 +235,3 @@ def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
 
 def _without_folder(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

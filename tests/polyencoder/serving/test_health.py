@@ -39,6 +39,7 @@ def test_what_is_served_is_said_without_paths(shared):
     assert info["limits"]["documents"] == Limits().documents
     assert "/" not in info["model"]
     assert shared.get("/docs").status_code == 200
+    assert [shared.head(path).status_code for path in ("/health", "/ready")] == [200, 200]
     assert "/v1/rerank" in shared.get("/openapi.json").json()["paths"]
 
 

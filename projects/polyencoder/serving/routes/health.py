@@ -17,12 +17,14 @@ __all__ = ["router"]
 router = APIRouter(tags=["health"])
 
 
+@router.head("/health", include_in_schema=False)  # some balancers ask so
 @router.get("/health")
 async def health() -> dict[str, str]:
     """That the process is alive."""
     return {"status": "ok"}
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(service: Serving) -> Response:
     """Whether requests are welcome: 503 while too many tokens wait, or if the index cannot be searched.

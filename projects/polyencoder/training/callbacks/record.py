@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ import torch
 
 from polyencoder.files import write_text
 from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.versions import PACKAGES, version_of
 
 __all__ = ["Record", "write_record"]
-
-PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy")
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ def write_record(path: str | os.PathLike[str], options: Mapping[str, Any], *, up
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
         "updates": updates,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
         "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
         | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
     }
@@ -73,10 +71,3 @@ def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         return list(json.loads(Path(path).read_text(encoding="utf-8"))["starts"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
