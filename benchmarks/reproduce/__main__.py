@@ -2,11 +2,12 @@
 
     python -m benchmarks.reproduce TABLE [--row ROW] [--scale small] [--seeds 3]
 
-Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed; docs/results.md
-and README's table are made of them and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in
-`--runs`: what was killed, or stopped by `--max-seconds`, goes on when it is started again with the same command. Where
-this is started several times, say once for each core with OMP_NUM_THREADS=1, the processes share the runs among
-themselves. Exit code 3: there is more to do.
+Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed, and are printed
+beside the paper's and this project's. docs/results.md and README's table are made of `benchmarks/results`, which has
+this project's, and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in `--runs`: what was killed,
+or stopped by `--max-seconds`, goes on when it is started again with the same command. Where this is started several
+times, say once for each core with OMP_NUM_THREADS=1, the processes share the runs among themselves. Exit code 3: there
+is more to do; 1: a run failed, or lacks something that could be there.
 
 `--dry-run` says of each run whether its commands are understood and what is missing for it; `--display-commands` prints
 them; `--smoke N` runs each with a few examples and N updates, which is no result and is not kept.
@@ -26,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.reproduce import checks
+from benchmarks.reproduce.comparison import compared
 from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
 from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
@@ -37,6 +39,9 @@ from benchmarks.reproduce.schedule import run_all
 from benchmarks.reproduce.tables import read_table, table_names
 from polyencoder.errors import PolyencoderError
 from polyencoder.files import write_text
+
+OWN = Path("runs/results")
+"""Where results are kept that are no contribution to this repository's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,13 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(flags: argparse.Namespace) -> int:
     if flags.write_docs:
-        return _write_docs(flags.out)
+        return _write_docs(flags.out or RESULTS)
     scale = read_scale(flags.scale)
     places = _places(scale, flags)
     planned: dict[str, Planned] = {}
+    asked = []
     for name in table_names() if flags.table == "all" else [flags.table]:
         table = read_table(name)
         rows = [table.row(row) for row in flags.row] if flags.row else table.rows
+        asked.append((table, rows))
         for one in plan(table, scale, rows, seeds=flags.seeds):
             if one.run.name not in planned or planned[one.run.name].seeds < one.seeds:
                 planned[one.run.name] = one
@@ -71,7 +78,12 @@ def _run(flags: argparse.Namespace) -> int:
             once = [Planned(one.run.smoke(), 1) for one in planned.values()]
             return run_all(once, scale=scale.name, places=few, out=None, deadline=None)
     deadline = None if flags.max_seconds is None else time.monotonic() + flags.max_seconds
-    return run_all(list(planned.values()), scale=scale.name, places=places, out=flags.out, deadline=deadline)
+    out = flags.out or OWN
+    code = run_all(list(planned.values()), scale=scale.name, places=places, out=out, deadline=deadline)
+    for table, rows in asked:
+        for line in compared(table, scale, rows, out):
+            print(line)
+    return code
 
 
 def _write_docs(results: Path) -> int:
@@ -143,7 +155,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keeps nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after so long; the same command goes on")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of results (default: benchmarks/results)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"the folder of results (default: {OWN}; of --write-docs, benchmarks/results, which the repository keeps)",
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), help="of models and checkpoints")
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
     parser.add_argument(

@@ -24,7 +24,7 @@ from benchmarks.reproduce.runs import Places, Run, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.files import write_text
 
-__all__ = ["OutOfTime", "RunsElsewhere", "StepFailed", "execute"]
+__all__ = ["OutOfTime", "RunsElsewhere", "StepFailed", "execute", "finished"]
 
 _GRACE = 60.0  # seconds that a command has to end by itself
 PROGRESS = "progress.json"
@@ -79,6 +79,15 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
     folder = places.folder(run.name, seed)
     with _alone(folder):
         return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
+
+
+def finished(run: Run, seed: int, *, places: Places) -> bool:
+    """Whether the folder of a seed has all that its steps leave there."""
+    try:
+        progress = _progress(places.folder(run.name, seed), run)
+    except PolyencoderError:  # of other commands, which whoever wants to go on is told
+        return False
+    return all(step.name in progress.done for step in run.steps)
 
 
 @contextmanager

@@ -28,13 +28,14 @@ The papers' numbers and this project's, side by side. One command runs a table a
 
 <!-- not run: takes hours -->
 ```sh
-python -m benchmarks.reproduce {names}
+python -m benchmarks.reproduce convai2 --row bi --row poly-64 --seeds 1 --datapath ../shared/data
 ```
 
-`--display-commands` prints the commands of this project that a table consists of, `--dry-run` says what is missing to
-run them. What is stopped goes on when it is started again, and several processes with the same command share its runs.
-`python -m benchmarks.reproduce all --write-docs` generates this page from the tables' files and from the
-results in `benchmarks/results`.
+`--datapath` is ParlAI's data folder. `--display-commands` prints the commands of this project that a table consists of,
+`--dry-run` says what is missing to run them. What is stopped goes on when it is started again, and several processes
+with the same command share its runs. Results are kept in `runs/results` (`--out`), and printed beside the papers' and
+those of this page, which are in `benchmarks/results`; `python -m benchmarks.reproduce all --write-docs` generates the
+page from them and from the tables' files.
 
 {scales}
 
@@ -75,11 +76,8 @@ def page(results: Path) -> str:
         ConfigError, InputError: a table or a kept result is wrong; the message names the file.
     """
     scales = [read_scale(name) for name in scale_names()]
-    names = table_names()
-    lines = [
-        _HEAD.format(names=f"{names[0]} --scale small --seeds 3", scales="\n".join(_about(scale) for scale in scales))
-    ]
-    for name in names:
+    lines = [_HEAD.format(scales="\n".join(_about(scale) for scale in scales))]
+    for name in table_names():
         table = read_table(name)
         here = [measured(table, scale, results) for scale in scales]
         lines += _section(table, here)

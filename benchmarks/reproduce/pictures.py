@@ -158,6 +158,7 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             yerr=[value.deviation or 0 for _, _, value in line],
             marker="os^Dv"[number % 5] if kind in _MANY else "o",
             linestyle="none" if kind == "accuracy" else "--" if dashed else "-",
+            markerfacecolor="white" if dashed else None,
             color=f"C{number}" if kind in _MANY else color,
             label=f"{of}, {name}" if kind in _MANY else name,
             capsize=2,

@@ -58,11 +58,12 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
 
     def add(run: Run, wanted: int, asked_by: Sequence[str]) -> None:
         nonlocal known
-        if run.needs:
+        needs = {} if run.missing else run.needs  # what cannot be had needs nothing
+        if needs:
             known = known or all_runs(scale)
         if run.name in asked_by:
             raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: none of them can be the first")
-        for need, each in run.needs.items():
+        for need, each in needs.items():
             if need not in known:
                 raise ConfigError(f"{run.name} needs {need}, which is a run of no table")
             add(known[need], wanted if each and known[need].learns else 1, [*asked_by, run.name])

@@ -30,7 +30,7 @@ def test_what_is_missing_is_said_and_what_needs_it_is_left_out(tmp_path, capsys)
         "--runs",
         str(tmp_path / "runs"),
     ]
-    assert command.main([*words, "--out", str(tmp_path / "results")]) == 0
+    assert command.main([*words, "--out", str(tmp_path / "results")]) == 1
     said = capsys.readouterr().out
     assert "reddit/train-*.json" in said
     assert "intents-convert, seed 0: missing" in said

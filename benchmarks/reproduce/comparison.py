@@ -1,0 +1,39 @@
+"""What a run of one's own has given, beside the paper's numbers and those of docs/results.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.reproduce.page import Head, grid, measured
+from benchmarks.reproduce.results import RESULTS
+from benchmarks.reproduce.scales import Scale
+from benchmarks.reproduce.tables import Row, Table
+
+__all__ = ["compared"]
+
+
+def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
+    """The lines of a Markdown table: of these rows, the columns in which `results` has a number; none if it has none.
+
+    Raises:
+        ConfigError, InputError: a result is wrong; the message names the file.
+    """
+    own = measured(table, scale, results)
+    kept = measured(table, scale, RESULTS)
+    names, heads = [], list[Head]()
+    for number, column in enumerate(table.columns):
+        cells = [(row.name, column.title) for row in rows]
+        if not any(cell in own.values for cell in cells):
+            continue
+        if any(row.paper[number] for row in rows):
+            names.append(f"{column.title}, paper")
+            heads.append((column, None))
+        if results.resolve() != RESULTS.resolve() and any(cell in kept.values for cell in cells):
+            names.append(f"{column.title}, docs/results.md")
+            heads.append((column, kept))
+        names.append(f"{column.title}, {results}")
+        heads.append((column, own))
+    if heads:
+        yield from ("", f"{table.name}: {table.title}", "")
+        yield from grid(table, [row for row in rows if any(row.name == name for name, _ in own.values)], heads, names)

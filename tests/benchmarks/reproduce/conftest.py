@@ -1,0 +1,41 @@
+"""A folder of results as runs leave it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.reproduce.cells import cell_of, run_of
+from benchmarks.reproduce.results import Result, write_result
+from benchmarks.reproduce.scales import read_scale
+from benchmarks.reproduce.tables import read_table
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """(scale, table, row, numbers) -> results with these numbers, of a seed each, are in the folder that is given."""
+
+    def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
+        at, of = read_scale(scale), read_table(table)
+        cell = cell_of(at, of, of.row(row), of.columns[0])
+        run = run_of(at, cell, where="here")
+        for seed, number in enumerate(numbers):
+            result = Result(
+                scale=scale,
+                run=run.name,
+                seed=seed,
+                date=f"2026-11-2{seed}",
+                commands=run.commands,
+                metrics={cell.metric: number},
+                updates=max(run.asked.updates, 10**6),
+                examples=run.asked.examples,
+                seconds={"train": 5400.0},
+                pieces=1,
+                machine={"cpu": "a processor", "threads": 1},
+                versions={},
+            )
+            write_result(tmp_path, dataclasses.replace(result, **changes), run)
+        return tmp_path
+
+    return kept
