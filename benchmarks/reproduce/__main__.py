@@ -68,6 +68,8 @@ def _run(flags: argparse.Namespace) -> int:
         for one in plan(table, scale, rows, seeds=flags.seeds):
             if one.run.name not in planned or planned[one.run.name].seeds < one.seeds:
                 planned[one.run.name] = one
+    if not planned:
+        raise PolyencoderError(f"{flags.table}: nothing is run of these rows at --scale {scale.name}; {PAGE} says why")
     if flags.display_commands:
         return _display(list(planned.values()), places)
     if flags.dry_run:

@@ -93,7 +93,7 @@ class _State:
         self._scale, self._places, self._out = scale, places, out
         self._needed: set[tuple[str, int]] = set()  # by what is not over
         for run, seed in reversed(left):
-            if not self.over(run, seed):
+            if not (run.missing or self.over(run, seed)):
                 self._needed |= _needs(run, seed)
 
     def over(self, run: Run, seed: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import filelock
 import pytest
@@ -98,3 +99,13 @@ def test_a_result_without_its_models_is_run_again_for_what_needs_them_and_stays(
     assert kept.read_text() == before
     assert start(base, other, upon) == 0
     assert len((tmp_path / "notes").read_text().split()) == 4
+
+
+def test_nothing_is_run_again_for_what_cannot_be_had(start, a_run, tmp_path, capsys):
+    base, never = a_run("base"), replace(a_run("never", base=True), missing="not at hand")
+    assert start(base) == 0
+    shutil.rmtree(tmp_path / "runs")
+    assert start(base, never) == 0
+    assert (tmp_path / "notes").read_text().split() == ["base-0"]
+    assert start(never) == 1
+    assert "never, seed 0: missing: not at hand" in capsys.readouterr().out

@@ -18,6 +18,11 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
     assert not (tmp_path / "results").exists()
 
 
+def test_a_row_of_which_nothing_is_run_is_an_error(capsys):
+    assert command.main(["convert-3", "--row", "use-map"]) == 1
+    assert "convert-3: nothing is run of these rows at --scale small" in capsys.readouterr().err
+
+
 def test_what_is_missing_is_said_and_what_needs_it_is_left_out(tmp_path, capsys):
     words = [
         "convert-6",
