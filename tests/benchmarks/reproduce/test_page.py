@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks.reproduce.cells import run_of
@@ -84,8 +86,14 @@ def test_seeds_are_the_rows_then_the_tables_then_the_scales():
     taught = seeds(read_table("distillation"), small, "taught")
     assert taught == {"convai2-bert-bi": 1, "convai2-bi-cross": 1, "convai2-fewest-bert-poly-16-taught": 3}
     assert seeds(read_table("poly-5"), small, "bi", 3)["answering-cpu"] == 1
-    # AmazonQA would have each of its seeds begin with one of Reddit's, but is not at hand
-    assert seeds(read_table("convert-3"), small, "single")["reddit-scratch-convert"] == 1
+
+
+def test_what_is_not_at_hand_has_nothing_run_for_it():
+    table = read_table("convert-3")
+    row = table.row("single")
+    amazonqa = dataclasses.replace(table, columns=table.columns[1:])
+    asked = plan(amazonqa, read_scale("small"), [dataclasses.replace(row, paper=row.paper[1:])], seeds=None)
+    assert [one.run.name for one in asked] == ["amazonqa-reddit-convert-convert"]
 
 
 ANSWERING = {
