@@ -2,9 +2,10 @@
 
     python -m benchmarks.reproduce.peers bi --backbone FOLDER --datapath DATA --examples 20000 --out FOLDER
 
-prints one JSON object with R@1 and MRR on the validation set. Its own trainers and losses, with the dropout and layers
-that they have unless told otherwise: `MultipleNegativesRankingLoss` with the other labels of a batch, for a
-cross-encoder `BinaryCrossEntropyLoss` with drawn negatives. Killed and started again, it goes on from its checkpoint.
+prints one JSON object with R@1 and MRR on the validation set. Its own trainers and losses, with what they have unless
+told otherwise: `MultipleNegativesRankingLoss` with the other labels of a batch; for a cross-encoder
+`BinaryCrossEntropyLoss` with drawn negatives. A cross-encoder learns as ours does, without dropout, each update from
+whole examples. Killed and started again, it goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from benchmarks.agents import CONVAI2, quiet_parlai
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="examples")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--num-negatives", type=int, default=9, help="of a cross-encoder")
+    parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16")
     parser.add_argument("--evaluated", type=int, help="so many examples alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="checkpoints")
@@ -68,6 +71,8 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
         "seed": flags.seed,
         "save_steps": 25,
         "save_total_limit": 1,
+        "use_cpu": not torch.cuda.is_available(),  # or bf16 is refused
+        "bf16": flags.bf16,
         "report_to": [],
         "disable_tqdm": True,
     }
@@ -115,7 +120,8 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str,
 def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str, list[str]]]) -> Parts:
     cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
     losses = import_module("sentence_transformers.cross_encoder.losses")
-    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS)
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=dropout)
     labels = sorted({label for _, label, _ in examples})
     draw = random.Random(flags.seed)
     rows = []
@@ -128,13 +134,14 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, s
     pairs = datasets.Dataset.from_list(rows)
 
     def train(args: dict[str, Any]) -> Any:
-        sizes = {
-            "per_device_train_batch_size": flags.batch_size,
-            "gradient_accumulation_steps": flags.num_negatives + 1,
+        examples_of_updates = {  # one example a pass, so that its pairs are about equally long
+            "per_device_train_batch_size": flags.num_negatives + 1,
+            "gradient_accumulation_steps": flags.batch_size,
+            "batch_sampler": _in_order,
         }
         return cross.CrossEncoderTrainer(
             model=model,
-            args=cross.CrossEncoderTrainingArguments(**sizes, **args),
+            args=cross.CrossEncoderTrainingArguments(**examples_of_updates, **args),
             train_dataset=pairs,
             loss=losses.BinaryCrossEntropyLoss(model),
         )
@@ -143,6 +150,11 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, s
         return model.predict([(text, candidate) for candidate in candidates], show_progress_bar=False)
 
     return model, train, score
+
+
+def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> BatchSampler:
+    """Of rows that were shuffled by whole examples already."""
+    return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
 def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[tuple[str, str, list[str]]]:
