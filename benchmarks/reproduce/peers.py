@@ -76,7 +76,7 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
         "report_to": [],
         "disable_tqdm": True,
     }
-    train(args).train(resume_from_checkpoint=any(flags.out.glob("checkpoint-*")) or None)
+    train(args).train(resume_from_checkpoint=last_checkpoint(flags.out))
     tally = Tally()
     model.eval()
     for turns, label, candidates in islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated):
@@ -85,6 +85,15 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
         rank = int(ranks(scores, torch.tensor([right])))
         tally.add([of_example(rank, loss, len(candidates))])
     return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest one that was written to its end: of a trainer that was killed while it saved, the one before.
+
+    Its state is the last file that transformers' trainer writes of a checkpoint.
+    """
+    whole = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
 
 
 Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[str, list[str]], Any]]
