@@ -14,9 +14,10 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -79,11 +80,11 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     train(args).train(resume_from_checkpoint=last_checkpoint(flags.out))
     tally = Tally()
     model.eval()
-    for turns, label, candidates in islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated):
-        scores, right = torch.as_tensor(score(turns, candidates)).float()[None], candidates.index(label)
-        loss = float(torch.nn.functional.cross_entropy(scores, torch.tensor([right])))
-        rank = int(ranks(scores, torch.tensor([right])))
-        tally.add([of_example(rank, loss, len(candidates))])
+    evaluated = list(islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated))
+    for (_, label, candidates), found in zip(evaluated, score(evaluated), strict=True):
+        scores, right = found.float()[None], torch.tensor([candidates.index(label)])
+        loss = float(torch.nn.functional.cross_entropy(scores, right))
+        tally.add([of_example(int(ranks(scores, right)), loss, len(candidates))])
     return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
 
 
@@ -96,11 +97,13 @@ def last_checkpoint(folder: Path) -> str | None:
     return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
 
 
-Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[str, list[str]], Any]]
-"""A model; what makes its trainer of arguments; what scores candidates of a context."""
+Example = tuple[str, str, list[str]]
+"""A context as one text, its label, and in validation its candidates."""
+Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[Sequence[Example]], Iterable[torch.Tensor]]]
+"""A model; what makes its trainer of arguments; what scores each example's candidates."""
 
 
-def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str, list[str]]]) -> Parts:
+def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     losses, datasets = import_module("sentence_transformers.losses"), import_module("datasets")
     model = peer.SentenceTransformer(flags.backbone)
     model.max_seq_length = TOKENS
@@ -116,17 +119,19 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str,
 
     vectors: dict[str, torch.Tensor] = {}  # of candidates, which recur, and would be padded to the context beside it
 
-    def score(text: str, candidates: list[str]) -> Any:
-        new = [candidate for candidate in candidates if candidate not in vectors]
-        if new:
-            vectors.update(zip(new, model.encode(new, show_progress_bar=False, convert_to_tensor=True), strict=True))
-        context = model.encode([text], show_progress_bar=False, convert_to_tensor=True)
-        return peer.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
+    def score(evaluated: Sequence[Example]) -> Iterator[torch.Tensor]:
+        for text, _, candidates in evaluated:
+            new = [candidate for candidate in candidates if candidate not in vectors]
+            if new:
+                known = model.encode(new, show_progress_bar=False, convert_to_tensor=True)
+                vectors.update(zip(new, known, strict=True))
+            context = model.encode([text], show_progress_bar=False, convert_to_tensor=True)
+            yield peer.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
 
     return model, train, score
 
 
-def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, str, list[str]]]) -> Parts:
+def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
     losses = import_module("sentence_transformers.cross_encoder.losses")
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -155,10 +160,21 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[tuple[str, s
             loss=losses.BinaryCrossEntropyLoss(model),
         )
 
-    def score(text: str, candidates: list[str]) -> Any:
-        return model.predict([(text, candidate) for candidate in candidates], show_progress_bar=False)
+    def score(evaluated: Sequence[Example]) -> Sequence[torch.Tensor]:
+        pairs = [(text, candidate) for text, _, candidates in evaluated for candidate in candidates]
+        scores = torch.as_tensor(model.predict(pairs, device=_processes(), show_progress_bar=True))
+        return scores.split([len(candidates) for _, _, candidates in evaluated])
 
     return model, train, score
+
+
+def _processes() -> list[str] | None:
+    """The devices of a pool that has this process's threads, which do more as processes; None for no pool."""
+    threads = torch.get_num_threads()
+    if torch.cuda.is_available() or threads == 1:
+        return None
+    os.environ["OMP_NUM_THREADS"] = "1"  # what the pool's processes begin with
+    return ["cpu"] * threads
 
 
 def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> BatchSampler:
@@ -166,8 +182,8 @@ def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Batch
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
-def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[tuple[str, str, list[str]]]:
-    """Contexts as one text, their labels, and in validation their candidates; in training a seeded order."""
+def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
+    """In training in a seeded order."""
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname
 
