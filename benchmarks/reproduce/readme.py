@@ -17,10 +17,10 @@ _BEGIN = "<!-- made by python -m benchmarks.reproduce all --write-docs -->\n"
 _END = "<!-- until here -->\n"
 _BELOW = """\
 R@1/20, in %: ConvAI2's validation set, after MiniLM has learnt from the same 20,000 examples{few}. For
-both cross-encoders, of one seed, that is too little: with BERT and all examples the paper's has 87.1, its bi-encoder 83.3
-([more rows](docs/results.md#convai2-convai2s-public-validation-set)). ms: from a context to the ten best of so many
-candidates, on one thread{timed}; ≈ is inferred from 1,000. MB: the vectors of 1,000,000 candidates; the process that
-searches them, at its peak; the part of it that is pages of files, which the system takes back at need.
+both cross-encoders, of one seed, that is too little: with BERT and all examples the paper's has 87.1, its bi-encoder
+83.3 ([more rows](docs/results.md#convai2-convai2s-public-validation-set)). ms: from a context to the ten best of so
+many candidates, on one thread{timed}; ≈ is inferred from 1,000. MB: the vectors of 1,000,000 candidates; the process
+that searches them, at its peak; the part of it that is pages of files, which the system takes back at need.
 [How all of it was measured](docs/results.md#peers-beside-sentence-transformers).
 """
 _TIMED = "answering-peers"  # the run of times and memory
