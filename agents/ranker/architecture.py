@@ -27,6 +27,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.modeling.sentence_encoder import sentence_vectors
+from polyencoder.modeling.transfer import inherited_fields
 from polyencoder.text import TextEncoder, turn_separator
 
 # What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
@@ -87,7 +88,7 @@ class AroundBackbone:
             check_architecture(architecture, start)
             if goes_on:
                 check_ranker(opt, start.config, origin=origin)
-            pooling = pooling_of_checkpoint(start.config, architecture)
+            pooling = inherited_fields(start.config, architecture)
             backbone = with_dropout(start.config.backbone, **dropout)
         elif opt.get("backbone"):
             origin = f"--backbone {opt['backbone']}"
@@ -182,13 +183,6 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
     if vectors.left_out:
         logging.warning(f"its {', '.join(vectors.left_out)} is left out: vectors are the encoder's own")
     return fields
-
-
-def pooling_of_checkpoint(stored: RankerConfig, architecture: Architecture) -> dict[str, Any]:
-    """What the model of `--init-model` does with its outputs, for flags that say nothing."""
-    names = ["reduction", "reduction_outputs", "normalize", "output_scaling"]
-    names += ["candidate_mlp", "candidate_map"] if architecture != "cross" else []
-    return {name: getattr(stored, name) for name in names}
 
 
 def check_design(architecture: Architecture, origin: Origin | None) -> None:

@@ -19,11 +19,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from polyencoder.config import RankerConfig, identity
+from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.files import explaining, fingerprint, replacing
 from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
+from polyencoder.online import downloaded, there
 from polyencoder.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -106,6 +107,23 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
         model, dtype = model.as_kept(), "float32"  # which is rounded already
     weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
+
+
+def holds_ranker(name: str | os.PathLike[str]) -> bool:
+    """Whether a folder, model file or hub id has a ranker in it, which an encoder's folder has not."""
+    path = Path(name)
+    if not there(name):
+        try:
+            path = downloaded(name, [CONFIG])
+        except CheckpointError:
+            return False
+    if path.is_file():
+        return True
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("architecture") in get_args(Architecture)
 
 
 def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:

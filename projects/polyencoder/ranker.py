@@ -23,6 +23,7 @@ from polyencoder.checkpoint import (
     TOKENIZER,
     WEIGHTS,
     WeightDtype,
+    holds_ranker,
     load_folder,
     load_model_file,
     weights_fingerprint,
@@ -49,11 +50,13 @@ from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import sentence_vectors
+from polyencoder.modeling.transfer import start_from
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
 from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns
+from polyencoder.text import turn_separator as separator_of
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -161,7 +164,7 @@ class Ranker(Scorer):
         turn_separator: TurnSeparator | None = None,
         **config: Any,
     ) -> Ranker:
-        """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned.
+        """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned; or around another ranker's.
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
         `turn_separator` stands between two turns of a context: the tokenizer's separator ("sep"), a token of its own,
@@ -169,7 +172,13 @@ class Ranker(Scorer):
         as far as its vocabulary says. The codes of a poly-encoder and the last layer of a cross-encoder are random
         until they are trained; the latter begins with the head for next utterances that `polyencoder pretrain` keeps.
         A sentence encoder's own pooling, and the cosine, are the default where its files say so (`sentence_vectors`).
+
+        Of a ranker, of whatever architecture but ConveRT's, the encoders are taken over: a cross-encoder may start from
+        a bi-encoder. Its tokenizer, pooling, scaling and lengths are then the defaults. Raises ConfigError for what
+        cannot be a ranker's backbone, and CheckpointError for a ranker that is damaged.
         """
+        if holds_ranker(name):
+            return cls._anew(name, architecture, device=device, text=text, turn_separator=turn_separator, **config)
         backbone = load_pretrained(name)
         tokenizer, special = load_tokenizer(name)
         special = separate_turns(tokenizer, special, turn_separator or own_separator(tokenizer))
@@ -184,6 +193,26 @@ class Ranker(Scorer):
         model = build_model(ranker_config, backbone).eval()
         start_from_heads(model, name)
         return cls(model, TextEncoder(tokenizer, text_config), device=device)
+
+    @classmethod
+    def _anew(
+        cls,
+        name: str | os.PathLike[str],
+        architecture: Architecture,
+        *,
+        device: torch.device | str | None,
+        text: dict[str, Any] | None,
+        turn_separator: TurnSeparator | None,
+        **config: Any,
+    ) -> Ranker:
+        """`from_backbone` where that is a ranker."""
+        other = cls.from_pretrained(name, device="cpu")
+        own = separator_of(other.text.config)
+        if turn_separator not in (None, own):
+            raise ConfigError(f"{name} has the turn_separator {own!r}, which cannot be changed: leave it out")
+        layout = replace(other.text.config, **(text or {}))
+        model = start_from(other.model, architecture, text=layout, origin=os.fspath(name), **config)
+        return cls(model, TextEncoder(other.text.tokenizer, layout), device=device)
 
     @classmethod
     def from_vocabulary(

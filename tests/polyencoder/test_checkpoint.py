@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from polyencoder.checkpoint import load_folder, load_weights, read_model_file
+from polyencoder.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
 
@@ -189,6 +189,17 @@ def test_a_pickle_in_the_folder_never_runs(folder, malicious_pickle, name, proto
     with pytest.raises(PolyencoderError, match=f"{name}: "):
         Ranker.from_pretrained(folder)
     assert not witness.exists()
+
+
+def test_what_holds_a_ranker(folder, model_file, backbone_folder, no_network, tmp_path):
+    assert holds_ranker(folder)
+    assert holds_ranker(model_file)
+    assert not holds_ranker(backbone_folder("bert"))
+    for name in (tmp_path, tmp_path / "nothing", "someone/model", "no such name"):
+        assert not holds_ranker(name)
+    for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b"\xff"):
+        (folder / "config.json").write_bytes(content)
+        assert not holds_ranker(folder)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -183,6 +185,39 @@ def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sente
     ranker.save_pretrained(tmp_path / "model")
     again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert again.rank("hello", sentences) == ranker.rank("hello", sentences)
+
+
+SCALED = {"reduction": "mean", "normalize": True, "output_scaling": 4.0}
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("other", ["bi", "poly", "cross"])
+def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tmp_path, architecture, other):
+    make_ranker(other, **SCALED).save_pretrained(tmp_path / "other")
+    ranker = Ranker.from_backbone(tmp_path / "other", architecture, device="cpu", n_codes=1, text={"text_truncate": 11})
+    config, text = ranker.model.config, ranker.text.config
+    assert {name: getattr(config, name) for name in SCALED} == SCALED | {"normalize": architecture != "cross"}
+    assert (config.architecture, config.n_codes, text.text_truncate) == (architecture, 1, 11)
+    theirs = Ranker.from_pretrained(tmp_path / "other", device="cpu")
+    assert text == dataclasses.replace(theirs.text.config, text_truncate=11)
+    if architecture == other != "poly":
+        assert torch.equal(ranker.score(["hi"], sentences[:2]), theirs.score(["hi"], sentences[:2]))
+    if "cross" not in (architecture, other):
+        assert torch.equal(ranker.encode_candidates(sentences[:2]), theirs.encode_candidates(sentences[:2]))
+
+
+def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "bi")
+    with pytest.raises(ConfigError, match="has the turn_separator 'sep', which cannot be changed"):
+        Ranker.from_backbone(tmp_path / "bi", "cross", turn_separator="newline")
+    with pytest.raises(ConfigError, match="is of the architecture bi: no convert model can start from it"):
+        Ranker.from_backbone(tmp_path / "bi", "convert")
+    make_ranker("convert").save_pretrained(tmp_path / "convert")
+    with pytest.raises(ConfigError, match="is of the architecture convert: no poly model can start from it"):
+        Ranker.from_backbone(tmp_path / "convert", "poly")
+    (tmp_path / "bi" / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Ranker.from_backbone(tmp_path / "bi", "cross")
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])

@@ -9,7 +9,7 @@ from typing import Annotated, cast, get_args
 import torch
 import typer
 
-from polyencoder.checkpoint import WeightDtype
+from polyencoder.checkpoint import WeightDtype, holds_ranker
 from polyencoder.errors import ConfigError
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Backend, Ranker
@@ -110,6 +110,8 @@ def load_encoder(
     assert backbone is not None
     if backend != "torch" or dtype != "float32":
         raise ConfigError("--backend and --model-dtype are for a --model, not for a --backbone")
+    if holds_ranker(backbone):
+        raise ConfigError(f"--backbone {backbone} is a ranker, not a pre-trained encoder: give it as --model")
     return Ranker.from_backbone(backbone, share_encoders=True, device=device)
 
 

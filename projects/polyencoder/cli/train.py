@@ -33,8 +33,8 @@ HELP: dict[str, dict[str, str]] = {
         "num_negatives": "How many candidates to sample from the training responses for an example that has none.",
     },
     "Model": {
-        "backbone": "A pre-trained encoder: folder or hub id.",
-        "init": "A trained ranker to start from instead of a backbone: folder, model file or hub id.",
+        "backbone": "A pre-trained encoder, or a ranker whose encoder a new one starts from: folder or hub id.",
+        "init": "A trained ranker to go on training instead, as it is: folder, model file or hub id.",
         "architecture": "bi, poly, cross or convert.",
         "n_codes": "Number of context vectors of a poly-encoder (default: 64).",
         "reduction": "How outputs are pooled into one vector (default: a sentence encoder's own, else first).",

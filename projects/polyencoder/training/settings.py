@@ -44,8 +44,9 @@ _OF_MINING = ("hard_negatives_every", "hard_negative_ranks", "hard_negative_marg
 class RunSettings:
     """Everything that a run is made of, flat, as flags and a YAML file have it.
 
-    One of `backbone`, a pre-trained encoder, `init`, a ranker to go on training, and for a ConveRT `vocabulary`. None
-    stands for what suits the model: of a sentence encoder its own pooling and the cosine, else the paper's.
+    One of `backbone`, a pre-trained encoder or a ranker whose encoder a new one starts from, `init`, a ranker to go on
+    training, and for a ConveRT `vocabulary`. None stands for what suits the model: of a backbone that is a ranker or a
+    sentence encoder its own pooling and scaling, else the paper's.
     """
 
     train: str = ""

@@ -62,7 +62,8 @@ def _initial(settings: RunSettings) -> Ranker:
     config = ranker.model.config
     if config.architecture != settings.architecture:
         raise ConfigError(
-            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own",
+            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own, "
+            f"or start a new model from its encoder with backbone instead of init",
             argument="architecture",
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))

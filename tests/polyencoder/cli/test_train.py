@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from contextlib import suppress
 
@@ -275,6 +276,27 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
     assert (config.n_codes, config.reduction, config.text.text_truncate) == (4, "mean", 20)
     with pytest.raises(ConfigError, match="n_codes is that of .*: leave it out"):
         run("train", "--init", pairs / "out", *start, "--n-codes", 8)
+
+
+def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
+    """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learnt."""
+    learnt = run(*arguments, "--architecture", "bi", "--epochs", 10)
+    start = ["--train", pairs / "train.jsonl", "--valid", pairs / "valid.jsonl", "--device", "cpu", "--epochs", 1]
+    flags = ["--architecture", "cross", "--batch-size", 10, "--out", pairs / "cross"]
+    output = run("train", "--backbone", pairs / "out", *start, *flags)
+    (trained,), (before,) = (
+        re.findall(rf"^{name} +R20@1 ([.\d]+)", printed, re.M)
+        for printed, name in ((learnt, "trained"), (output, "before training"))
+    )
+    assert before == trained
+    ranker = Ranker.from_pretrained(pairs / "cross", device="cpu")
+    config = ranker.model.config
+    assert (config.architecture, config.reduction, config.text.text_truncate) == ("cross", "mean", 24)
+    weights = (pairs / "cross" / "model.safetensors").read_bytes()
+    run("train", "--backbone", pairs / "out", *start, *flags)  # which is over, and knows it
+    assert (pairs / "cross" / "model.safetensors").read_bytes() == weights
+    with pytest.raises(ConfigError, match="bi, not cross: give its own, or start a new model .* with backbone"):
+        run("train", "--init", pairs / "out", *start, *flags, "--out", pairs / "other")
 
 
 def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
