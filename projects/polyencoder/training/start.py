@@ -61,9 +61,10 @@ def _initial(settings: RunSettings) -> Ranker:
     ranker = Ranker.from_pretrained(settings.init, device=settings.device)
     config = ranker.model.config
     if config.architecture != settings.architecture:
+        has_backbone = "convert" not in (config.architecture, settings.architecture)
         raise ConfigError(
-            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own, "
-            f"or start a new model from its encoder with backbone instead of init",
+            f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own"
+            + (", or start a new model from its encoder with backbone instead of init" if has_backbone else ""),
             argument="architecture",
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))
