@@ -258,12 +258,12 @@ class ModelThread:
                 _fail(group[0], error)
                 continue
             seconds = time.perf_counter() - start
+            if self._watcher is not None:  # before anybody has an answer: who then asks for the counts finds it in them
+                self._watcher.finished(len(group), seconds)
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds
                 if job.future.set_running_or_notify_cancel():
                     job.future.set_result(value)
-            if self._watcher is not None:
-                self._watcher.finished(len(group), seconds)
 
 
 def _fail(job: Job, error: BaseException) -> None:
