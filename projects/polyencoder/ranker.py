@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -29,7 +28,7 @@ from polyencoder.checkpoint import (
     weights_fingerprint,
 )
 from polyencoder.checks import checked_count, checked_device, checked_texts
-from polyencoder.config import Architecture, RankerConfig, TextConfig
+from polyencoder.config import Architecture
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
@@ -43,20 +42,14 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.modeling import RankerModel, SeparableRanker, build_model
+from polyencoder.modeling import RankerModel, SeparableRanker
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
-from polyencoder.modeling.encoder_config import backbone_config
-from polyencoder.modeling.loading import load_pretrained, load_tokenizer
-from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.sentence_encoder import sentence_vectors
-from polyencoder.modeling.transfer import start_from
 from polyencoder.online import downloaded, there
 from polyencoder.protocol import Context
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns
-from polyencoder.text import turn_separator as separator_of
+from polyencoder.starting import around_encoder, around_ranker, over_vocabulary
+from polyencoder.text import TextEncoder, TurnSeparator
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -177,42 +170,13 @@ class Ranker(Scorer):
         a bi-encoder. Its tokenizer, pooling, scaling and lengths are then the defaults. Raises ConfigError for what
         cannot be a ranker's backbone, and CheckpointError for a ranker that is damaged.
         """
+        given: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
         if holds_ranker(name):
-            return cls._anew(name, architecture, device=device, text=text, turn_separator=turn_separator, **config)
-        backbone = load_pretrained(name)
-        tokenizer, special = load_tokenizer(name)
-        special = separate_turns(tokenizer, special, turn_separator or own_separator(tokenizer))
-        backbone.resize(tokenizer.get_vocab_size())
-        text_config = TextConfig(**(special | (text or {})))
-        if vectors := sentence_vectors(name):
-            own = ("output_scaling",) if config.get("normalize") is False else ()  # its own is that of a cosine
-            config = vectors.fields(architecture, given=(*config, *own)) | config
-        ranker_config = RankerConfig(
-            architecture=architecture, backbone=backbone_config(backbone.model), text=text_config, **config
-        )
-        model = build_model(ranker_config, backbone).eval()
-        start_from_heads(model, name)
-        return cls(model, TextEncoder(tokenizer, text_config), device=device)
-
-    @classmethod
-    def _anew(
-        cls,
-        name: str | os.PathLike[str],
-        architecture: Architecture,
-        *,
-        device: torch.device | str | None,
-        text: dict[str, Any] | None,
-        turn_separator: TurnSeparator | None,
-        **config: Any,
-    ) -> Ranker:
-        """`from_backbone` where that is a ranker."""
-        other = cls.from_pretrained(name, device="cpu")
-        own = separator_of(other.text.config)
-        if turn_separator not in (None, own):
-            raise ConfigError(f"{name} has the turn_separator {own!r}, which cannot be changed: leave it out")
-        layout = replace(other.text.config, **(text or {}))
-        model = start_from(other.model, architecture, text=layout, origin=os.fspath(name), **config)
-        return cls(model, TextEncoder(other.text.tokenizer, layout), device=device)
+            other = cls.from_pretrained(name, device="cpu")
+            parts = around_ranker((other.model, other.text), architecture, origin=os.fspath(name), **given)
+        else:
+            parts = around_encoder(name, architecture, **given)
+        return cls(*parts, device=device)
 
     @classmethod
     def from_vocabulary(
@@ -230,12 +194,8 @@ class Ranker(Scorer):
         single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
         `TextConfig`. Raises ConfigError for a vocabulary of another kind.
         """
-        tokenizer = read_subwords(vocabulary)
-        config = ConvertConfig(
-            **{"multi_context": extra_contexts != 0, **sizes}, vocab_size=tokenizer.get_vocab_size(False)
-        )
-        layout = replace(convert_text(extra_contexts=extra_contexts), **(text or {}))
-        return cls(build_model(convert_ranker(config, layout)), TextEncoder(tokenizer, layout), device=device)
+        parts = over_vocabulary(vocabulary, extra_contexts=extra_contexts, text=text or {}, sizes=sizes)
+        return cls(*parts, device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
         """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.config import Architecture, RankerConfig
+from polyencoder.errors import CheckpointError
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.finite import check_finite
 
-__all__ = ["inherited_fields", "start_from", "transfer_weights"]
+__all__ = ["inherited_fields", "transfer_weights"]
 
 # Each tower, and the towers of the other model that it may start from, the nearest first
 _SOURCES = {
@@ -50,22 +50,3 @@ def inherited_fields(stored: RankerConfig, architecture: Architecture) -> dict[s
     names = ["reduction", "reduction_outputs", "output_scaling"]
     names += ["normalize", "candidate_mlp", "candidate_map"] if architecture != "cross" else []  # what vectors have
     return {name: getattr(stored, name) for name in names}
-
-
-def start_from(
-    other: RankerModel, architecture: Architecture, *, text: TextConfig, origin: str, **given: Any
-) -> RankerModel:
-    """A new ranker of this architecture whose encoders begin with another ranker's weights, and what else it has.
-
-    `given` are fields of its `RankerConfig`; others are the other ranker's (`inherited_fields`) or have their defaults.
-    Raises ConfigError where one of the two is a ConveRT, whose parts no other ranker has.
-    """
-    stored = other.config
-    if "convert" in (stored.architecture, architecture):
-        raise ConfigError(
-            f"{origin} is of the architecture {stored.architecture}: no {architecture} model can start from it"
-        )
-    fields = inherited_fields(stored, architecture) | given
-    model = build_model(RankerConfig(architecture=architecture, backbone=stored.backbone, text=text, **fields))
-    transfer_weights(model, other.state_dict(), origin=origin)
-    return model.eval()
