@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,4 +168,4 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             for count, (title, place, value) in enumerate(line):  # neighbours' titles on either side
                 side, aligned = (5, "left") if count % 2 == 0 else (-5, "right")
                 where = {"xytext": (side, -2), "textcoords": "offset points", "ha": aligned}
-                axes.annotate(title.replace(", ", ",\n"), (place, value.mean), fontsize=7, **where)
+                axes.annotate(textwrap.fill(title, 18), (place, value.mean), fontsize=7, **where)
