@@ -66,7 +66,8 @@ def around_ranker(
     """A new ranker that begins with another's encoders, its tokenizer, and what else of it has a place.
 
     `config` and `text` are fields that were given; others are the other ranker's (`inherited_fields`) or have their
-    defaults. Raises ConfigError where one of the two is a ConveRT, whose parts no other ranker has.
+    defaults. `origin` names the other ranker in errors. Raises ConfigError where one of the two is a ConveRT, whose
+    parts no other ranker has, and for a `separator` that is not the other's, whose tokenizer is kept.
     """
     model, words = other
     stored, own = model.config, turn_separator(words.config)
