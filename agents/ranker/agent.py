@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, candidate_index_path, read_candidates
+from parlai.agents.ranker.fixed import FixedCandidates, index_place, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.model_agent import RankerModelAgent
@@ -261,11 +261,7 @@ class RankerAgent(RankerModelAgent):
         if shared or "fixed" not in (self.candidates, self.eval_candidates):
             return
         path = self.fixed_candidates_path or self.get_task_candidates_path()
-        self.fixed = FixedCandidates(
-            read_candidates(path),
-            folder=candidate_index_path(self.opt, path),
-            reuse=self.opt["fixed_candidate_vecs"] != "replace",
-        )
+        self.fixed = FixedCandidates(read_candidates(path), place=index_place(self.opt, path))
         self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)
 
     def get_task_candidates_path(self) -> str:

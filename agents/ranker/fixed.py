@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import parlai.utils.logging as logging
@@ -34,29 +36,39 @@ def read_candidates(path: str) -> list[str]:
     return texts
 
 
-def candidate_index_path(opt: Opt, candidates_path: str) -> str | None:
-    """Where the candidates' index is kept: what `--fixed-candidate-vecs` names, else a folder beside the model."""
-    setting = opt.get("fixed_candidate_vecs") or "reuse"
+@dataclass(frozen=True)
+class IndexPlace:
+    """Where the index of the fixed candidates is kept."""
+
+    folder: str
+    is_named: bool
+    """Whether `--fixed-candidate-vecs` names it: then what is in it is the user's, and nothing of it is replaced."""
+    reuse: bool = True
+
+
+def index_place(opt: Opt, candidates_path: str) -> IndexPlace | None:
+    """What `--fixed-candidate-vecs` names, else a folder beside the model; None without either."""
+    setting, model_file = opt.get("fixed_candidate_vecs") or "reuse", opt.get("model_file")
     if setting not in ("reuse", "replace"):
-        return setting
-    model_file = opt.get("model_file")
-    if not model_file or candidates_path.startswith(model_file):
-        return model_file and f"{candidates_path}.index"
-    return f"{model_file}.{os.path.basename(candidates_path)}.index"
+        return IndexPlace(setting, is_named=True)
+    if not model_file:
+        return None
+    folder = f"{model_file}.{os.path.basename(candidates_path)}.index"
+    return IndexPlace(folder, is_named=False, reuse=setting == "reuse")
 
 
 class FixedCandidates:
     """The candidates of `--candidates fixed`, with their vectors.
 
     The vectors are kept on disk, in an index of the library's, which knows the model, the tokenizer and the candidates
-    that it was made of, and is mapped into memory. One of another model or of other candidates is made anew.
+    that it was built from, and is mapped into memory. Beside the model, an index of another model or of other
+    candidates is built anew; in a folder that the user named, it is an error.
     """
 
-    def __init__(self, texts: list[str], *, folder: str | None, reuse: bool) -> None:
+    def __init__(self, texts: list[str], *, place: IndexPlace | None) -> None:
         self.texts = texts
         self.place = {text: i for i, text in enumerate(texts)}
-        self._folder = folder
-        self._reuse = reuse
+        self._index_place = place
         self._vectors: list[Tensor] | None = None
 
     def clear(self) -> None:
@@ -71,7 +83,7 @@ class FixedCandidates:
         `ranker` gives the agent's model; `on_disk` says whether that is one whose vectors are worth keeping.
         """
         if self._vectors is None:
-            index = self._index(ranker(), self._folder) if self._folder and on_disk else None
+            index = self._index(ranker(), self._index_place) if self._index_place and on_disk else None
             if index is None:
                 self._vectors = [encode(self.texts)]
             else:
@@ -79,24 +91,39 @@ class FixedCandidates:
                 self._vectors = [chunk.to(like) for _, chunk in index.vectors.chunks(SHARD_SIZE)]
         return self._vectors
 
-    def _index(self, ranker: Ranker, folder: str) -> FolderIndex | None:
-        """The index on disk, made if need be. Of many processes the first makes it, and others may find none."""
-        if self._reuse:
+    def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
+        """The index on disk, built if need be; None in a process that waits for another to build it, or where nothing
+        can be written beside the model."""
+        folder = place.folder
+        if place.reuse:
             try:
-                return self._there(ranker, folder)
+                return self._existing(ranker, folder)
             except PolyencoderError as error:
+                if place.is_named and is_primary_worker() and _has_content(folder):
+                    raise InputError(
+                        f"--fixed-candidate-vecs {folder}: is not an index of these candidates by this model "
+                        f"({error}); nothing in it was changed. Name the folder of such an index, or one that does not "
+                        "exist yet"
+                    ) from error
                 if os.path.exists(folder):
-                    logging.info(f"made anew: {error}")
+                    logging.info(f"built anew: {error}")
         if not is_primary_worker():
             return None
-        remove_index(folder)
-        with torch.autocast(ranker.device.type, enabled=False):  # --bf16 is of the scoring; the index serves others too
-            build_index(folder, self._records(), ranker)
+        try:
+            if not place.is_named:
+                remove_index(folder)
+            with torch.autocast(ranker.device.type, enabled=False):  # --bf16 is for scoring; the index serves others
+                build_index(folder, self._records(), ranker)
+        except (OSError, InputError) as error:
+            if place.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
+                raise
+            logging.warning(f"the vectors of the fixed candidates are kept in memory alone: {error}")
+            return None
         logging.info(f"{len(self.texts)} fixed candidates encoded into the index {folder}")
-        return self._there(ranker, folder)
+        return self._existing(ranker, folder)
 
-    def _there(self, ranker: Ranker, folder: str) -> FolderIndex:
-        """The index of the folder. An error if there is none, or another model or other candidates made it."""
+    def _existing(self, ranker: Ranker, folder: str) -> FolderIndex:
+        """The index in the folder. CheckpointError without one, or if it is of another model or other candidates."""
         index = FolderIndex.open(folder, ranker)
         if index.meta.candidates != candidates_digest(self._records()):
             raise CheckpointError(f"{folder}: an index of other candidates")
@@ -104,3 +131,7 @@ class FixedCandidates:
 
     def _records(self) -> Iterator[Candidate]:
         return (Candidate(None, text) for text in self.texts)
+
+
+def _has_content(path: str) -> bool:
+    return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.core.metrics import Metric
@@ -16,9 +17,6 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.context import ContextEncoding
 
-SOURCE = "index"
-"""What `eval_candidates` is when `--index` stands for the fixed candidates."""
-
 
 class IndexSearch:
     """The index of the options, opened for the model that made it.
@@ -31,7 +29,8 @@ class IndexSearch:
     def __init__(self, opt: Opt, ranker: Ranker) -> None:
         index = open_index(opt["index"], ranker)
         rerank = opt.get("rerank")
-        self._searcher = Searcher(
+        searcher = partial(
+            Searcher,
             ranker,
             index,
             top_k=min(opt["index_top_k"], len(index)) or None,
@@ -40,26 +39,30 @@ class IndexSearch:
             dtype=opt.get("index_dtype") or "float32",
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
             rerank_k=opt["rerank_k"],
-            keep_turns=not opt["repeat_blocking_heuristic"],
         )
-        self.calibration = self._searcher.calibration
+        self._exam = searcher(keep_turns=True)
+        self._answers = searcher(keep_turns=False) if opt["repeat_blocking_heuristic"] else self._exam
+        self.calibration = self._exam.calibration
 
     def find(
-        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]]
+        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], *, exam: bool
     ) -> tuple[list[list[Hit]], dict[str, float]]:
-        """The hits of each context, best first; and what it took: milliseconds, and turns that were left out."""
-        searcher = self._searcher
-        before, left_out = dict(searcher.seconds), searcher.left_out
+        """The hits of each context, best first, and the milliseconds of each step.
+
+        In an exam, where a label is looked for, a candidate that repeats a turn has its rank like any other, as among
+        fixed candidates.
+        """
+        searcher = self._exam if exam else self._answers
+        before = dict(searcher.seconds)
         hits = searcher.find(contexts, turns)
         steps = [step for step in ("search", "rerank") if step in before]
-        costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in steps}
-        return hits, {**costs, "own_turns": searcher.left_out - left_out}
+        return hits, {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in steps}
 
     def metrics(
         self, labels: Sequence[str], found: Sequence[Sequence[tuple[str, float]]], *, hits_at: Sequence[int]
     ) -> list[dict[str, Metric]]:
         """ParlAI's metrics of each label among the texts that were found for it."""
-        n, k = len(self._searcher.index), self._searcher.top_k
+        n, k = len(self._exam.index), self._exam.top_k
         places = [place_of(label.strip(), pairs) for label, pairs in zip(labels, found, strict=True)]
         return [parlai_metrics(of_search(place, n, top_k=k, hits_at=hits_at)) for place in places]
 

@@ -9,7 +9,8 @@ import torch
 from parlai.agents.ranker.agent import RankerAgent, contexts_of
 from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
 from parlai.agents.ranker.fixed import FixedCandidates
-from parlai.agents.ranker.indexed import SOURCE, IndexSearch, check_index_options, distinct
+from parlai.agents.ranker.indexed import IndexSearch, check_index_options, distinct
+from parlai.agents.ranker.sources import INDEX
 from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
@@ -86,12 +87,12 @@ class SeparableAgent(RankerAgent):
             return
         if (opt.get("override") or {}).get("eval_candidates", "fixed") != "fixed":
             raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {self.eval_candidates}")
-        self.eval_candidates = SOURCE
+        self.eval_candidates = INDEX
 
     def set_interactive_mode(self, mode: bool, shared: Any = False) -> None:
         super().set_interactive_mode(mode, shared)
         if self.opt.get("index") and self.eval_candidates == "fixed":
-            self.eval_candidates = SOURCE
+            self.eval_candidates = INDEX
 
     def get_task_candidates_path(self) -> str:
         """None is needed where there is an index: ParlAI would make a file of the task's."""
@@ -99,7 +100,7 @@ class SeparableAgent(RankerAgent):
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
         super().set_fixed_candidates(shared)
-        if not shared and self.eval_candidates == SOURCE:
+        if not shared and self.eval_candidates == INDEX:
             ranker = self._library_ranker()
             if self.opt.get("min_probability") is not None:
                 ranker.calibration = super()._calibration()
@@ -112,14 +113,14 @@ class SeparableAgent(RankerAgent):
         return super().reads_turns() or bool(self.opt.get("index"))  # what was said, and what a cross-encoder reads
 
     def eval_step(self, batch: Batch) -> Output | None:
-        if self.eval_candidates != SOURCE or batch.text_vec is None:
+        if self.eval_candidates != INDEX or batch.text_vec is None:
             return super().eval_step(batch)
         if self._search is None:
             raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
         self.model.eval()
         with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
-        hits, costs = self._search.find(contexts, batch.turns)
+        hits, costs = self._search.find(contexts, batch.turns, exam=batch.labels is not None)
         for name, value in costs.items():
             self.global_metrics.add(name, AverageMetric(value, len(hits)))
         found = [distinct(some) for some in hits]

@@ -8,6 +8,8 @@ from parlai.utils.distributed import num_workers
 
 from polyencoder.errors import ConfigError, InputError
 
+INDEX = "index"
+"""What `eval_candidates` is where `--index` takes the place of fixed candidates."""
 DRAWN = ("inline", "batch-all-cands")  # sources for which a task draws candidates that its data lacks
 WITHOUT_NEGATIVES = "without_negatives"
 """The metric that counts examples which are left out, since their batch has no candidate beside their label."""
@@ -17,6 +19,11 @@ _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 lea
 def is_training_script(opt: Opt) -> bool:
     """Whether these are the options of ParlAI's training script, which alone has this one, also for its evaluations."""
     return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
+
+
+def evaluation_source(opt: Opt) -> str | None:
+    """Where the candidates of an evaluation come from, by these options; None if they do not say it."""
+    return INDEX if opt.get("index") else opt.get("eval_candidates")
 
 
 def check_sources(opt: Opt, *, in_loop: bool) -> None:
@@ -32,14 +39,18 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
             )
     given = opt.get("override") or {}
     in_script = is_training_script(opt)
-    if opt["eval_candidates"] == "batch" and not in_script and "eval_candidates" not in given:
+    evaluates = not (in_script or opt.get("interactive_mode"))
+    if evaluates and evaluation_source(opt) == "batch" and "eval_candidates" not in given:
         logging.info("inline candidates: --eval-candidates batch was given in training, and is not given now")
         opt["eval_candidates"] = "inline"
     if in_loop:
         _check_batch_size(opt)
-    sources = {name: opt[name] for name in ("candidates", "eval_candidates") if in_script or name == "eval_candidates"}
+    sources = {"candidates": opt["candidates"]} if in_script else {}
+    sources["eval_candidates"] = evaluation_source(opt)
     if given.get("num_negatives") is not None and not {*sources.values()} & {*DRAWN}:
-        flags = " and ".join(f"--{name.replace('_', '-')} {source}" for name, source in sources.items())
+        flags = " and ".join(
+            "--index" if source == INDEX else f"--{name.replace('_', '-')} {source}" for name, source in sources.items()
+        )
         raise ConfigError(
             f"--num-negatives {given['num_negatives']} has no use with {flags}; ask for inline candidates"
         )

@@ -252,4 +252,4 @@ def _fixed_candidates(opt: Opt) -> FixedCandidates:
     path = opt.get("fixed_candidates_path")
     if not path:
         raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
-    return FixedCandidates(read_candidates(path), folder=None, reuse=False)
+    return FixedCandidates(read_candidates(path), place=None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from parlai.agents.ranker.console import explain_errors
 from parlai.agents.ranker.options import check_option_files
+from parlai.agents.ranker.sources import evaluation_source
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
@@ -90,7 +91,7 @@ class SelectionTeacher(FixedDialogTeacher):
         if opt.get("metrics", "default") == "default":  # whoever asks for more with --metrics gets ParlAI's
             self.metrics = RankingMetrics("default", shared=shared and shared["metrics"])
         super().__init__(opt, shared)
-        source = opt.get("candidates" if self.training else "eval_candidates")
+        source = opt.get("candidates") if self.training else evaluation_source(opt)
         self.wants_candidates = source in OWN_CANDIDATES
         self.gives_candidates = not self.training or source is None or self.wants_candidates
         self._queue: deque[Message] = deque()

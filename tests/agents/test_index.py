@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from parlai.agents.ranker.indexed import distinct, place_of
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.scripts.display_model import DisplayModel
+from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
@@ -22,6 +24,7 @@ from polyencoder.index.open import open_index
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
+QUESTIONS = [("where is", ""), ("tell me , is", "with you ")]
 MODELS = ["biencoder", "polyencoder"]
 
 
@@ -62,23 +65,37 @@ def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, r
     assert (said[2] != said[1]) == repeat_blocking_heuristic
 
 
-def test_questions_among_the_answers(trained, evaluate, labels, tmp_path):
-    """An index of all that is said in the task: what was just said is no answer to itself, unless it may be.
-
-    In a third of the examples the label was said before, too.
-    """
+def test_labels_that_were_said_before(trained, evaluate, copy_of, labels, tmp_path):
+    """In a third of the examples the label was said before. It is found all the same, and only the reply avoids it."""
     path, _ = trained("biencoder")
-    questions = [f"where is the {animal} ?" for animal in ANIMALS] + [
-        f"tell me , is the {animal} with you ?" for animal in ANIMALS
-    ]
-    Ranker.from_pretrained(path, device="cpu").index([*labels, *(q.upper() for q in questions)], tmp_path / "all")
-    options = {"index": str(tmp_path / "all"), "index_top_k": 24}
-    kept, left = (evaluate(path, **options, repeat_blocking_heuristic=block) for block in (False, True))
-    assert kept["own_turns"] == 0
-    assert kept["R24@1"] == 1
-    assert left["own_turns"] > 1 / 3
-    assert left["R24@1"] == pytest.approx(2 / 3, abs=1e-4)
-    assert left["accuracy"] == left["hits@1"] == left["R24@1"]
+    questions = [f"{question} the {animal} {more}?" for question, more in QUESTIONS for animal in ANIMALS]
+    texts = [*labels, *(question.upper() for question in questions)]
+    Ranker.from_pretrained(path, device="cpu").index(texts, tmp_path / "all")
+    (tmp_path / "all.txt").write_text("\n".join(texts) + "\n")
+    fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "all.txt")}
+    for block in (False, True):
+        options = {"repeat_blocking_heuristic": block}
+        found = evaluate(path, index=str(tmp_path / "all"), index_top_k=24, **options)
+        scored = evaluate(copy_of("biencoder"), **fixed, **options)
+        same = ("R24@1", "R24@5", "hits@1", "hits@5", "accuracy", "f1")
+        assert {name: found[name] for name in same} == {name: scored[name] for name in same}
+        assert found["R24@1"] == 1
+        assert found["accuracy"] == pytest.approx(2 / 3 if block else 1, abs=1e-4)
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
+    """Nothing is drawn for an index, and no training data, of which there may be none, is read."""
+    path, _ = trained("biencoder")
+    pairs = [{"context": f"where is the {animal} ?", "response": f"my {animal} is here ."} for animal in ANIMALS]
+    (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    task = {"task": "selection:jsonl", "selection_folder": str(tmp_path), "datatype": part, "loglevel": "error"}
+    options = {"model_file": str(path), "index": index_of("biencoder"), **task}
+    report = EvalModel.main(**options)
+    assert float(report["exs"]) == len(ANIMALS)
+    assert float(report["R8@1"]) == 1
+    with pytest.raises(ConfigError, match="--num-negatives 3 has no use with --index"):
+        EvalModel.main(**options, num_negatives=3)
 
 
 @pytest.mark.parametrize("faiss", [None, "flat"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 
 import pytest
 import torch
 from parlai.agents.ranker import fixed
-from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
+from parlai.agents.ranker.fixed import FixedCandidates, IndexPlace, read_candidates
 
 from polyencoder import Ranker
 from polyencoder.errors import InputError
@@ -77,6 +78,18 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
     assert written == ["model.v1.answers.txt.index", "model.v2.answers.txt.index"]
 
 
+def test_each_model_has_an_index_of_its_own(copy_of, train, evaluate, labels, tmp_path):
+    """Also where the candidates' file begins with the name of one model, or of both."""
+    copy_of("biencoder", "m")
+    train("biencoder", tmp_path / "my", num_epochs=1.1, validation_every_n_epochs=1.0)
+    replies = tmp_path / "my_replies.txt"
+    replies.write_text("\n".join(labels) + "\n")
+    for name in ("m", "my"):
+        evaluate(tmp_path / name, eval_candidates="fixed", fixed_candidates_path=str(replies))
+    written = sorted(path.name for path in tmp_path.glob("*.index"))
+    assert written == ["m.my_replies.txt.index", "my.my_replies.txt.index"]
+
+
 # ---- the index of vectors
 
 
@@ -99,9 +112,45 @@ def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_fi
     assert len(encoded) == 1
     train("biencoder", tmp_path / "other", num_epochs=1.1, validation_every_n_epochs=1.0)
     encoded.clear()
-    assert same(evaluate(tmp_path / "other", **options), evaluate(tmp_path / "other"))
-    assert len(encoded[0]) == 8  # of another model: not to be used
+    with pytest.raises(InputError, match="another model.*nothing in it was changed") as error:
+        evaluate(tmp_path / "other", **options)
+    assert str(error.value).startswith(f"--fixed-candidate-vecs {vectors}: ")
+    candidates_file.write_text(candidates_file.read_text() + "one more\n")
+    with pytest.raises(InputError, match=f"--fixed-candidate-vecs {vectors}: .*other candidates"):
+        evaluate(path, **options)
+    candidates_file.write_text(candidates_file.read_text().replace("one more\n", ""))
     assert same(evaluate(path, **options), first)
+    assert encoded == []
+
+
+def test_vectors_in_an_empty_folder_of_ones_own(copy_of, evaluate, candidates_file, tmp_path, encoded):
+    (tmp_path / "vectors").mkdir()
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(tmp_path / "vectors"), **options)
+    assert os.listdir(tmp_path / "vectors")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_place_that_cannot_be_written(named, copy_of, evaluate, candidates_file, tmp_path, encoded, monkeypatch):
+    """Beside a read-only model the vectors stay in memory; a folder that was asked for is an error."""
+
+    def refuse(folder, *_, **__):
+        raise InputError(f"{folder}: cannot be written (read-only file system)") from OSError(errno.EROFS, "read-only")
+
+    path = copy_of("biencoder")
+    warnings = []
+    monkeypatch.setattr(fixed, "build_index", refuse)
+    monkeypatch.setattr(fixed.logging, "warning", warnings.append)
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    if named:
+        with pytest.raises(InputError, match="elsewhere: cannot be written"):
+            evaluate(path, fixed_candidate_vecs=str(tmp_path / "elsewhere"), **options)
+        return
+    assert same(evaluate(path, **options), evaluate(path))
+    (warning,) = [text for text in warnings if "fixed candidates" in text]
+    assert "kept in memory alone" in warning
+    assert "model.answers.txt.index: cannot be written" in warning
+    assert [len(texts) for texts in encoded[:1]] == [8]
 
 
 @pytest.mark.parametrize("setting", ["reuse", "replace"])
@@ -158,7 +207,7 @@ def test_what_is_no_index_stays(there, copy_of, evaluate, candidates_file, tmp_p
         mine.mkdir()
     (mine / "thesis.txt" if there == "folder" else mine).write_text("important")
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
-    with pytest.raises(InputError, match="mine: .*belongs to no index; give another folder"):
+    with pytest.raises(InputError, match="mine: is not an index of these candidates.*or one that does not exist yet"):
         evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(mine), **options)
     assert (mine / "thesis.txt" if there == "folder" else mine).read_text() == "important"
 
@@ -173,7 +222,7 @@ def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, eval
 
 def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp_path):
     monkeypatch.setattr(fixed, "is_primary_worker", lambda: False)
-    candidates = FixedCandidates(["a", "b"], folder=str(tmp_path / "index"), reuse=True)
+    candidates = FixedCandidates(["a", "b"], place=IndexPlace(str(tmp_path / "index"), is_named=False))
     ones = torch.ones(2, 3)
     (vectors,) = candidates.vectors(lambda: make_ranker("bi"), encode=lambda texts: ones, on_disk=True)
     assert vectors is ones
