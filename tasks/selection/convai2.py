@@ -27,13 +27,16 @@ VARIANTS = {
     for persona in ("self", "both", "none")
     for text in ("original", "revised")
 }
-DEFAULT = "self"
+DEFAULT, BOTH_SIDES = "self", "both_sides"
+SILENCE = "__SILENCE__"
+"""The text of a speaker's first message where the speaker opens the dialogue, as ConvAI2's files have it."""
 
 
 class Convai2Teacher(SelectionTeacher):
     """Persona and history in the context; 20 candidates where the file has them, else sampled when they are wanted.
 
     `-t selection:convai2` is `self_original`; `selection:convai2:both`, `:none`, `:self_revised`, ... are the others.
+    `:both_sides` is `self_original` with every utterance of its training dialogues as a label, as in the paper.
     """
 
     def files(self, split: str) -> list[str]:
@@ -43,23 +46,56 @@ class Convai2Teacher(SelectionTeacher):
         return [str(self._find(split))]
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        episode: Episode = []
-        for begins, message in _messages(file, bad):
-            if begins and episode:
-                yield episode
-                episode = []
-            episode.append(message)
-        if episode:
-            yield episode
+        episodes = _episodes(file, bad)
+        return _both_sides(episodes) if self._variant == BOTH_SIDES and self.training else episodes
+
+    @property
+    def _variant(self) -> str:
+        parts = self.opt["task"].split(":")[2:]
+        return parts[0].removesuffix("_original") if parts else DEFAULT
 
     def _find(self, split: str) -> Path:
         """The file of a split: with candidates if it is there, else without."""
-        parts = self.opt["task"].split(":")[2:]
-        variant = parts[0].removesuffix("_original") if parts else DEFAULT
-        if variant not in VARIANTS:
-            raise ConfigError(f"-t selection:convai2:{variant}: unknown variant; use one of {', '.join(VARIANTS)}")
-        names = [f"{split}_{VARIANTS[variant]}{cands}.txt" for cands in ("", "_no_cands")]
+        if self._variant not in (*VARIANTS, BOTH_SIDES):
+            known = ", ".join([*VARIANTS, BOTH_SIDES])
+            raise ConfigError(f"-t selection:convai2:{self._variant}: unknown variant; use one of {known}")
+        variant = VARIANTS[DEFAULT if self._variant == BOTH_SIDES else self._variant]
+        names = [f"{split}_{variant}{cands}.txt" for cands in ("", "_no_cands")]
         return find(self.opt, "ConvAI2", names, build=build)
+
+
+def _episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+    episode: Episode = []
+    for begins, message in _messages(file, bad):
+        if begins and episode:
+            yield episode
+            episode = []
+        episode.append(message)
+    if episode:
+        yield episode
+
+
+def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
+    """Each dialogue as its second speaker has it, then as its first speaker has it.
+
+    The official files have both, one after the other. Where a file has the second speaker's episodes alone, the
+    first speaker's is made of them: its labels are their texts. It has no persona, which such a file does not tell.
+    """
+    waiting: Episode | None = None
+    for episode in episodes:
+        opens = episode[0]["text"].rpartition("\n")[2] == SILENCE
+        if waiting is not None and not opens:
+            yield _other_side(waiting)
+        waiting = None if opens else episode
+        yield episode
+    if waiting is not None:
+        yield _other_side(waiting)
+
+
+def _other_side(episode: Episode) -> Episode:
+    texts = [message["text"].rpartition("\n")[2] for message in episode]  # without the persona's lines
+    heard = [SILENCE, *(message["labels"][0] for message in episode)]
+    return [{"text": text, "labels": [label]} for text, label in zip(heard, texts, strict=False)]
 
 
 def _messages(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, dict[str, Any]]]:

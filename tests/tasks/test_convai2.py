@@ -98,7 +98,7 @@ def test_variants(write, make, variant, name):
 
 
 def test_unknown_variant(make):
-    with pytest.raises(ConfigError, match="-t selection:convai2:his: unknown variant; use one of self, self_revised"):
+    with pytest.raises(ConfigError, match="-t selection:convai2:his: unknown variant; use one of self, .*both_sides"):
         make(":his")
 
 
@@ -231,6 +231,41 @@ def test_display_data(write, tmp_path, capsys):
     assert "hello , do you ski ?" in shown
 
 
+ONE_SIDE = "1 your persona: i ski.\n2 hi !\thello .\n3 do you ski ?\tyes .\n1 bye\tbye !\n"
+OTHER_SIDE = "1 __SILENCE__\thi !\n2 hello .\tdo you ski ?\n"
+
+
+@pytest.mark.parametrize("datatype", ["train:ordered", "train:stream:ordered"])
+def test_both_sides(write, make, messages, datatype):
+    """Every utterance of the training dialogues is a label, once, whether the file has the other side or not."""
+    path = write("train_self_original_no_cands.txt", ONE_SIDE)
+    expected = [
+        ("your persona: i ski.\nhi !", "hello ."),
+        ("do you ski ?", "yes ."),
+        ("__SILENCE__", "hi !"),
+        ("hello .", "do you ski ?"),
+        ("bye", "bye !"),
+        ("__SILENCE__", "bye"),
+    ]
+    made = messages(make(":both_sides", datatype=datatype))
+    assert [(message["text"], message["labels"][0]) for message in made] == expected
+    assert [message["episode_done"] for message in made] == [False, True, False, True, True, True]
+
+    first, second = ONE_SIDE.partition("1 bye")[::2]
+    persona = "1 your persona: i read.\n" + OTHER_SIDE.replace("2 ", "3 ").replace("1 ", "2 ")
+    path.write_text(first + persona + "1 bye" + second, encoding="utf-8")
+    made = messages(make(":both_sides", datatype=datatype))
+    given = [*expected[:2], ("your persona: i read.\n__SILENCE__", "hi !"), *expected[3:]]
+    assert [(message["text"], message["labels"][0]) for message in made] == given
+
+
+def test_both_sides_are_evaluated_on_the_official_side(write, make, messages):
+    write("valid_self_original.txt", WITH_CANDIDATES)
+    fields = ("text", "eval_labels", "label_candidates", "episode_done")
+    sides, one = messages(make(":both_sides", datatype="valid")), messages(make(datatype="valid"))
+    assert [[m[field] for field in fields] for m in sides] == [[m[field] for field in fields] for m in one]
+
+
 # Real data.
 
 
@@ -264,3 +299,13 @@ def test_real_train(make_teacher, messages, data_path):
     assert seen[-1]["labels"] == ["lol yep it is"]
     assert seen[-1]["episode_done"]
     assert not any("label_candidates" in message for message in seen)
+
+
+def test_real_both_sides(make_teacher, messages, data_path):
+    """The texts and labels are those of the file without personas, which has both sides."""
+    teacher = real(make_teacher, data_path, ":both_sides", datatype="train:ordered")
+    assert (teacher.num_episodes(), teacher.num_examples()) == (17878, 131438)
+    seen = messages(teacher)
+    without = messages(real(make_teacher, data_path, ":none", datatype="train:ordered"))
+    assert [message["labels"] for message in seen] == [message["labels"] for message in without]
+    assert [message["text"].rpartition("\n")[2] for message in seen] == [message["text"] for message in without]
