@@ -67,7 +67,7 @@ def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
     if config.hard_negatives is None:
         return []
     ranker = Ranker(learner.model, learner.text, device=learner.device)
-    return [MinedNegatives(ranker, config.hard_negatives, every=config.hard_negatives_every, index=ranker.index)]
+    return [MinedNegatives(ranker, config.hard_negatives, every=config.hard_negatives_every)]
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Hit, Index
 from polyencoder.index.meta import separable
 from polyencoder.protocol import TextRanker
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, search
 from polyencoder.text import same
 
-__all__ = ["HardNegatives", "Miner", "parse_ranks"]
+__all__ = ["EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,49 @@ class HardNegatives:
             )
 
 
+class Found(Protocol):
+    """A candidate that a search has found."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def score(self) -> float: ...
+
+
+class Searchable(Protocol):
+    """Encoded candidates that can be searched: an index, or `EncodedTexts`."""
+
+    def __len__(self) -> int: ...
+
+    def search(self, contexts: ContextEncoding, *, top_k: int) -> Sequence[Sequence[Found]]:
+        """The best candidates of each context, best first."""
+        ...
+
+
+class ScoredText(NamedTuple):
+    text: str
+    score: float
+
+
+class EncodedTexts:
+    """Texts with their vectors [texts, dim], searched in memory by scoring all. `attention`: as of `score`."""
+
+    def __init__(self, texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> None:
+        self._texts, self._vectors, self._attention = texts, vectors, attention
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def search(self, contexts: ContextEncoding, *, top_k: int) -> list[list[ScoredText]]:
+        """The best candidates of each context, best first; of equal scores the earlier text."""
+        found = search(contexts, self._vectors, k=top_k, attention=self._attention)
+        return [
+            [ScoredText(self._texts[row], score) for row, score in zip(rows, scores, strict=True)]
+            for rows, scores in zip(found.indices.tolist(), found.scores.tolist(), strict=True)
+        ]
+
+
 class Miner:
     """Mines hard negatives from an index.
 
@@ -70,7 +114,7 @@ class Miner:
         InputError: the ranker is a cross-encoder, or the index is empty.
     """
 
-    def __init__(self, ranker: TextRanker, index: Index, settings: HardNegatives) -> None:
+    def __init__(self, ranker: TextRanker, index: Searchable, settings: HardNegatives) -> None:
         separable(ranker)
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to mine")
@@ -119,9 +163,9 @@ class Miner:
         return [score - margin for score in scores.tolist()]
 
 
-def wrong_hits(hits: Sequence[Hit], right: Collection[str]) -> list[Hit]:
+def wrong_hits(hits: Sequence[Found], right: Collection[str]) -> list[Found]:
     """The hits that are none of these texts, each different text once, where it is best."""
-    wrong: dict[str, Hit] = {}
+    wrong: dict[str, Found] = {}
     for hit in hits:
         wrong.setdefault(same(hit.text), hit)
     return [hit for text, hit in wrong.items() if text not in right]

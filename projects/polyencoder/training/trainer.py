@@ -232,9 +232,11 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """All that a run needs to go on, in tensors, numbers, texts and containers of them.
 
-        With several processes each has to ask, and is given the random states of all.
+        With several processes each has to ask, and is given the random states and the callbacks' states of all.
         """
-        return {"model": self.model.state_dict(), "random": gather_objects(random_state()), **self.run_state()}
+        run = self.run_state()
+        of_each = {"random": gather_objects(random_state()), "callbacks": gather_objects(run["callbacks"])}
+        return {"model": self.model.state_dict(), **run, **of_each}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` gave."""
@@ -264,9 +266,12 @@ class Trainer:
         self.is_over = self.goal.is_reached(self.progress)
         if isinstance(self.objective, Ranking):
             self.objective.skipped, self.objective.has_learnt = state.get("skipped", 0), self.progress.updates > 0
+        states = state["callbacks"]
+        if isinstance(states, list):  # of all processes
+            states = states[min(self.processes.rank, len(states) - 1)]
         for callback in self.callbacks:
-            if callback.name in state["callbacks"]:
-                callback.load_state_dict(state["callbacks"][callback.name])
+            if callback.name in states:
+                callback.load_state_dict(states[callback.name])
 
     # ---- made of the configuration
 

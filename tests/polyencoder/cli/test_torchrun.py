@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
 
+KILLED = "tests.polyencoder.cli.killed"
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 
 
@@ -43,10 +46,15 @@ def arguments(folder, out: str, *more: object) -> list[str]:
     return ["train", *map(str, flags)]
 
 
-def two_processes(*command: str) -> subprocess.CompletedProcess[str]:
+def two_processes(*command: str, module: str = "polyencoder.cli.main", **more: str) -> subprocess.CompletedProcess[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
-        [*torchrun, "-m", "polyencoder.cli.main", *command], capture_output=True, text=True, check=False, timeout=150
+        [*torchrun, "-m", module, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+        env={**os.environ, **more},
     )
 
 
@@ -76,3 +84,21 @@ def test_two_processes_share_a_stream_and_go_on_with_it(folder):
     assert again.returncode == 0, again.stderr
     assert "going on from" in again.stderr
     assert (folder / "stream" / "model.safetensors").read_bytes() == weights
+
+
+def test_two_processes_that_were_killed_end_with_the_weights_of_a_whole_run(folder):
+    """Each process mines among the labels of its own examples."""
+    flags = ["--batch-size", "4", "--hard-negatives", "2", "--hard-negatives-every", "2", "--evaluations", "1"]
+    done = two_processes(*arguments(folder, "whole", *flags))
+    assert done.returncode == 0, done.stderr
+    killed = two_processes(*arguments(folder, "killed", *flags), module=KILLED, KILLED_AFTER="5")
+    assert killed.returncode != 0
+    again = two_processes(*arguments(folder, "killed", *flags))
+    assert again.returncode == 0, again.stderr
+    assert "going on from" in again.stderr
+    one, two = (last_weights(folder / name) for name in ("whole", "killed"))
+    assert [name for name, tensor in one.items() if not tensor.equal(two[name])] == []
+
+
+def last_weights(out) -> dict[str, torch.Tensor]:
+    return torch.load(out / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]

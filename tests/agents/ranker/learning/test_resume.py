@@ -88,6 +88,15 @@ def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undistur
     assert_same_run(expected, model, *METRICS)
 
 
+def test_a_killed_run_mines_what_a_whole_one_does(undisturbed, data, tmp_path):
+    options = "--num-epochs 2 --hard-negatives 2 --hard-negatives-every 5"
+    expected, model = undisturbed(options), tmp_path / "model"
+    killing.kill_once_learnt(model, data, f"{TINY} {options}", 25, 45)
+    for place, [once] in batches(expected).items():
+        assert all(again == once for again in batches(model)[place]), place
+    assert_same_run(expected, model, *METRICS)
+
+
 def test_resumed_after_a_validation_its_training_reports_are_the_same_too(undisturbed, data, tmp_path):
     options = "--num-epochs 2"
     expected = undisturbed(options)

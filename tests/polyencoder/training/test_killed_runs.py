@@ -1,0 +1,118 @@
+"""Each kind of run, killed at random updates and started again: the bytes of its weights are those of a whole run."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyencoder.training import RunSettings, train_ranker
+from polyencoder.training.trainer import Trainer
+
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+KINDS = ["today", "great", "fine", "high", "two", "one"]
+KILLS = 2
+
+MINED = {"hard_negatives": 2, "hard_negatives_every": 4}
+QUANTIZED = {"quantization_aware": True, "quantization_update": 3, "dropout": 0.1}
+RUNS = {
+    "plain": {"architecture": "bi"},
+    "plateau, gradients of two batches": {"schedule": "plateau", "accumulate": 2, "save_every_seconds": 0.0},
+    "sampled negatives": {"candidates": "inline", "num_negatives": 3},
+    "cross-encoder": {"architecture": "cross", "num_negatives": 3, "pair_tokens": 128},
+    "gradient cache": {"grad_cache": 3},
+    "hard negatives": MINED,
+    "hard negatives of a bi-encoder in a stream": {"architecture": "bi", "streaming": True, **MINED},
+    "hard negatives below the label": {"hard_negative_margin": 0.0, "hard_negative_ranks": "2-20", **MINED},
+    "measured scaling": {"output_scaling": "auto", "candidates": "batch-all-cands", "num_negatives": 2},
+    "ConveRT": {"architecture": "convert", "extra_contexts": 2},
+    "quantized ConveRT": {"architecture": "convert", **QUANTIZED},
+    "ConveRT with hard negatives": {"architecture": "convert", **MINED},
+}
+CONVERT = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
+
+
+@pytest.fixture
+def make_settings(tmp_path, backbone_folder, vocabulary):
+    """(out, **settings) -> those of a run of 24 batches over files that this writes."""
+    records = [
+        {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
+        for thing in THINGS
+        for kind in KINDS
+    ]
+    for name, part in (("train", records), ("valid", records[::7])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
+    common = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "valid")}
+    common |= {"batch_size": 5, "epochs": 2.0, "text_truncate": 24, "label_truncate": 16, "device": "cpu"}
+    around = {"backbone": str(backbone_folder("bert")), "learning_rate": 0.01, "fine_tuned": "all"}
+
+    def make(out: str, **settings) -> RunSettings:
+        if settings.get("architecture") == "convert":
+            start = {"vocabulary": str(vocabulary), **CONVERT}
+        else:
+            start = around | ({"n_codes": 4} if "architecture" not in settings else {})
+        return RunSettings(out=str(tmp_path / out), **{**common, "patience": None, **start, **settings})
+
+    return make
+
+
+class Killed(BaseException):
+    """What ends a run in the midst of it."""
+
+
+@pytest.fixture
+def kill(monkeypatch):
+    """(settings, steps) -> run, and be killed after each of these numbers of steps; then run to the end."""
+
+    def run(settings: RunSettings, steps: list[int]) -> None:
+        for last in steps:
+            step, done = Trainer.step, []
+
+            def until_then(self, batch, step=step, done=done, last=last):
+                if len(done) == last:
+                    raise Killed
+                done.append(batch)
+                return step(self, batch)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Trainer, "step", until_then)
+                with pytest.raises(Killed):
+                    train_ranker(settings)
+        assert train_ranker(settings).resumed
+
+    return run
+
+
+def of_the_end(settings: RunSettings) -> dict[str, torch.Tensor]:
+    """The last weights and buffers of a run."""
+    return torch.load(f"{settings.out}/training/checkpoint.pt", weights_only=True)["run"]["model"]
+
+
+def assert_same_end(one: RunSettings, other: RunSettings) -> None:
+    expected, found = of_the_end(one), of_the_end(other)
+    assert expected.keys() == found.keys()
+    assert [name for name, tensor in expected.items() if not tensor.equal(found[name])] == []
+    kept = [Path(settings.out, "model.safetensors").read_bytes() for settings in (one, other)]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, kind):
+    whole, killed = make_settings("whole", **RUNS[kind]), make_settings("killed", **RUNS[kind])
+    train_ranker(whole)
+    draws = random.Random(kind)
+    kill(killed, [draws.randrange(7, 11), *(draws.randrange(1, 7) for _ in range(KILLS - 1))])
+    assert_same_end(whole, killed)
+
+
+def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill):
+    """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
+    train_ranker(make_settings("teacher", architecture="bi", epochs=1.0))
+    taught = {"teacher": make_settings("teacher").out, "distillation_candidates": 3, "batch_size": 6}
+    whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
+    train_ranker(whole)
+    kill(killed, [8, 5])
+    assert_same_end(whole, killed)
