@@ -6,6 +6,7 @@ weights with their configuration and stands beside `X.tokenizer.json`. Neither i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.files import explaining, fingerprint, replacing
+from polyencoder.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
 from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
 from polyencoder.online import downloaded, there
@@ -31,6 +32,7 @@ from polyencoder.text import TextEncoder, read_tokenizer
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder.calibration
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
+DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its files
 
 WeightDtype = Literal["float32", "float16", "bfloat16"]
 """How a model folder keeps its weights. Whatever it is, a loaded model computes in float32.
@@ -43,7 +45,11 @@ for.
 def save_folder(
     folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
 ) -> None:
-    """Write a model folder. None of its files takes its place before all are written: an error leaves the old model."""
+    """Write a model folder. An error or a kill leaves the old model, or the new one.
+
+    The weights are renamed first, and hold digests of the other two files: where a kill comes before these have their
+    names, `load_folder` reads the ones that were written for the weights.
+    """
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
@@ -54,9 +60,14 @@ def save_folder(
         replacing(target / TOKENIZER) as tokenizer_file,
         replacing(target / WEIGHTS) as weights_file,
     ):
-        safetensors.torch.save_file(weights, weights_file, metadata={"format": "pt"})
         tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(model.config.to_json(), encoding="utf-8")
+        digests = {CONFIG: file_digest(config_file), TOKENIZER: file_digest(tokenizer_file)}
+        for file in (config_file, tokenizer_file):
+            onto_the_disk(file)  # before the weights have their name
+        digests[WEIGHTS] = weights_fingerprint(weights)
+        # one key: safetensors writes several in a random order, and equal models are to be equal files
+        safetensors.torch.save_file(weights, weights_file, metadata={DIGESTS: json.dumps(digests)})
 
 
 def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
@@ -127,22 +138,72 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
 
 
 def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:
-    """The configuration of a model folder."""
-    source = Path(folder)
-    for name in (CONFIG, WEIGHTS, TOKENIZER):
-        if not (source / name).is_file():
-            raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    return RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
+    """The configuration of a model folder. CheckpointError if a file is missing, or they are not of one model."""
+    return _read_folder(Path(folder))[0]
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
-    """Read a model folder."""
-    source, config = Path(folder), read_folder_config(folder)
+    """Read a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
+    source = Path(folder)
+    config, tokenizer = _read_folder(source)
     try:
         weights = safetensors.torch.load_file(source / WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(f"{source / WEIGHTS}: damaged or not a safetensors file ({error})") from None
-    return _assemble(config, weights, source / TOKENIZER, origin=str(source / WEIGHTS))
+    return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
+
+
+def _read_folder(source: Path) -> tuple[RankerConfig, Path]:
+    """The configuration of a model folder, and the path of its tokenizer."""
+    digests = read_digests(source) if (source / WEIGHTS).is_file() else {}
+    files = {name: _saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
+    for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
+        if not file.is_file():
+            raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
+    config = RankerConfig.from_json(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
+    for name, file in files.items():
+        if name in digests and file_digest(file) != digests[name]:
+            raise CheckpointError(
+                f"{file}: not the file that was saved with {WEIGHTS}: a save or a copy was interrupted, or it was "
+                "changed since; save, export or copy the model again"
+            )
+    return config, files[TOKENIZER]
+
+
+def _saved_with_weights(path: Path, digest: str | None) -> Path:
+    """The file that was written with the weights: this one, or the one that a kill kept from taking its place."""
+    written = (found for found in (path, *leftovers(path)) if found.is_file() and file_digest(found) == digest)
+    return next(written, path) if digest else path
+
+
+def read_digests(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """What `save_folder` wrote into the weights' file: a digest of each file's contents, by its name.
+
+    Of configuration and tokenizer it is `file_digest`, of the weights `weights_fingerprint`. Empty for weights that
+    another program wrote.
+    """
+    path = Path(folder) / WEIGHTS
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            written = (file.metadata() or {}).get(DIGESTS)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
+    try:
+        digests = {} if written is None else json.loads(written)
+    except ValueError:
+        digests = None
+    if not isinstance(digests, dict):
+        raise CheckpointError(f"{path}: its metadata `{DIGESTS}` is damaged; save or export the model again")
+    return digests
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, as `sha256sum` prints it."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import errno
 import glob
 import hashlib
 import os
+import secrets
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,26 +20,36 @@ from safetensors import SafetensorError
 from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
+ABANDONED = 3600.0
+"""Seconds without a change, after which nobody is writing a temporary file any more."""
+_LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; file systems have room for 255
+
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
     """Give a temporary path in the folder of `path`; when the block ends well, the file there becomes `path`.
 
-    A kill or an error in between leaves the old file as it was, and no temporary one after an error.
+    A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
+    killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
+    replaced. The new file has the permissions `mode`; None for those of the old one, or of any new file.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
-        raise FileExistsError(errno.EEXIST, "there is something else than a plain file", str(target))
+        raise FileExistsError(errno.EEXIST, "there is something else than a plain file", os.fspath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    _discard(target, older_than=ABANDONED)
+    if mode is None and target.exists():
+        mode = stat.S_IMODE(target.stat().st_mode)
+    temporary = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}.part")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else mode | 0o600)
+    mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds
     os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; ours are ordinary ones
+        onto_the_disk(temporary)
+        temporary.chmod(mode)  # a library may have put a private file of its own in its place
         os.replace(temporary, target)
+        onto_the_disk(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -86,10 +99,25 @@ def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
 
 def discard_leftovers(path: str | os.PathLike[str]) -> None:
     """Remove what killed processes left when they were writing `path`. Nobody else may be writing it now."""
-    target = Path(path)
-    pattern = f".{glob.escape(target.name)}.????????.part"  # eight characters of mkstemp's
-    for leftover in target.parent.glob(pattern):
-        leftover.unlink(missing_ok=True)
+    _discard(Path(os.path.realpath(path)))
+
+
+def leftovers(path: str | os.PathLike[str]) -> list[Path]:
+    """The temporary files of `path` that are being written, or were when a process was killed."""
+    target = Path(os.path.realpath(path))
+    return sorted(target.parent.glob(f"{glob.escape(_part_prefix(target))}????????.part"))
+
+
+def _discard(target: Path, *, older_than: float = 0.0) -> None:
+    for leftover in leftovers(target):
+        with suppress(FileNotFoundError):  # another process may be doing the same
+            if time.time() - leftover.stat().st_mtime >= older_than:
+                leftover.unlink()
+
+
+def _part_prefix(target: Path) -> str:
+    """How the names of a file's temporary files begin; shortened, so that none is too long for a file system."""
+    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}."
 
 
 def duplicate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -99,7 +127,7 @@ def duplicate(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
     """
     if os.path.exists(target) and os.path.samefile(source, target):
         return
-    with replacing(target) as temporary:
+    with replacing(target, mode=stat.S_IMODE(os.stat(source).st_mode)) as temporary:
         temporary.unlink()
         try:
             os.link(source, temporary)
@@ -118,6 +146,9 @@ def onto_the_disk(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do this for folders
+            raise
     finally:
         os.close(descriptor)
 

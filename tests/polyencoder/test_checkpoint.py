@@ -103,6 +103,36 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert torch.equal(again.score([sentences[:1]], sentences), before)
 
 
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(folder, make_ranker, sentences, renames):
+    old, new = Ranker.from_pretrained(folder), make_ranker("poly", seed=1, output_scaling=5.0)
+    replace, done = os.replace, 0
+
+    def kill(*paths):
+        nonlocal done
+        if done == renames:
+            os._exit(0)
+        done += 1
+        replace(*paths)
+
+    if (process := os.fork()) == 0:
+        os.replace = kill
+        new.save_pretrained(folder)
+        os._exit(0)
+    os.waitpid(process, 0)
+    expected = (new if renames else old).score([sentences[:1]], sentences)
+    assert torch.equal(Ranker.from_pretrained(folder).score([sentences[:1]], sentences), expected)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_path, name):
+    make_ranker("poly", output_scaling=5.0).save_pretrained(tmp_path / "other")
+    content = (tmp_path / "other" / name).read_bytes()
+    (folder / name).write_bytes(content if name == "config.json" else content + b"\n")
+    with pytest.raises(CheckpointError, match=rf"{name}: not the file that was saved with model.safetensors"):
+        Ranker.from_pretrained(folder)
+
+
 def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):
     ranker = make_ranker("bi", seed=1)
     ranker.save_pretrained(folder)
@@ -175,7 +205,8 @@ def test_a_truncated_file(folder, name, kept):
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
     ],
 )
-def test_a_configuration_that_cannot_be_used(folder, edit_json, changes, message):
+def test_a_configuration_that_cannot_be_used(folder, change_weights, edit_json, changes, message):
+    change_weights(folder, lambda weights: None)  # without digests, so that this configuration may be theirs
     edit_json(folder / "config.json", **changes)
     with pytest.raises(ConfigError, match=message):
         Ranker.from_pretrained(folder)

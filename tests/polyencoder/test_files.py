@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from polyencoder.files import fingerprint, replacing, write_text
+from polyencoder.files import check_writable, discard_leftovers, duplicate, fingerprint, replacing, write_text
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
@@ -49,6 +49,66 @@ def test_files_have_the_ordinary_permissions(tmp_path):
     write_text(tmp_path / "ours", "")
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ordinary", "ours")]
     assert modes[0] == modes[1]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444, 0o755])
+def test_a_file_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(mode)
+    write_text(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    duplicate(path, tmp_path / "copy")
+    write_text(tmp_path / "older", "")
+    duplicate(path, tmp_path / "older")
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "copy", "older")} == {mode}
+
+
+def test_no_other_thread_loses_its_umask(tmp_path, monkeypatch):
+    """os.umask is of the process: while it is changed, files of other threads are everybody's."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("umask was set"))
+    write_text(tmp_path / "file", "")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_one(tmp_path, exists):
+    (tmp_path / "place").mkdir()
+    if exists:
+        (tmp_path / "place" / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "place" / "file")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "place" / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127, "n" * 241])
+def test_a_name_that_can_be_checked_can_be_written(tmp_path, name):
+    check_writable(tmp_path / name, argument="out", overwrite=False)
+    write_text(tmp_path / name, "text")
+    assert (tmp_path / name).read_text() == "text"
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    done = []
+    replace, fsync = os.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("renamed"), replace(*paths)))
+    write_text(tmp_path / "file", "text")
+    assert done[0].endswith(".part")
+    assert done[1:] == ["renamed", str(tmp_path)]
+
+
+def test_what_a_kill_left_goes_with_a_later_file(tmp_path):
+    path = tmp_path / "file.txt"
+    others = [tmp_path / ".file.txt.abcdef01.notpart", tmp_path / ".other.txt.abcdef01.part"]
+    for place in (old := tmp_path / ".file.txt.abcdef01.part", fresh := tmp_path / ".file.txt.abcdef02.part", *others):
+        place.touch()
+    for place in (old, *others):
+        os.utime(place, (0, 0))
+    write_text(path, "new")
+    assert sorted(tmp_path.iterdir()) == sorted([path, fresh, *others])  # somebody may be writing the fresh one
+    discard_leftovers(path)
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
 def test_the_fingerprint_counts_where_a_part_ends():

@@ -5,11 +5,13 @@ Everything is made in a folder of its own beside the wanted one and takes its pl
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +22,13 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError
 from polyencoder.evaluation import RecallChange, recall_change
 from polyencoder.export.card import Run, model_card
-from polyencoder.files import explaining, replacing
+from polyencoder.files import ABANDONED, explaining, replacing
 from polyencoder.scorer import Scorer
 
 __all__ = ["export_folder", "save_ranker"]
 
 README = "README.md"
+_GRAPHS = "onnx.json"  # `polyencoder.export.onnx.files.DESCRIPTION`; without it graphs are not read
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 
@@ -119,15 +122,21 @@ def _check_target(target: Path) -> None:
 def _placing(target: Path) -> Iterator[Path]:
     """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    for old in target.parent.glob(f".{glob.escape(target.name)}.????????.part"):  # which killed exports left
+        with suppress(OSError):
+            if old.is_dir() and time.time() - old.stat().st_mtime >= ABANDONED:
+                shutil.rmtree(old)
     made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
         yield made
         target.mkdir(exist_ok=True)
         names = {path.name for path in made.iterdir()}
-        for old in [*target.glob("*.onnx"), target / "onnx.json", target / CALIBRATION]:  # of the model that was there
+        for old in [*target.glob("*.onnx"), target / CALIBRATION]:  # of the model that was there
             if old.name not in names:
                 old.unlink(missing_ok=True)
-        for name in sorted(names, key=lambda name: name == CONFIG):  # the configuration last: it makes a model of them
+        (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs
+        last = {CONFIG: 1, _GRAPHS: 2}  # the one makes a model of the files, the other a model of graphs
+        for name in sorted(names, key=lambda name: last.get(name, 0)):
             with replacing(target / name) as temporary:
                 os.replace(made / name, temporary)
     finally:

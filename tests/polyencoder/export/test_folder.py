@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 
 import pytest
 import safetensors.torch
@@ -11,7 +13,7 @@ from huggingface_hub import HfApi, RepoUrl
 
 from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.export.folder import export_folder
+from polyencoder.export.folder import _placing, export_folder
 from polyencoder.ranker import Ranker
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
@@ -149,3 +151,54 @@ def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
     monkeypatch.setattr(HfApi, step, refuse)
     with pytest.raises(CheckpointError, match=r"me/ranker: cannot be written to on the hub \(no route to host\)$"):
         make_ranker("bi").push_to_hub("me/ranker")
+
+
+def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatch, tmp_path, sentences):
+    """Of torch's files, and of graphs: what loads is the old model or the new one."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
+    old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
+    expected = [ranker.score([sentences[:1]], sentences) for ranker in (old, new)]
+    for ranker, name in ((old, "old"), (new, "new")):
+        export_folder(ranker, tmp_path / name, onnx=True)
+    files = len(os.listdir(tmp_path / "new"))
+    loaded = []
+    for renames in range(1, 2 * files):  # each file is renamed twice: beside its name, then to it
+        shutil.copytree(tmp_path / "old", out := tmp_path / f"out-{renames}")
+        if (process := os.fork()) == 0:
+            _place_and_die(tmp_path / "new", out, renames)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+        for backend in ("torch", "onnx"):
+            try:
+                ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
+            except CheckpointError:
+                continue
+            found = ranker.score([sentences[:1]], sentences)
+            assert any(torch.allclose(found, one, rtol=1e-4, atol=1e-4) for one in expected)
+            loaded.append(backend)
+    assert "torch" in loaded
+
+
+def _place_and_die(source, target, renames):
+    replace, done = os.replace, 0
+
+    def kill(*paths):
+        nonlocal done
+        if done == renames:
+            os._exit(0)
+        done += 1
+        replace(*paths)
+
+    os.replace = kill
+    with _placing(target) as made:
+        shutil.copytree(source, made, dirs_exist_ok=True)
+    os._exit(1)
+
+
+def test_what_killed_exports_left_goes(make_ranker, tmp_path):
+    for name, age in ((".out.abcdefgh.part", 7200), (".out.12345678.part", 0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    export_folder(make_ranker("bi"), tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == [".out.12345678.part", "out"]  # somebody may be writing the second

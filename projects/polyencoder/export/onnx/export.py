@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, weights_fingerprint
+from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, read_folder_config, weights_fingerprint
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.attention import for_graphs
@@ -28,7 +28,7 @@ from polyencoder.files import replacing
 from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.protocol import TextRanker
-from polyencoder.text import TextEncoder, TokenBatch, pad, surround
+from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
 LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB
@@ -72,7 +72,7 @@ def export_onnx(
     if not all(one.strip() for one in texts):
         raise InputError("a check text is empty; give texts with words in them")
     weights = weights_fingerprint(model.state_dict())
-    check_weights(target, weights, remedy="export to another folder, or save this ranker there first")
+    _check_model_there(target, model, text, weights)
     example, batches = _token_batches(model, text, texts)
     steps, traced, differences = steps_of(model), steps_of(for_graphs(model)), dict[str, float]()
     with _no_empty_folder(target), ExitStack() as written:
@@ -82,12 +82,24 @@ def export_onnx(
             path = written.enter_context(replacing(target / name))
             write_graph(traced[name], _inputs(step, example), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name))
-        for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
-            written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
+        if not (target / WEIGHTS).is_file():  # which have digests of theirs
+            for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
+                written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
         candidates = None if isinstance(model, CrossEncoder) else candidate_fingerprint(model, text)
         description.write_text(Description(weights, candidates, differences).to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):
             (target / name).unlink(missing_ok=True)
+
+
+def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weights: str) -> None:
+    """Raise CheckpointError when the folder holds another model in torch's form."""
+    remedy = "export to another folder, or save this ranker there first"
+    check_weights(target, weights, remedy=remedy)
+    if (target / WEIGHTS).is_file() and (
+        read_folder_config(target) != model.config
+        or read_tokenizer(target / TOKENIZER).to_str() != text.tokenizer.to_str()
+    ):
+        raise CheckpointError(f"{target}: its configuration or tokenizer is not this ranker's; {remedy}")
 
 
 def _plain(model: RankerModel) -> RankerModel:
