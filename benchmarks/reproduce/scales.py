@@ -1,6 +1,7 @@
-"""At which scale the tables are run: `scales/paper.yaml`, the paper's own settings, and `scales/small.yaml`.
+"""Scales at which the tables are run: `scales/paper.yaml`, the paper's own settings, `small.yaml` and `base.yaml`.
 
-A scale names tasks, starts (the weights that a ranker begins with), flags of rankers, and runs of other commands.
+A scale names tasks, starts (the weights that a ranker begins with), flags of rankers, and runs of other commands. One
+that is `based_on` another has its values where it names none itself.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def read_scale(name: str) -> Scale:
     if name not in scale_names():
         raise ConfigError(f"there is no scale {name}{suggested(name, scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"
-    document = made(_Document, read_document(path), where=path.name)
+    document = made(_Document, _document(path), where=path.name)
     parts: dict[str, Any] = {}
     kinds: dict[str, type] = {"tasks": Task, "starts": Start}
     for part, kind in kinds.items():
@@ -102,6 +103,22 @@ def read_scale(name: str) -> Scale:
         tables=document.tables,
         **parts,
     )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The values of a scale's file, over those of the scale that it is `based_on`."""
+    values = read_document(path)
+    base = values.pop("based_on", None)
+    return values if base is None else _over(_document(SCALES / f"{base}.yaml"), values)
+
+
+def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings merged; other values, lists among them, are replaced."""
+    merged = dict(base)
+    for name, value in values.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _over(merged[name], value) if both else value
+    return merged
 
 
 @dataclass(frozen=True)

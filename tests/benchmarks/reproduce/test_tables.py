@@ -102,6 +102,16 @@ def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     assert not said, "\n".join(said)
 
 
+def test_a_scale_that_is_based_on_another_has_its_values_where_it_names_none():
+    base, small = read_scale("base"), read_scale("small")
+    assert base.tasks["dstc7"] == small.tasks["dstc7"]
+    assert base.families["poly"] == {**small.families["poly"], "learningrate": 5e-5, "warmup-examples": 6400}
+    assert (base.tasks["convai2"].teacher, base.tasks["convai2"].examples) == ("selection:convai2:both_sides", 131438)
+    assert base.tasks["convai2"].splits == small.tasks["convai2"].splits
+    assert base.starts["bert"].missing
+    assert not base.starts["reddit"].missing
+
+
 def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
     runs = all_runs(read_scale("small"))
 
