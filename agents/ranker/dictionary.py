@@ -51,7 +51,7 @@ class RankerDictionary(DictionaryAgent):
             return
         if (found := _tokenizer_that_is_there(opt, self.vocabulary)) is None:
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
-                self._lock = TrainingLock.of(opt["model_file"])
+                self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):
                 self._learn(("nothing",))
             return  # to be built

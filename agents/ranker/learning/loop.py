@@ -94,7 +94,7 @@ class LoopRun:
         lock, problem = None, None
         if is_primary_worker():
             try:
-                lock = TrainingLock.of(opt["model_file"])
+                lock = TrainingLock.shared(opt["model_file"])
             except PolyencoderError as error:
                 problem = error
         if problem := gather_objects(problem)[0]:

@@ -63,8 +63,7 @@ class TrainingLoader:
             reader=self.reader,
             seed=self._seed,
             endless=True,
-            seen=seen,
-            slots=self.batch_size,
+            seen=seen,  # the messages of an episode come one after another, whatever the size of a batch
             draw=lambda episode, _: episode,
         )
         messages = (message for episode in iter(epochs.take, None) for message in episode)

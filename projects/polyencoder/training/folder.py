@@ -29,7 +29,7 @@ def run_folder(out: Path) -> Iterator[Processes]:
     if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
         raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
-    lock = TrainingLock.of(out / CHECKPOINT, argument="out") if processes.is_first else None
+    lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:
         yield processes
     finally:

@@ -1,7 +1,7 @@
 """One training for one model: a lock beside the model file, which the system takes off when its process ends.
 
-The lock is POSIX's, of a process: its children do not inherit it, and a kill cannot leave it behind. The file stays
-after a kill, means nothing then, and is taken over. Readers of the model take no lock.
+A kill cannot leave it behind. The file stays after a kill, means nothing then, and is taken over. Readers of the model
+take no lock.
 """
 
 from __future__ import annotations
@@ -9,98 +9,73 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
-from polyencoder.errors import CheckpointError, TrainingError
+import filelock
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: there two trainings are not told from each other
-    fcntl = None  # type: ignore[assignment]
+from polyencoder.errors import CheckpointError, TrainingError
 
 __all__ = ["TrainingLock"]
 
-_HELD: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionary()
-"""This process's locks. To open a locked file and close it again would take the lock off."""
+_SHARED: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionary()
+"""This process's locks that its other trainings of the model may have as well."""
 
 
 class TrainingLock:
-    """A lock that this process holds for as long as somebody keeps this object, or until `release`."""
+    """A lock that is held for as long as somebody keeps this object, or until `release`.
 
-    def __init__(self, path: str, handle: int) -> None:
-        self.path = path
-        self._release = finalize(self, _give_back, path, handle, os.getpid())
+    Args:
+        model_file: it is `X.lock` of this.
+        argument: what errors say to name it.
 
-    @classmethod
-    def of(cls, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> TrainingLock:
-        """Take the lock of a model file, `X.lock`; where this process has it already, that one.
+    Raises:
+        TrainingError: another training has it; the message says which process's.
+        CheckpointError: nothing can be written there.
+    """
 
-        `argument` is what errors say to name it.
-
-        Raises:
-            TrainingError: another process has it; the message says which.
-            CheckpointError: nothing can be written there.
-        """
-        path = f"{os.path.realpath(model_file)}.lock"
-        if (held := _HELD.get((os.getpid(), path))) is not None:
-            return held
+    def __init__(self, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> None:
+        self.path = _path(model_file)
+        lock = filelock.FileLock(self.path, blocking=False, thread_local=False)
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            handle = _locked(path)
-            if handle is None:
-                raise TrainingError(
-                    f"{os.fspath(model_file)} is being trained by {_owner(path)}: wait for it to end, stop it, or give "
-                    "this training a place of its own",
-                    argument=argument,
-                )
-            _sign(handle)
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            _sign(self.path)
+        except filelock.Timeout:
+            raise TrainingError(
+                f"{os.fspath(model_file)} is being trained by {_owner(self.path)}: wait for it to end, stop it, or "
+                "give this training a place of its own",
+                argument=argument,
+            ) from None
         except OSError as error:
             raise CheckpointError(
                 f"{os.fspath(model_file)}: nothing can be written there ({error.strerror or error}); give a "
                 "place in a folder of your own",
                 argument=argument,
             ) from None
-        lock = _HELD[os.getpid(), path] = cls(path, handle)
+        self.release = finalize(self, _give_back, lock, os.getpid())
+
+    @classmethod
+    def shared(cls, model_file: str | os.PathLike[str]) -> TrainingLock:
+        """The lock of a model file, for this process; where it has it already, that one. Errors as of a new one."""
+        key = os.getpid(), _path(model_file)  # a process that was forked has none
+        lock = _SHARED.get(key)
+        if lock is None or not lock.release.alive:
+            lock = _SHARED[key] = cls(model_file)
         return lock
 
-    def release(self) -> None:
-        """Give the lock back, before the object is gone."""
-        _HELD.pop((os.getpid(), self.path), None)
-        self._release()
+
+def _path(model_file: str | os.PathLike[str]) -> str:
+    return f"{os.path.realpath(model_file)}.lock"
 
 
-def _locked(path: str) -> int | None:
-    """The handle of the locked file; None if another process has locked it."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-        try:
-            if fcntl is not None:
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(handle)
-            return None
-        except BaseException:
-            os.close(handle)
-            raise
-        try:
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        except FileNotFoundError:
-            pass
-        os.close(handle)  # its owner has just removed the file: what is locked is not what others will open
-        time.sleep(0.01)
-
-
-def _sign(handle: int) -> None:
+def _sign(path: str) -> None:
     """Write into the file whose it is."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}).encode(), 0)
+    Path(path).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
 
 
 def _owner(path: str) -> str:
@@ -113,9 +88,9 @@ def _owner(path: str) -> str:
         return "another process"  # which has not signed yet
 
 
-def _give_back(path: str, handle: int, owner: int) -> None:
-    """Remove the file and close it, if this is the process that has locked it, not one that it forked."""
+def _give_back(lock: filelock.BaseFileLock, owner: int) -> None:
+    """Remove the file and the lock, if this is the process that has it, not one that it forked."""
     if os.getpid() == owner:
         with suppress(OSError):
-            os.unlink(path)
-    os.close(handle)
+            os.unlink(lock.lock_file)
+        lock.release()

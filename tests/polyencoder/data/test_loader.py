@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import chain
+from itertools import chain, islice
 
 import pytest
 
 from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.episodes import Counts, InMemory, Streamed
 from polyencoder.data.epochs import Reader
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
@@ -41,6 +42,26 @@ def test_candidates_are_the_examples_own_or_drawn():
 @pytest.mark.parametrize("batches", [1, 2, 5, 7])
 def test_a_run_that_goes_on_draws_what_it_would_have_drawn(reader, batches):
     assert mixed_batches(reader, seen=4 * batches, count=2) == mixed_batches(reader)[batches:][:2]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("reader", [Reader(), Reader(1, 2)])
+@pytest.mark.parametrize("done", [1, 3, 4, 9])
+def test_a_run_over_conversations_goes_on_with_the_next_message(streams, reader, done):
+    """Of episodes of one to four messages, in batches that end in their midst, over several epochs."""
+    episodes = [[{"text": f"{e}.{m}", "labels": [f"to {e}.{m}"]} for m in range(1 + e % 4)] for e in range(11)]
+    counts = Counts(len(episodes), sum(map(len, episodes)))
+    source = (
+        Streamed(lambda _: iter(episodes), ["file"], buffer=3, estimate=lambda: counts)
+        if streams
+        else InMemory(iter(episodes))
+    )
+    loader = TrainingLoader(source, batch_size=3, reader=reader)
+    whole = list(islice(loader.batches(), 20))
+    assert list(islice(loader.batches(seen=3 * done), 20 - done)) == whole[done:]
+    if reader.count == 1:
+        epoch = [one.label for batch in whole for one in batch][: counts.examples]
+        assert sorted(epoch) == sorted(message["labels"][0] for episode in episodes for message in episode)
 
 
 def test_several_readers_draw_what_one_does():

@@ -25,7 +25,7 @@ def another_process() -> Callable[[Path], int]:
         child = os.fork()
         if child == 0:
             try:
-                lock = TrainingLock.of(model_file)
+                lock = TrainingLock.shared(model_file)
                 os.write(tell, b"locked")
                 signal.pause()
                 lock.release()
@@ -48,7 +48,7 @@ def is_free(model_file: Path) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            TrainingLock.of(model_file)
+            TrainingLock.shared(model_file)
             os._exit(0)
         finally:
             os._exit(1)
@@ -57,11 +57,11 @@ def is_free(model_file: Path) -> bool:
 
 def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
     model = tmp_path / "new" / "model"
-    lock = TrainingLock.of(model)
-    assert TrainingLock.of(model) is lock
-    assert TrainingLock.of(tmp_path / "new" / ".." / "new" / "model") is lock
+    lock = TrainingLock.shared(model)
+    assert TrainingLock.shared(model) is lock
+    assert TrainingLock.shared(tmp_path / "new" / ".." / "new" / "model") is lock
     assert not is_free(model)
-    again = TrainingLock.of(model)
+    again = TrainingLock.shared(model)
     del lock
     gc.collect()
     assert not is_free(model)
@@ -70,11 +70,25 @@ def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
     assert is_free(model)
 
 
+def test_two_trainings_of_one_process_exclude_each_other(tmp_path):
+    """The end of the first, or of its attempt, does not free the other's."""
+    first = TrainingLock(tmp_path / "model")
+    for lock in (TrainingLock, TrainingLock.shared):
+        with pytest.raises(TrainingError, match=f"is being trained by process {os.getpid()}"):
+            lock(tmp_path / "model")
+    assert not is_free(tmp_path / "model")
+    first.release()
+    second = TrainingLock(tmp_path / "model")
+    first.release()
+    assert not is_free(tmp_path / "model")
+    second.release()
+
+
 def test_it_can_be_given_back(tmp_path):
-    lock = TrainingLock.of(tmp_path / "model")
+    lock = TrainingLock.shared(tmp_path / "model")
     lock.release()
     assert not list(tmp_path.iterdir())
-    assert TrainingLock.of(tmp_path / "model") is not lock
+    assert TrainingLock.shared(tmp_path / "model") is not lock
 
 
 def test_the_error_names_the_other_process(another_process, tmp_path):
@@ -82,15 +96,15 @@ def test_the_error_names_the_other_process(another_process, tmp_path):
     message = rf"{tmp_path}/model is being trained by process {child}, since .*place of its own"
     for _ in range(2):  # asking does not take it off
         with pytest.raises(TrainingError, match=message):
-            TrainingLock.of(tmp_path / "model")
-    TrainingLock.of(tmp_path / "other")
+            TrainingLock.shared(tmp_path / "model")
+    TrainingLock.shared(tmp_path / "other")
 
 
 def test_the_error_names_the_other_host(another_process, tmp_path, monkeypatch):
     child, name = another_process(tmp_path / "model"), socket.gethostname()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     with pytest.raises(TrainingError, match=f"process {child} on {name}, since"):
-        TrainingLock.of(tmp_path / "model")
+        TrainingLock.shared(tmp_path / "model")
 
 
 def test_a_kill_takes_it_off(another_process, tmp_path):
@@ -98,12 +112,12 @@ def test_a_kill_takes_it_off(another_process, tmp_path):
     os.kill(child, signal.SIGKILL)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert (tmp_path / "model.lock").exists()
-    TrainingLock.of(tmp_path / "model")
+    TrainingLock.shared(tmp_path / "model")
 
 
 def test_a_process_that_was_forked_has_none(tmp_path):
     """And its end takes nothing off."""
-    lock = TrainingLock.of(tmp_path / "model")
+    lock = TrainingLock.shared(tmp_path / "model")
     child = os.fork()
     if child == 0:
         lock.release()
@@ -116,5 +130,5 @@ def test_a_process_that_was_forked_has_none(tmp_path):
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="nothing can be written there .*of your own") as error:
-        TrainingLock.of(tmp_path / "file" / "model")
+        TrainingLock.shared(tmp_path / "file" / "model")
     assert error.value.argument == "model_file"

@@ -18,7 +18,7 @@ def trained_elsewhere(copy_of):
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        lock = TrainingLock.of(path)
+        lock = TrainingLock.shared(path)
         os.write(tell, b"locked")
         signal.pause()
         os._exit(int(lock is None))
@@ -40,7 +40,7 @@ def test_neither_learns_a_vocabulary_for_the_other(train, tmp_path):
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        lock = TrainingLock.of(tmp_path / "model")
+        lock = TrainingLock.shared(tmp_path / "model")
         os.write(tell, b"locked")
         signal.pause()
         os._exit(int(lock is None))
@@ -75,7 +75,7 @@ def test_of_several_processes_the_first_has_it(make_agent, in_processes, tmp_pat
         return agent._run._lock is not None
 
     assert in_processes(run) == [True, False]
-    lock = TrainingLock.of(path)
+    lock = TrainingLock.shared(path)
     results = in_processes(lambda rank: _error(lambda: run(rank)))
     assert all(f"process {os.getpid()}" in result for result in results)
     lock.release()
