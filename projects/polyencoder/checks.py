@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,8 @@ __all__ = [
     "checked_contexts",
     "checked_count",
     "checked_device",
+    "checked_iterable",
+    "checked_list",
     "checked_text",
     "checked_texts",
     "half_characters",
@@ -40,20 +42,35 @@ def checked_count(name: str, value: Any, *, least: int = 1) -> int:
     return number
 
 
+def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
+    """A sequence, such as a list, a tuple, numpy's array or a column of pandas, as a list.
+
+    Raises:
+        InputError: it is something else: one text, whose characters would be taken for texts, a dict, a set, a number.
+    """
+    if isinstance(values, (str, bytes)):
+        raise InputError(f"{name} is one text; give a list of {of}")
+    if (items := _items(values)) is None:
+        raise InputError(f"{name} is {_shown(values)}; it must be a list of {of}")
+    return items
+
+
 def checked_texts(name: str, values: Any) -> list[str]:
-    """A sequence of texts, such as a list, a tuple, numpy's array or a column of pandas, as a list of `str`.
+    """A sequence of texts (see `checked_list`) as a list of `str`.
 
     Raises:
         InputError: it is something else, or one of them is no text or cannot be encoded.
     """
     one = name.removesuffix("s")
-    if isinstance(values, (str, bytes)):
-        raise InputError(f"{name} is one text; give a list of texts")
-    if isinstance(values, (Mapping, set, frozenset)) or not (
-        isinstance(values, (Sequence, Iterable)) and hasattr(values, "__len__")
-    ):
-        raise InputError(f"{name} is {_shown(values)}; it must be a list of texts")
-    return [checked_text(f"{one} {place}", value) for place, value in enumerate(values)]
+    return [checked_text(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
+
+
+def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
+    """What can be iterated over, a generator too. Raises InputError for anything else, and for one text or one dict."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        what = "is one text" if isinstance(values, (str, bytes)) else f"is {_shown(values)}"
+        raise InputError(f"{name} {what}; give a list of {of}")
+    return values
 
 
 def checked_text(name: str, value: Any) -> str:
@@ -69,10 +86,10 @@ def checked_context(name: str, value: Any) -> list[str]:
     """The turns of a context: one text, or a list of them with a word in at least one. Raises InputError."""
     if isinstance(value, str):
         turns = [checked_text(name, value)]
-    elif isinstance(value, (bytes, Mapping, set, frozenset)) or not hasattr(value, "__len__"):
+    elif (items := _items(value)) is None:
         raise InputError(f"{name} is {_shown(value)}; it must be a text or a list of turns")
     else:
-        turns = [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(value)]
+        turns = [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
     if not any(turn.strip() for turn in turns):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
     return turns
@@ -80,11 +97,8 @@ def checked_context(name: str, value: Any) -> list[str]:
 
 def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. Raises InputError that names the one that cannot be used."""
-    if isinstance(values, (str, bytes)):
-        raise InputError(f"{name}s is one text; give a list of {name}s, each a text or a list of turns")
-    if isinstance(values, (Mapping, set, frozenset)) or not hasattr(values, "__len__"):
-        raise InputError(f"{name}s is {_shown(values)}; it must be a list of {name}s")
-    return [checked_context(f"{name} {place}", value) for place, value in enumerate(values)]
+    some = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
+    return [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
 
 
 def checked_device(name: torch.device | str) -> torch.device:
@@ -178,6 +192,16 @@ def _kind(hint: Any) -> str:
         return "one of " + ", ".join(get_args(hint))
     kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
     return kinds.get(hint, "an object")
+
+
+def _items(values: Any) -> list[Any] | None:
+    """The items of a sequence; None for what is none: a dict or a set, whose order says nothing, or one value."""
+    if isinstance(values, (bytes, Mapping, set, frozenset)) or not hasattr(values, "__len__"):
+        return None
+    try:
+        return list(values)
+    except TypeError:  # of an array of no dimension
+        return None
 
 
 def _shown(value: Any) -> str:

@@ -27,14 +27,14 @@ from polyencoder.checkpoint import (
     load_model_file,
     weights_fingerprint,
 )
-from polyencoder.checks import checked_count, checked_device, checked_texts
+from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
 from polyencoder.config import Architecture
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.export.hub import push
 from polyencoder.importing import import_parlai, is_parlai_model
-from polyencoder.index.base import Candidate, Hit, Index
+from polyencoder.index.base import Hit, Index, Record
 from polyencoder.index.build import SHARD_SIZE
 from polyencoder.index.make import make_index
 from polyencoder.index.open import open_index
@@ -262,7 +262,7 @@ class Ranker(Scorer):
 
     def index(
         self,
-        candidates: Iterable[str | Candidate],
+        candidates: Iterable[Record],
         where: str | os.PathLike[str] | None = None,
         *,
         dtype: VectorDtype = "float32",
@@ -280,7 +280,8 @@ class Ranker(Scorer):
         """Encode candidates once, to search them many times. Not for cross-encoders.
 
         Args:
-            candidates: texts, or records with an id and metadata; read once, never all held in memory.
+            candidates: texts, dictionaries with `text`, `id` and `metadata`, of which the text is enough, or
+                `Candidate`s; read once, never all held in memory.
             where: a folder, or `milvus:` and the address of a server or file. None for a temporary folder, which is
                 removed when the index is no longer used. A folder with an index of the same candidates and model is
                 opened, or finished if that was killed; any other that is there is an error.
@@ -372,8 +373,12 @@ class Ranker(Scorer):
         **changes: Any,
     ) -> list[list[Hit]]:
         """`search` for many contexts at once, which takes less time than one after the other."""
-        if isinstance(contexts, str):
-            raise InputError("contexts is one text; give a list of contexts, each a text or a list of turns")
+        contexts = checked_contexts(contexts)
+        if not isinstance(index, (Index, str, os.PathLike)):
+            raise InputError(
+                f"index is {index!r:.60}; give what `index` made, or where one is. To order a list of texts without an "
+                "index, call `rank(context, texts)`"
+            )
         searcher = Searcher(
             self,
             index if isinstance(index, Index) else open_index(index, self),

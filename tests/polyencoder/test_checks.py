@@ -47,7 +47,23 @@ def test_candidates_of_any_sequence(kind, ranker):
 
 @pytest.mark.parametrize(
     "candidates",
-    ["text", b"text", None, 3, [1], [None], ["a", 2.0], [["a"]], {"a": 1}, {"a"}, range, [b"a"], [HALF], []],
+    [
+        "text",
+        b"text",
+        None,
+        3,
+        [1],
+        [None],
+        ["a", 2.0],
+        [["a"]],
+        {"a": 1},
+        {"a"},
+        range,
+        [b"a"],
+        [HALF],
+        [],
+        np.array("x"),
+    ],
     ids=str,
 )
 def test_what_are_no_candidates(candidates, ranker):

@@ -181,6 +181,59 @@ def test_errors(ranker, make_ranker, sentences, tmp_path):
         ranker.search("hello", index)
 
 
+RECORD = {"id": "x", "text": "hello there", "metadata": {"n": 1}}
+
+
+@pytest.mark.parametrize("where", ["folder", "milvus:{}/records.db"])
+def test_records_are_texts_dictionaries_and_candidates(ranker, tmp_path, where):
+    if where.startswith("milvus"):
+        pytest.importorskip("milvus_lite")
+    index = ranker.index([RECORD, "a text", {"text": "another"}], where.format(tmp_path) if ":" in where else None)
+    index.add(["one more", {"id": 5, "text": "a number for an id"}, Candidate("y", "as before")])
+    index.update([{"id": "5", "text": "changed"}])
+    index.put(iter([{"id": "y", "text": "put"}, RECORD]))
+    hits = ranker.search("hi", index, keep_turns=True)
+    assert {hit.text for hit in hits} == {"hello there", "a text", "another", "one more", "changed", "put"}
+    assert {hit.id: hit.metadata for hit in hits}["x"] == {"n": 1}
+
+    before = len(index)
+    for call, records, message in [
+        ("remove", "12", "ids is one text; give a list of ids"),
+        ("remove", 3, r"ids is 3 \(int\); it must be|ids is 3"),
+        ("remove", [3], r"id 0 is 3 \(int\); it must be a text"),
+        ("add", "text", "candidates is one text; give a list of texts or of records"),
+        ("add", RECORD, "candidates is {'id': 'x'.*give a list"),
+        ("add", Candidate("z", "text"), "candidates is one record; give a list"),
+        ("add", [1, 2], "candidate 0 is 1; it must be a text, or a dict"),
+        ("put", [{"id": "x"}], "candidate 0 is {'id': 'x'}; it has no `text`"),
+        ("put", [{"text": "x", "lang": "en"}], "candidate 0 has 'lang' beside `text`, `id` and `metadata`"),
+        ("put", [{"text": 3}], "candidate 0: .*its text is 3"),
+        ("add", [{"text": "x", "metadata": 3}], "candidate 0: .*its metadata is 3"),
+        ("add", [{"text": "x", "id": 2.5}], "candidate 0: .*its id is 2.5"),
+        ("update", ["text"], "a record: has no id"),
+        ("update", "text", "candidates is one text"),
+        ("update", None, "candidates is None"),
+    ]:
+        with pytest.raises(InputError, match=f"^{message}|: {message}"):
+            getattr(index, call)(records)
+    assert len(index) == before
+
+
+def test_what_is_no_list_is_refused(ranker, sentences):
+    pytest.importorskip("faiss")
+    index = ranker.index(sentences, faiss="flat")
+    for contexts in ("hello", {"a": 1}, 3):
+        with pytest.raises(InputError, match="^contexts is "):
+            index.tune(recall=0.9, contexts=contexts)
+        with pytest.raises(InputError, match="^contexts is "):
+            ranker.index(sentences, faiss="flat", recall=0.9, contexts=contexts)
+    for records in ([1, 2], 5, [None]):
+        with pytest.raises(InputError, match="^candidate"):
+            ranker.index(records)
+    with pytest.raises(InputError, match=r"call `rank\(context, texts\)`"):
+        ranker.search("hello", sentences)
+
+
 def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
     pytest.importorskip("milvus_lite")
     where = f"milvus:{tmp_path}/candidates.db"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import Proposal, search_by_lists
-from polyencoder.index.faiss_file import FAISS, FaissFile, read_faiss
+from polyencoder.index.faiss_file import FAISS, FaissFile, is_of, read_faiss
 from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.options import Found, SearchOptions, changed
@@ -81,9 +81,13 @@ class FaissSearch:
         meta, index = read_faiss(folder, vectors, name=name)
         return cls(meta, index, vectors)
 
-    def over(self, vectors: Vectors) -> FaissSearch:
-        """The same index, not read again, for vectors that begin with those that it was made of."""
-        return FaissSearch(self.meta, self._index, vectors)
+    def over(self, vectors: Vectors) -> FaissSearch | None:
+        """The same index, not read again, for vectors that begin with those that it was made of; None for others.
+
+        Whoever keeps it has to know, by its name or an id, that it is the one that these vectors have: its sample of
+        them is a safeguard.
+        """
+        return FaissSearch(self.meta, self._index, vectors) if is_of(self.meta, vectors) else None
 
     @torch.no_grad()
     def search(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
 from polyencoder.index.options import Filter, Found, SearchOptions, changed
 from polyencoder.scoring import ContextEncoding
@@ -22,6 +23,35 @@ class Candidate(NamedTuple):
     """Anything that JSON can hold; fields of it can be filtered by."""
     where: str = ""
     """Its file and line, for messages."""
+
+
+Record = str | Mapping[str, Any] | Candidate
+"""What can be given for a candidate: its text alone, a dict with `text`, `id` and `metadata`, or a `Candidate`."""
+
+
+def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
+    """Each record as a `Candidate`, one at a time. Raises InputError for what is no list of records, or no record."""
+    if isinstance(records, Candidate):
+        raise InputError("candidates is one record; give a list of records")
+    given = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
+    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(given))
+
+
+def _candidate(record: Any, *, where: str) -> Candidate:
+    if isinstance(record, Candidate):
+        return record
+    if isinstance(record, str):
+        return Candidate(None, record)
+    if not isinstance(record, Mapping):
+        raise InputError(f"{where} is {record!r:.60}; it must be a text, or a dict with `text`, `id` and `metadata`")
+    if "text" not in record:
+        raise InputError(f"{where} is {record!r:.60}; it has no `text`")
+    if others := [key for key in record if key not in ("text", "id", "metadata")]:
+        raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
+    id_: Any = record.get("id")
+    if isinstance(id_, int) and not isinstance(id_, bool):
+        id_ = str(id_)
+    return Candidate(id_, record["text"], record.get("metadata"), where)
 
 
 class Hit(NamedTuple):
@@ -48,6 +78,12 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
     if not finite.all():
         place = int(finite.all(dim=1).logical_not().nonzero()[0])
         raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
+
+
+def _with_id(record: Candidate) -> Candidate:
+    if record.id is None:
+        raise InputError(f"{record.where or 'a record'}: has no id; an update says by its id what is updated")
+    return record
 
 
 class Index(ABC):
@@ -101,21 +137,34 @@ class Index(ABC):
         ...     index.add(records)
         """
 
-    @abstractmethod
-    def add(self, records: Iterable[Candidate]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
+        self._add(checked_records(records))
 
-    @abstractmethod
     def remove(self, ids: Iterable[str]) -> None:
         """Take candidates out. InputError for an id that is not there."""
+        given = checked_iterable("ids", ids, of="ids")
+        self._remove(checked_text(f"id {place}", id_) for place, id_ in enumerate(given))
 
-    @abstractmethod
-    def update(self, records: Iterable[Candidate]) -> None:
-        """Give candidates another text or other metadata. InputError for an id that is not there."""
+    def update(self, records: Iterable[Record]) -> None:
+        """Give candidates another text or other metadata. InputError for an id that is not there, or no id."""
+        self._update(map(_with_id, checked_records(records)))
 
-    @abstractmethod
-    def put(self, records: Iterable[Candidate]) -> None:
+    def put(self, records: Iterable[Record]) -> None:
         """Put in candidates, in the place of those that have their ids. What is there already stays as it is."""
+        self._put(checked_records(records))
+
+    @abstractmethod
+    def _add(self, records: Iterable[Candidate]) -> None: ...
+
+    @abstractmethod
+    def _remove(self, ids: Iterable[str]) -> None: ...
+
+    @abstractmethod
+    def _update(self, records: Iterable[Candidate]) -> None: ...
+
+    @abstractmethod
+    def _put(self, records: Iterable[Candidate]) -> None: ...
 
     @abstractmethod
     def has_field(self, key: str) -> bool:
@@ -124,6 +173,10 @@ class Index(ABC):
     @abstractmethod
     def count(self, filter: Filter | None = None) -> int:
         """The number of candidates that the filter lets through, each id counted."""
+
+    @abstractmethod
+    def count_texts(self, filter: Filter | None = None) -> int:
+        """The number of different texts of the candidates that the filter lets through."""
 
     def check_searchable(self) -> None:
         """Raise PolyencoderError where it cannot be searched now."""

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.files import replacing
-from polyencoder.index.base import Candidate
+from polyencoder.index.base import Candidate, Record, checked_records
 from polyencoder.index.catalogue import CATALOGUE, Catalogue
 from polyencoder.index.meta import META, UNFINISHED, Fingerprints, IndexMeta, separable
 from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards
@@ -37,7 +37,7 @@ _MOST = 1 << 31  # rows, or processes
 
 def build_index(
     folder: str | os.PathLike[str],
-    candidates: Iterable[Candidate],
+    candidates: Iterable[Record],
     ranker: TextRanker,
     *,
     dtype: VectorDtype = "float32",
@@ -95,7 +95,11 @@ def build_index(
     )
     with _explained(folder):
         first = share.rank == 0
-        plan = _catalogued(folder, candidates, plan, progress=progress) if first else _awaited(folder, plan)
+        plan = (
+            _catalogued(folder, checked_records(candidates), plan, progress=progress)
+            if first
+            else _awaited(folder, plan)
+        )
         if (folder / META).exists():
             return
         shards = share.of(missing_shards(folder, plan), shard_size=shard_size)

@@ -27,12 +27,23 @@ from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
 from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.vectors import Vectors
 
-__all__ = ["FAISS", "FaissFile", "Tuned", "build_faiss", "copy_faiss", "faiss_files", "has_faiss", "read_faiss"]
+__all__ = [
+    "FAISS",
+    "FaissFile",
+    "Tuned",
+    "build_faiss",
+    "copy_faiss",
+    "faiss_files",
+    "has_faiss",
+    "is_of",
+    "read_faiss",
+]
 
 _FORMAT_VERSION = 1
 FAISS = "faiss"
 """The name of a FAISS index, unless it is given one."""
 _AGAIN = "build it again with build_faiss"
+_SAMPLED = 64  # vectors by which those of another index are told apart
 _CHUNK = 1 << 15  # rows that are added at a time
 
 
@@ -86,7 +97,7 @@ class FaissFile:
         dim: of the vectors.
         max_norm: the length of the longest vector, for the rounding error of inner products.
         parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses unless told.
-        sample: a digest of a few of the vectors, by which an index of other vectors is recognised.
+        sample: a digest of some of the vectors, by which an index of other vectors is recognised.
         tuned: what a search uses unless told, where that was measured (see `index.tuning`).
     """
 
@@ -222,10 +233,15 @@ def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = 
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
         raise CheckpointError(f"{file} cannot be read ({first_line(error)}): {_AGAIN}") from None
-    same = (index.ntotal, index.d) == (meta.rows, meta.dim) and meta.dim == vectors.dim and meta.rows <= len(vectors)
-    if not same or meta.sample != _digest(vectors, meta.rows):
+    if (index.ntotal, index.d) != (meta.rows, meta.dim) or not is_of(meta, vectors):
         raise CheckpointError(f"{file} was made of other vectors than those in its folder: {_AGAIN}")
     return meta, index
+
+
+def is_of(meta: FaissFile, vectors: Vectors) -> bool:
+    """Whether an index was made of the first rows of these vectors, as far as its sample of them tells."""
+    fits = meta.dim == vectors.dim and meta.rows <= len(vectors)
+    return fits and meta.sample == _digest(vectors, meta.rows)
 
 
 def copy_faiss(folder: str | os.PathLike[str], meta: FaissFile, *, name: str, to: str) -> None:
@@ -258,4 +274,5 @@ def _sample(rows: int, count: int) -> Tensor:
 
 
 def _digest(vectors: Vectors, rows: int) -> str:
-    return fingerprint([vectors.take(torch.tensor([0, rows // 2, rows - 1])).numpy().tobytes()])
+    spread = torch.linspace(0, rows - 1, min(rows, _SAMPLED), dtype=torch.float64).long()
+    return fingerprint([vectors.take(spread).numpy().tobytes()])

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from polyencoder.checks import checked_contexts
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.approximate import scan_vectors
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
@@ -105,6 +106,11 @@ class FolderIndex(Index):
         catalogue = self.catalogue
         return catalogue.count(filter) if filter else len(catalogue)
 
+    def count_texts(self, filter: Filter | None = None) -> int:
+        state = self.state
+        allowed = state.allowed_rows(filter)
+        return len(state.vectors) if allowed is None else int(allowed.sum())
+
     def has_field(self, key: str) -> bool:
         return self.catalogue.has_field(key)
 
@@ -166,29 +172,26 @@ class FolderIndex(Index):
                 self._change = None
                 held.release()
 
-    def add(self, records: Iterable[Candidate]) -> None:
+    def _add(self, records: Iterable[Candidate]) -> None:
         """As in `Index.add`. Killed and started again with the same records, it goes on from the last whole file."""
         with self._entries() as catalogue:
             for record in records:
                 catalogue.put(record)
 
-    def remove(self, ids: Iterable[str]) -> None:
+    def _remove(self, ids: Iterable[str]) -> None:
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         with self._entries() as catalogue:
             for id_ in ids:
                 catalogue.remove(id_)
 
-    def update(self, records: Iterable[Candidate]) -> None:
+    def _update(self, records: Iterable[Candidate]) -> None:
         with self._entries() as catalogue:
             for record in records:
-                if record.id is None:
-                    raise InputError(
-                        f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
-                    )
+                assert record.id is not None
                 catalogue.remove(record.id)
                 catalogue.put(record)
 
-    def put(self, records: Iterable[Candidate]) -> None:
+    def _put(self, records: Iterable[Candidate]) -> None:
         with self._entries() as catalogue:
             for record in records:
                 catalogue.put(record, replace=True)
@@ -226,6 +229,7 @@ class FolderIndex(Index):
             InputError: there is no context, or the index was opened without its model.
         """
         check_recall(recall)
+        contexts = None if contexts is None else checked_contexts(contexts)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which reads contexts; give a Ranker")
         with self._making() as change:

@@ -12,9 +12,9 @@ from typing import cast
 
 from tqdm import tqdm
 
-from polyencoder.checks import check_place
+from polyencoder.checks import check_place, checked_contexts
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate, Index
+from polyencoder.index.base import Candidate, Index, Record, checked_records
 from polyencoder.index.build import SHARD_SIZE, build_index
 from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.folder import FolderIndex
@@ -29,7 +29,7 @@ __all__ = ["check_tuning", "make_index"]
 
 
 def make_index(
-    candidates: Iterable[str | Candidate],
+    candidates: Iterable[Record],
     where: str | os.PathLike[str] | None,
     ranker: TextRanker,
     *,
@@ -46,12 +46,11 @@ def make_index(
     progress: bool = False,
 ) -> Index:
     """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
-    if isinstance(candidates, str):
-        raise InputError("candidates is one text; give a list of texts or of Candidate records")
+    records = checked_records(candidates)
     if where is not None:
         check_place("the index", where)
     check_tuning(recall, contexts, faiss=faiss)
-    records = (Candidate(None, one) if isinstance(one, str) else one for one in candidates)
+    contexts = None if contexts is None else checked_contexts(contexts)
     if str(where).startswith(MILVUS):
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
             raise ConfigError(f"{where}: dtype, faiss, workers and shard_size are settings of index folders alone")

@@ -301,6 +301,24 @@ def test_an_index_of_other_vectors_is_refused(make_search):
         FaissSearch.open(searcher.vectors.folder, other.vectors)
 
 
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_an_index_is_not_kept_over_other_vectors(make_search, kind):
+    """As many, with the same first, middle and last one; or the same rows and more, which keep it."""
+    torch.manual_seed(0)
+    values = torch.randn(60, 8)
+    searcher = make_search(values, kind=kind, **SMALL[kind])
+    others = torch.randn(60, 8)
+    others[[0, 30, 59]] = values[[0, 30, 59]]
+    for other in (others, values[:59], torch.randn(60, 4)):
+        assert searcher.over(make_search(other).vectors) is None
+    more = make_search(torch.cat([values, torch.randn(9, 8)])).vectors
+    contexts = ContextEncoding(torch.randn(2, 3, 8))
+    kept = searcher.over(more)
+    assert kept is not None
+    found = kept.search(contexts, top_k=20, exactness="certified")
+    check_against_scan(found, kept, contexts, top_k=20)
+
+
 def test_damaged_files_are_refused(make_search):
     searcher = make_search(torch.randn(50, 8))
     folder, vectors = searcher.vectors.folder, searcher.vectors

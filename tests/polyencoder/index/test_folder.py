@@ -84,3 +84,20 @@ def test_only_an_index_is_removed(folder, tmp_path):
     (tmp_path / "file").write_text("important")
     with pytest.raises(InputError, match="is a file, which belongs to no index"):
         remove_index(tmp_path / "file")
+
+
+def test_an_index_that_is_built_anew_has_its_own_faiss_index(tmp_path, ranker, dialogues):
+    """As a nightly build does, in the folder that a server has open: what is certified is the best of the new ones."""
+    pytest.importorskip("faiss")
+    folder, opened = tmp_path / "nightly", None
+    contexts = ranker.encode_contexts(dialogues)
+    for night in range(3):
+        if night:
+            remove_index(folder)
+        texts = ["do you ski ?", *(f"night {night} , candidate {i}" for i in range(50)), "yes"]
+        texts[20 * night] = f"i have {night} dogs and two cats"
+        ranker.index(texts, folder, faiss="flat")
+        opened = opened or FolderIndex.open(folder, ranker)
+        certified = opened.search(contexts, top_k=5, exactness="certified", list_length=7)
+        exact = FolderIndex.open(folder, ranker).search(contexts, top_k=5, exactness="exact")
+        assert [[hit.text for hit in hits] for hits in certified] == [[hit.text for hit in hits] for hits in exact]

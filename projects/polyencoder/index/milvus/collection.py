@@ -71,7 +71,7 @@ class MilvusCollection:
         self._lost = {_UNAVAILABLE, *grpc.StatusCode}
         uri, _, name = where.removeprefix(MILVUS).partition("#")
         self.name = name or _DEFAULT_NAME
-        self.where = MILVUS + re.sub(r"//[^/@]*@", "//", uri) + (f"#{name}" if name else "")
+        self.where = MILVUS + re.sub(r"^(\w+://).*@", r"\1", uri) + (f"#{name}" if name else "")
         """For messages: without a password."""
         if not re.fullmatch(r"[A-Za-z_]\w{0,254}", self.name, re.ASCII):
             raise ConfigError(f"{self.where}: {self.name!r} cannot name a collection; use letters, digits and _")

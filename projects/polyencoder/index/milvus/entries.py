@@ -10,7 +10,7 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.entries import canonical, checked, shortened
 from polyencoder.index.milvus.collection import MAX_BYTES
 
-__all__ = ["MilvusEntry", "check_same"]
+__all__ = ["MilvusEntry", "check_same", "is_same"]
 
 
 class MilvusEntry(NamedTuple):
@@ -44,9 +44,14 @@ def _is_long(value: Any) -> bool:
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
 
 
+def is_same(one: MilvusEntry, other: MilvusEntry) -> bool:
+    """Whether two candidates have the same text and metadata, of which 1, 1.0 and true are not the same."""
+    return one.text == other.text and canonical(one.metadata) == canonical(other.metadata)
+
+
 def check_same(there: MilvusEntry, new: MilvusEntry, *, where: str) -> None:
     """Raise InputError if two candidates with one id differ."""
-    if there.text != new.text or canonical(there.metadata) != canonical(new.metadata):  # 1, 1.0 and true differ
+    if not is_same(there, new):
         other = "text" if there.text != new.text else "metadata"
         raise InputError(
             f"{f'{where}: ' if where else ''}the id {new.id!r} is that of another candidate already, "

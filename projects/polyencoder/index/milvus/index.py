@@ -12,9 +12,11 @@ no more than the codes could name; *certified* if the collection is "flat" and n
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +32,7 @@ from polyencoder.index.milvus.collection import (
     check_kind,
     key_of,
 )
-from polyencoder.index.milvus.entries import MilvusEntry, check_same
+from polyencoder.index.milvus.entries import MilvusEntry, check_same, is_same
 from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
@@ -40,6 +42,8 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
 __all__ = ["MilvusIndex"]
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 _RECORDS_AT_ONCE = 4096  # compared, encoded and written in one step
@@ -59,6 +63,7 @@ class MilvusIndex(Index):
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
         self._changes: _Changes | None = None
+        self._lock = threading.RLock()
 
     @classmethod
     def create(
@@ -136,6 +141,10 @@ class MilvusIndex(Index):
     def count(self, filter: Filter | None = None) -> int:
         return self.collection.count(condition(filter))
 
+    def count_texts(self, filter: Filter | None = None) -> int:
+        """The number of candidates, each id counted: Milvus cannot count different texts."""
+        return self.count(filter)
+
     def has_field(self, key: str) -> bool:
         return self.collection.any(has_field(key))
 
@@ -196,92 +205,105 @@ class MilvusIndex(Index):
         """As in `Index.changing`, as far as Milvus, which has no transactions, lets it be.
 
         What is changed in the block is in memory and compared with what is there; the server hears of it when the
-        block ends well. A connection that is lost then may leave a part of it.
+        block ends well. A connection that is lost then may leave a part of it. Other threads' changes wait meanwhile.
         """
-        if self._changes is not None:
-            yield
-            return
-        self._changes = _Changes({}, set())
-        try:
-            yield
-            entries = self._changes.entries
-            self._write([entry for entry in entries.values() if entry], there=self._changes.there)
-            if gone := [key for key, entry in entries.items() if entry is None and key in self._changes.there]:
-                self.collection.delete(gone)
-                self.collection.flush()
-        finally:
-            self._changes = None
+        with self._lock:
+            outer = self._changes
+            self._changes = inner = _Changes(ChainMap(), set()) if outer is None else outer.within()
+            try:
+                yield
+                if outer is None:
+                    self._apply(inner)
+                else:
+                    outer.entries.update(inner.entries.maps[0])
+            finally:
+                self._changes = outer
 
-    def add(self, records: Iterable[Candidate]) -> None:
-        """Put in new candidates; those that are there already with this text and metadata are left as they are.
+    def _add(self, records: Iterable[Candidate]) -> None:
+        """As in `Index.add`; candidates that are there already with this text and metadata are left as they are.
 
         Metadata fields that are null are left out: to a filter they are the same. Some thousand records are one step,
         in which equal texts are encoded once. Raises InputError for a record that cannot be used; the steps before it
         stay, unless all are in a block of `changing`.
         """
-        for step in batches(records, _RECORDS_AT_ONCE):
-            with self._step() as changes:
-                new = [(MilvusEntry.of(record), record.where) for record in step]
-                there = self._there(entry.id for entry, _ in new)
-                for entry, where in new:
-                    if (other := there.setdefault(entry.id, entry)) is entry:
-                        changes.entries[key_of(entry.id)] = entry
-                    check_same(other, entry, where=where)
 
-    def remove(self, ids: Iterable[str]) -> None:
-        """Take candidates out. InputError for an id that is not there; the steps before it are done, as in `add`."""
-        for step in batches(ids, _RECORDS_AT_ONCE):
-            with self._step() as changes:
-                there = self._there(step)
-                for id_ in step:
-                    if there.pop(id_, None) is None:
-                        raise self._missing(id_)
-                    changes.entries[key_of(id_)] = None
+        def is_new(record: Candidate, entry: MilvusEntry, there: MilvusEntry | None) -> bool:
+            if there is not None:
+                check_same(there, entry, where=record.where)
+            return there is None
 
-    def update(self, records: Iterable[Candidate]) -> None:
-        """Give candidates that are there another text or other metadata; each needs its id.
+        self._enter(records, is_new)
 
-        A text that stays is not encoded again.
-        """
-        for step in batches(records, _RECORDS_AT_ONCE):
-            with self._step() as changes:
-                for record in step:
-                    if record.id is None:
-                        raise InputError(
-                            f"{record.where or 'a record'}: has no id; an update says by its id what is updated"
-                        )
-                changed = [MilvusEntry.of(record) for record in step]
-                there = self._there(entry.id for entry in changed)
-                for entry in changed:
-                    if entry.id not in there:
-                        raise self._missing(entry.id)
-                    changes.entries[key_of(entry.id)] = entry
+    def _remove(self, ids: Iterable[str]) -> None:
+        """As in `Index.remove`; the steps before an id that is not there are done, as in `add`."""
 
-    def put(self, records: Iterable[Candidate]) -> None:
-        for step in batches(records, _RECORDS_AT_ONCE):
-            with self._step() as changes:
-                new = [MilvusEntry.of(record) for record in step]
-                there = self._there(entry.id for entry in new)
-                changes.entries.update({key_of(one.id): one for one in new if one != there.get(one.id)})
+        def step(some: list[str]) -> None:
+            there = self._there(some)
+            for id_ in some:
+                if there.pop(id_, None) is None:
+                    raise self._missing(id_)
+                self._to_be[key_of(id_)] = None
 
-    @contextmanager
-    def _step(self) -> Iterator[_Changes]:
-        with self.changing():
-            assert self._changes is not None
-            yield self._changes
+        self._in_steps(ids, step)
+
+    def _update(self, records: Iterable[Candidate]) -> None:
+        """As in `Index.update`. A text that stays is not encoded again."""
+
+        def is_new(record: Candidate, entry: MilvusEntry, there: MilvusEntry | None) -> bool:
+            if there is None:
+                raise self._missing(entry.id)
+            return True
+
+        self._enter(records, is_new)
+
+    def _put(self, records: Iterable[Candidate]) -> None:
+        self._enter(records, lambda record, entry, there: there is None or not is_same(there, entry))
+
+    def _enter(
+        self, records: Iterable[Candidate], is_new: Callable[[Candidate, MilvusEntry, MilvusEntry | None], bool]
+    ) -> None:
+        """Put in those records of which `is_new` says so, of each and what is there under its id."""
+
+        def step(some: list[Candidate]) -> None:
+            new = [(record, MilvusEntry.of(record)) for record in some]
+            there = self._there(entry.id for _, entry in new)
+            for record, entry in new:
+                if is_new(record, entry, there.get(entry.id)):
+                    there[entry.id] = self._to_be[key_of(entry.id)] = entry
+
+        self._in_steps(records, step)
+
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], None]) -> None:
+        """Some thousand items are one step and one change; in a block of `changing` all steps are one."""
+        with self._lock, nullcontext() if self._changes is None else self.changing():
+            for some in batches(items, _RECORDS_AT_ONCE):
+                with self.changing():
+                    step(some)
 
     def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
         """The candidates of these ids, as they will be when the block of `changing` ends, by their ids."""
         assert self._changes is not None
-        entries = self._changes.entries
-        keys = {key_of(id_) for id_ in ids}
-        found = self._entries(keys - entries.keys(), strong=True)
+        entries, keys = self._changes.entries, {key_of(id_) for id_ in ids}
+        found = self._entries({key for key in keys if key not in entries}, strong=True)
         self._changes.there.update(found)
-        found |= {key: entry for key in keys & entries.keys() if (entry := entries[key]) is not None}
+        found |= {key: entry for key in keys if (entry := entries.get(key)) is not None}
         return {entry.id: entry for entry in found.values()}
+
+    @property
+    def _to_be(self) -> MutableMapping[str, MilvusEntry | None]:
+        """What candidates become when the block of `changing` ends, by their keys; None if they are taken out."""
+        assert self._changes is not None
+        return self._changes.entries
 
     def _missing(self, id_: str) -> InputError:
         return InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
+
+    def _apply(self, changes: _Changes) -> None:
+        """Write and delete what is to become of candidates."""
+        self._write([entry for entry in changes.entries.values() if entry], there=changes.there)
+        if gone := [key for key, entry in changes.entries.items() if entry is None and key in changes.there]:
+            self.collection.delete(gone)
+            self.collection.flush()
 
     def _write(self, entries: Sequence[MilvusEntry], *, there: Collection[str]) -> None:
         """Write rows, of which those with the keys `there` replace others, and encode each text that is new once."""
@@ -307,10 +329,14 @@ class MilvusIndex(Index):
 class _Changes(NamedTuple):
     """What is to become of candidates, by their keys."""
 
-    entries: dict[str, MilvusEntry | None]
+    entries: ChainMap[str, MilvusEntry | None]
     """What they will be; None if they are taken out."""
     there: set[str]
     """Those of them that the collection has now."""
+
+    def within(self) -> _Changes:
+        """Those of a block within this one, which has no part of them until it ends well."""
+        return _Changes(self.entries.new_child(), self.there)
 
 
 def _check_made_by(fingerprints: Fingerprints, description: str, *, where: str) -> int:

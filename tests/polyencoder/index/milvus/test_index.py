@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+import threading
+import time
+from contextlib import nullcontext, suppress
 from itertools import count
 
 import pytest
@@ -13,6 +15,7 @@ import polyencoder.index.milvus.index as index_module
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.index.base import Candidate
 from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.collection import key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -133,6 +136,61 @@ class TestChanging:
                 assert found() == before
         before.pop("id 0")
         assert found() == before | {"id 1": "comes back", "new": "newer", "id 2": "another"}
+
+    @pytest.mark.parametrize("change", ["add", "remove", "update", "put"])
+    def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, few, change):
+        """Also of more than one step, and where the error is caught."""
+        monkeypatch.setattr(index_module, "_RECORDS_AT_ONCE", 2)
+        there = [one._replace(text=f"{one.text} again") for one in few[:3]]
+        new = [Candidate(f"new {i}", "new") for i in range(3)]
+        wrong = {"remove": "nobody", "update": Candidate("nobody", "text")}.get(change, Candidate("x", ""))
+        items = {"add": new, "put": there, "update": there, "remove": [one.id for one in there]}[change]
+        with index.changing():
+            index.add([Candidate("before", "before")])
+            with pytest.raises(InputError):
+                getattr(index, change)([*items, wrong])
+            index.remove([few[4].id])
+        entries = index._entries(map(key_of, [*(one.id for one in few), "before", *(one.id for one in new)]))
+        expected = {one.id: one.text for one in few if one is not few[4]} | {"before": "before"}
+        assert {entry.id: entry.text for entry in entries.values()} == expected
+
+    def test_a_block_in_a_block_that_fails_does_nothing(self, index, few):
+        with index.changing():
+            index.add([Candidate("outer", "outer")])
+            with suppress(InputError), index.changing():
+                index.remove(["outer"])
+                index.remove(["nobody"])
+        assert len(index) == len(few) + 1
+
+    def test_put_of_true_over_1(self, index, contexts):
+        index.put([Candidate("x", "text", {"n": 1})])
+        for value in (True, 1, 1.5, True):
+            index.put([Candidate("x", "text", {"n": value})])
+            (row,) = index._entries([key_of("x")]).values()
+            assert repr(row.metadata["n"]) == repr(value)
+
+    def test_of_two_with_one_id_the_last_is_put(self, index, few):
+        index.put([few[0]._replace(text="new"), few[0]])
+        assert index._entries([key_of(few[0].id)])[key_of(few[0].id)].text == few[0].text
+        index.update([few[0]._replace(text="new"), few[0]._replace(text="newer")])
+        assert index._entries([key_of(few[0].id)])[key_of(few[0].id)].text == "newer"
+
+    def test_a_change_of_another_thread_is_no_part_of_a_block(self, index, few):
+        inside = threading.Event()
+
+        def block() -> None:
+            with suppress(ZeroDivisionError), index.changing():
+                index.remove([few[0].id])
+                inside.set()
+                time.sleep(0.2)  # so that the other begins meanwhile
+                _ = 1 / 0
+
+        other = threading.Thread(target=block)
+        other.start()
+        inside.wait()
+        index.add([Candidate("mine", "mine")])
+        other.join()
+        assert len(index) == len(few) + 1
 
     def test_a_write_is_tried_again(self, monkeypatch, index):
         milvus = pytest.importorskip("pymilvus")
