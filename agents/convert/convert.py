@@ -6,6 +6,7 @@ from typing import Any
 
 from parlai.agents.convert.design import ConvertDesign, describe_in_opt
 from parlai.agents.convert.dictionary import ConvertDictionary
+from parlai.agents.convert.history import ConvertHistory
 from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.separable_agent import SeparableAgent
 
@@ -19,6 +20,10 @@ class ConvertAgent(SeparableAgent):
 
     architecture = "convert"
     design = ConvertDesign()
+
+    @classmethod
+    def history_class(cls) -> type[ConvertHistory]:
+        return ConvertHistory
 
     @staticmethod
     def dictionary_class() -> type[ConvertDictionary]:

@@ -17,6 +17,7 @@ from parlai.tasks.selection.pairs import add_file_argument
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
 from polyencoder.data.epochs import Episode
+from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, expand, records
 from polyencoder.errors import InputError
 
@@ -67,22 +68,16 @@ class ConversationalTeacher(SelectionTeacher):
     def _messages(self, file: str | DataFile, bad: OnBad) -> Iterator[dict[str, Any]]:
         for where, record in records(file, bad=bad):
             response = record.get("response")
-            turns = [record.get("context"), *self._earlier(record)]
+            earlier = earlier_columns(record)[-self.max_turns + 1 :] if self.max_turns > 1 else []
+            turns = [*(record[name] for name in earlier), record.get("context")]
             if not isinstance(response, str) or not all(isinstance(turn, str) for turn in turns):
                 bad(InputError(f"{where}: not an example with texts `context` and `response`"))
                 continue
-            lines = [line for turn in reversed(turns) if (line := _line(turn))]
+            lines = [line for turn in turns if (line := _line(turn))]
             if not lines or not _line(response):
                 bad(InputError(f"{where}: its {'response' if lines else 'context'} is empty"))
                 continue
             yield {"text": "\n".join(lines), "labels": [_line(response)]}
-
-    def _earlier(self, record: dict[str, Any]) -> Iterator[Any]:
-        """The messages before the last one, latest first."""
-        for number in range(self.max_turns - 1):
-            if f"context/{number}" not in record:
-                return
-            yield record[f"context/{number}"]
 
 
 class RedditTeacher(ConversationalTeacher):

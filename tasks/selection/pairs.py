@@ -16,7 +16,7 @@ from parlai.core.params import ParlaiParser
 from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
 
 from polyencoder.data.episodes import Counts
-from polyencoder.data.epochs import Episode
+from polyencoder.data.epochs import MESSAGE_TURNS, Episode
 from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs, split_files
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
@@ -77,6 +77,8 @@ class JsonlTeacher(SelectionTeacher):
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         for pair in read_pairs(file, columns=self._columns, bad=bad):
             message: dict[str, Any] = {"text": pair.context, "labels": [pair.response]}
+            if any("\n" in turn for turn in pair.turns):
+                message[MESSAGE_TURNS] = pair.turns
             yield [message if pair.candidates is None else {**message, CHOICES: pair.candidates}]
 
     def estimate(self, files: Sequence[str]) -> Counts:

@@ -89,7 +89,7 @@ def mine(
     ):
         for batch in in_batches(_pairs(files, columns), batch_size):
             mined = miner(
-                ranker.encode_contexts([pair.context for pair in batch]),
+                ranker.encode_contexts([pair.turns for pair in batch]),
                 [pair.response for pair in batch],
                 right=[right[_key(pair)] for pair in batch],
             )

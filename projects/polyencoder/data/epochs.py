@@ -13,16 +13,19 @@ from typing import Any, Protocol
 
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 
-__all__ = ["EARLIER", "EPOCH_EXAMPLES", "Episode", "Epochs", "Reader", "Source"]
+__all__ = ["EARLIER", "EPOCH_EXAMPLES", "MESSAGE_TURNS", "Episode", "Epochs", "Reader", "Source"]
 
 EARLIER = "earlier"
 """Where a message has the messages before it, when it is the first that a resumed run has of its conversation."""
+
+MESSAGE_TURNS = "context_turns"
+"""Where a message has its turns, when line ends in some of them look like those between turns in its text."""
 
 EPOCH_EXAMPLES = "epoch_examples"
 """Where a training run's first messages say how many examples an epoch has."""
 
 Episode = list[dict[str, Any]]
-"""The messages of one conversation, in order: `{"text", "labels"[, CHOICES]}` each."""
+"""The messages of one conversation, in order: `{"text" or "turns", "labels"[, CHOICES]}` each."""
 
 
 class Source(Protocol):

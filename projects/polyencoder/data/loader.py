@@ -74,12 +74,12 @@ class TrainingLoader:
         label, candidates = message["labels"][0], message.get("candidates")
         if self._sampler is not None:
             candidates = self._sampler.candidates([label], own=candidates)
-        return TrainingExample([message["text"]], label, candidates)
+        return TrainingExample(message["turns"], label, candidates)
 
 
 def episode_of(example: TrainingExample) -> Episode:
     """An example as an episode of its own."""
-    message: dict[str, Any] = {"text": "\n".join(example.turns), "labels": [example.label]}
+    message: dict[str, Any] = {"turns": example.turns, "labels": [example.label]}
     return [message if example.candidates is None else {**message, "candidates": example.candidates}]
 
 

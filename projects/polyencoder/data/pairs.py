@@ -1,13 +1,15 @@
 """One's own data: a context and the right response to it in each record of a file or of a Hugging Face dataset.
 
 A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
-missing, and the columns have other names.
+missing, and the columns have other names. Or the context has a column for each turn, as in PolyAI's datasets:
+`context`, the last one, `context/0`, the one before it, `context/1`, ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ __all__ = [
     "Columns",
     "Pair",
     "data_files",
+    "earlier_columns",
     "examples_to_rank",
     "hub_size",
     "pair_counts",
@@ -47,15 +50,20 @@ class Columns:
 
 
 class Pair(NamedTuple):
-    """A context, its turns as lines of one text, oldest first; the response; its candidates, if the data has any."""
+    """The turns of a context, oldest first; the response; its candidates, if the data has any."""
 
-    context: str
+    turns: list[str]
     response: str
     candidates: list[str] | None
     record: dict[str, Any]
     """All that the file has of it."""
     where: str
     """Its file and line."""
+
+    @property
+    def context(self) -> str:
+        """The turns as lines of one text."""
+        return "\n".join(self.turns)
 
 
 def read_pairs(
@@ -110,7 +118,7 @@ def examples_to_rank(pairs: Iterable[Pair], sampler: NegativeSampler) -> list[Ex
     """Pairs as examples of an evaluation: with candidates of their own, else with drawn ones, always the same."""
     return [
         (
-            pair.context.split("\n"),
+            pair.turns,
             pair.response,
             sampler.candidates([pair.response], own=pair.candidates, key=f"{pair.context}\n{pair.response}"),
         )
@@ -133,7 +141,7 @@ def read_examples(source: str | Path, *, columns: Columns | None = None, with_ca
                 argument="columns.candidates",
             )
         candidates = pair.candidates if with_candidates and pair.candidates else [pair.response]
-        examples.append((pair.context.split("\n"), pair.response, candidates))
+        examples.append((pair.turns, pair.response, candidates))
     if not examples:
         raise InputError(f"{source}: no example in it")
     return examples
@@ -163,29 +171,39 @@ def _pair(record: dict[str, Any], columns: Columns, *, where: str, add_response:
                 argument=f"columns.{part}",
             )
     try:
-        context, response = _context(record[columns.context]), _text(record[columns.response])
+        turns, response = _turns(record, columns.context), _text(record[columns.response])
         candidates = _options(record.get(columns.candidates))
-        if problem := next(filter(None, map(unencodable, (context, response, *candidates))), None):
+        if problem := next(filter(None, map(unencodable, (*turns, response, *candidates))), None):
             raise TypeError(problem)
     except TypeError as error:
         raise InputError(f"{where}: {error}") from None
     if candidates and response not in candidates:
         if add_response:
-            return Pair(context, response, [response, *candidates], record, where)
+            return Pair(turns, response, [response, *candidates], record, where)
         raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
-    return Pair(context, response, candidates or None, record, where)
+    return Pair(turns, response, candidates or None, record, where)
 
 
-def _context(value: Any) -> str:
-    if isinstance(value, str):
-        lines: Sequence[str] = [value]
+def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
+    """The columns of the turns before the last one, oldest first; `context/0` is the latest of them, as PolyAI's."""
+    found = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
+    return list(found)[::-1]
+
+
+def _turns(record: dict[str, Any], column: str) -> list[str]:
+    value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
+    if earlier and all(turn is None or isinstance(turn, str) for turn in (*earlier, value)):
+        turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
+    elif isinstance(value, str):
+        turns = [value]
     elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
-        lines = value
+        turns = value
     else:
         raise TypeError(f"the context is neither a text nor a list of texts, but {type(value).__name__}")
-    if not "".join(lines).strip():
+    turns = [turn.strip() for turn in turns if turn.strip()]
+    if not turns:
         raise TypeError("the context is empty")
-    return "\n".join(line.strip() for line in lines if line.strip())
+    return turns
 
 
 def _text(value: Any) -> str:

@@ -6,10 +6,10 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal
 
 from polyencoder.checks import unencodable
+from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.pretraining.official import CONTEXT, MESSAGES, dstc7_turns, is_dstc7, is_ubuntu, ubuntu_turns
@@ -80,8 +80,7 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
     if "turns" in record:
         return Document(_units(record, "turns", where), where, "conversation")
     if "context" in record and "response" in record:
-        earlier = _earlier(record)
-        context = [one for name in (*earlier, "context") for one in _units(record, name, where)]
+        context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
         return Document([*context, *_units(record, "response", where)], where, "pair")
     if "sentences" in record:
         return Document(_units(record, "sentences", where), where, "text")
@@ -97,17 +96,6 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
         f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
     )
-
-
-def _earlier(record: dict[str, Any]) -> list[str]:
-    """The columns of the turns before the last one, oldest first."""
-    found: list[str] = []
-    for number in count():
-        name = f"context/{number}"
-        if name not in record:
-            return found[::-1]
-        found.append(name)
-    raise AssertionError
 
 
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of its `person_tokens` too
 _PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
@@ -12,6 +12,17 @@ _PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNOR
 def persona_lines(lines: Sequence[str]) -> list[str]:
     """Those of the lines that describe a speaker, `your persona: ...`, instead of saying something."""
     return [line for line in lines if _PERSONA.match(line)]
+
+
+def apart_from_persona(turns: Iterable[str]) -> list[str]:
+    """Turns of which each persona line is one of its own; what else a turn says stays one text, line ends included."""
+    parts: list[str] = []
+    for turn in turns:
+        lines = turn.split("\n")
+        if persona := persona_lines(lines):
+            turn = "\n".join(line for line in lines if line not in persona)
+        parts += [*persona, turn]
+    return [part for part in parts if part.strip()]
 
 
 def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
@@ -27,22 +38,22 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     return [*persona_lines(lines[:first]), *lines[first:]]
 
 
-def immediate_and_extra(lines: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
-    """ConveRT's two inputs (Section 2.2): the last utterance; and of the `size` last ones, -1 for all, the others.
+def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
+    """ConveRT's two inputs (Section 2.2): the whole last turn; and of the `size` last ones, -1 for all, the others.
 
-    These are one text, joined by spaces, the most recent first and the persona lines last, since it is cut at its end.
-    `numbered` puts `0: ` before the most recent, `1: ` before the one before it, and so on, as ConveRT's model for
-    DSTC7 has them. Without earlier utterances and persona lines, or with a size of 1, it is empty.
+    These are one text, joined by spaces, the most recent first and the persona lines, each of which is a turn here, at
+    the end, since it is cut there. `numbered` puts `0: ` before the most recent, `1: ` before the one before it, and so
+    on, as ConveRT's model for DSTC7 has them. Without earlier turns and persona lines, or with a size of 1, it is "".
     """
-    if not lines:
+    if not turns:
         return "", ""
-    persona = persona_lines(lines)
-    *earlier, last = [line for line in lines if not _PERSONA.match(line)] or lines[-1:]
+    persona = persona_lines(turns)
+    *earlier, last = [turn for turn in turns if not _PERSONA.match(turn)] or turns[-1:]
     if size == 1:
         return last, ""
     recent = list(reversed(earlier))[: size - 1 if size > 0 else None]
     if numbered:
-        recent = [f"{number}: {line}" for number, line in enumerate(recent)]
+        recent = [f"{number}: {turn}" for number, turn in enumerate(recent)]
     return last, " ".join([*recent, *(line for line in persona if line is not last)])
 
 

@@ -13,7 +13,14 @@ from polyencoder.checks import checked_text
 from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.files import fingerprint
-from polyencoder.text.context import immediate_and_extra, join_tokens, join_turns, latest_utterances, surround
+from polyencoder.text.context import (
+    apart_from_persona,
+    immediate_and_extra,
+    join_tokens,
+    join_turns,
+    latest_utterances,
+    surround,
+)
 from polyencoder.text.memory import TextMemory
 from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad
@@ -68,18 +75,17 @@ class TextEncoder:
         """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
 
         With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens that its line ends
-        have, if any; and turns are counted, persona lines with them, as ParlAI does. With `recent_first` two texts of a
-        context are cut, the last utterance and what was said before it.
+        have, if any; and turns are counted, persona lines with them, as ParlAI does. With `recent_first` a turn stays
+        whole, too, apart from its persona lines, and two texts of a context are cut, the last turn and those before it.
         """
         if isinstance(turns, str):
             turns = [turns]
-        if self.config.truncation != "tokens":
-            turns = [line for turn in turns for line in turn.split("\n") if line.strip()]
         if self.config.truncation == "recent_first":
-            return self._recent_first(turns)
+            return self._recent_first(apart_from_persona(turns))
         if self.config.truncation == "turns":
             join = join_turns
-            turns = latest_utterances(turns, size=self.config.history_size)
+            lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
+            turns = latest_utterances(lines, size=self.config.history_size)
         else:
             join = join_tokens
             turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
@@ -122,9 +128,9 @@ class TextEncoder:
         config = ", ".join(f"{name}={value!r}" for name, value in identity(self.config).items())
         return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
 
-    def _recent_first(self, lines: Sequence[str]) -> list[int]:
+    def _recent_first(self, turns: Sequence[str]) -> list[int]:
         config, limit = self.config, self.config.text_truncate
-        last, extra = immediate_and_extra(lines, size=config.history_size, numbered=config.number_turns)
+        last, extra = immediate_and_extra(turns, size=config.history_size, numbered=config.number_turns)
         ids = self.ids([last])[0][:limit]
         if extra and (extra_ids := self._encode([extra])[0]):  # a text that hardly comes again
             ids = [*ids, *self.separator_ids, *extra_ids[:limit]]

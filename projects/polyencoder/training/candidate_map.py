@@ -106,7 +106,7 @@ def pair_vectors(
         InputError: there is no pair, or the encoder does not have one vector for each context.
     """
     place = {text: i for i, text in enumerate(dict.fromkeys(pair.response for pair in pairs))}
-    contexts = [pair.context.split("\n") for pair in pairs]
+    contexts = [pair.turns for pair in pairs]
     vectors = encoder.encode(contexts, kind="context", batch_size=batch_size, progress=progress, as_tensor=True)
     responses = encoder.encode(list(place), kind="candidate", batch_size=batch_size, progress=progress, as_tensor=True)
     texts = torch.tensor([place[pair.response] for pair in pairs], device=vectors.device)

@@ -116,9 +116,7 @@ def _columns(settings: RunSettings) -> Columns:
 
 
 def _example(pair: Pair, settings: RunSettings) -> TrainingExample:
-    return TrainingExample(
-        [pair.context], pair.response, pair.candidates if settings.source in OWN_CANDIDATES else None
-    )
+    return TrainingExample(pair.turns, pair.response, pair.candidates if settings.source in OWN_CANDIDATES else None)
 
 
 def _labels(examples: Sequence[TrainingExample]) -> Iterator[str]:

@@ -243,10 +243,21 @@ def test_recent_first_keeps_the_beginnings_of_two_texts(recent_first, sentences)
     assert context == [*last[:12], separator, *extra[:12]]
     assert len(last) > 4
     assert len(extra) > 12
-    assert len(text.context_ids(["\n".join(sentences)])) == text.config.longest_context == 25
+    assert len(text.context_ids(sentences)) == text.config.longest_context == 25
     assert recent_first(history_size=1).context_ids(sentences[:3]) == last[:12]
     assert text.context_ids(sentences[:1]) == text.tokenizer.ids(sentences[:1])[0][:12]  # without a history
     assert text.candidate_ids(sentences) == [ids[:9] for ids in text.tokenizer.ids(sentences)]
+
+
+@pytest.mark.parametrize("size", [1, 11])
+def test_recent_first_reads_the_whole_last_turn(recent_first, size):
+    text = recent_first(history_size=size, text_truncate=60)
+    ids = text.tokenizer.ids(["hello ,\n\nhow are you ?"])[0]
+    assert text.context_ids("hello ,\n\nhow are you ?") == text.context_ids(["hello ,\n\nhow are you ?"]) == ids
+    separator = text.tokenizer.token_to_id("[EXTRA]")
+    earlier = text.tokenizer.ids(["i am\nfine . your persona: i ski . your persona: cat"])[0]
+    told = ["your persona: i ski .\ni am\nfine .", "your persona: cat\nhello ,\n\nhow are you ?", " "]
+    assert text.context_ids(told) == (ids if size == 1 else [*ids, separator, *earlier])
 
 
 def test_recent_first_numbers_turns_where_it_is_told_to(recent_first):

@@ -77,7 +77,9 @@ def module(request, stubs) -> dict:
 def test_vectors_are_the_graphs(stubs, module, text):
     model = build_model(convert_ranker(STUB, text.config)).eval()
     load(model, module["weights"])
-    tokens = text.candidates(stubs["texts"])  # as contexts too: a line end is the end of a turn there
+    tokens = text.contexts(stubs["texts"])
+    candidates = text.candidates(stubs["texts"])
+    torch.testing.assert_close((tokens.ids, tokens.mask), (candidates.ids, candidates.mask))
 
     outputs = model.encoder.outputs(tokens, Rows.of(tokens.mask))
     expected = torch.tensor([vector for text in module["sequence"] for vector in text])
@@ -87,7 +89,7 @@ def test_vectors_are_the_graphs(stubs, module, text):
     scale = 5**0.5  # of a model that has learnt for long enough
     vectors = model.encode_context(tokens).vectors.squeeze(1) / scale
     torch.testing.assert_close(vectors, torch.tensor(module["context"]), rtol=0, atol=1e-5)
-    torch.testing.assert_close(model.encode_candidates(tokens), torch.tensor(module["response"]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.encode_candidates(candidates), torch.tensor(module["response"]), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -102,6 +104,9 @@ def test_contexts_with_a_history_are_the_graphs(stubs, text):
     ids = [[*one, *([separator, *more] if more else [])] for one, more in zip(stubs["ids"], extra, strict=True)]
     assert 3 < sum(map(bool, extra)) < len(ids)  # with and without a history
 
+    reader = TextEncoder(text.tokenizer, layout)
+    for one, more, expected in zip(stubs["texts"], module["extra"], ids, strict=True):
+        assert reader.context_ids([more, one]) == expected or not one.strip()  # a blank turn is none
     tokens = text.pad(ids)
     vectors = model.encode_context(tokens).vectors.squeeze(1) / 5**0.5
     torch.testing.assert_close(vectors, torch.tensor(module["combined"]), rtol=0, atol=1e-5)
