@@ -88,7 +88,7 @@ class AroundBackbone:
             check_architecture(architecture, start)
             if goes_on:
                 check_ranker(opt, start.config, origin=origin)
-            pooling = inherited_fields(start.config, architecture)
+            pooling = inherited_fields(start.config, architecture, normalize=opt.get("normalize_sent_emb"))
             backbone = with_dropout(start.config.backbone, **dropout)
         elif opt.get("backbone"):
             origin = f"--backbone {opt['backbone']}"

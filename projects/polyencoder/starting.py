@@ -78,7 +78,7 @@ def around_ranker(
     if separator not in (None, own):
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
     layout = replace(words.config, **text)
-    fields = inherited_fields(stored, architecture) | config
+    fields = inherited_fields(stored, architecture, normalize=config.get("normalize")) | config
     new = build_model(RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields))
     transfer_weights(new, model.state_dict(), origin=origin)
     return new.eval(), TextEncoder(words.tokenizer, layout)

@@ -196,7 +196,10 @@ def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tm
     make_ranker(other, **SCALED).save_pretrained(tmp_path / "other")
     ranker = Ranker.from_backbone(tmp_path / "other", architecture, device="cpu", n_codes=1, text={"text_truncate": 11})
     config, text = ranker.model.config, ranker.text.config
-    assert {name: getattr(config, name) for name in SCALED} == SCALED | {"normalize": architecture != "cross"}
+    scaled = SCALED | {"normalize": architecture != "cross"}
+    if architecture == "cross" != other:
+        scaled["output_scaling"] = 1.0  # 4 is that of a cosine
+    assert {name: getattr(config, name) for name in SCALED} == scaled
     assert (config.architecture, config.n_codes, text.text_truncate) == (architecture, 1, 11)
     theirs = Ranker.from_pretrained(tmp_path / "other", device="cpu")
     assert text == dataclasses.replace(theirs.text.config, text_truncate=11)
@@ -204,6 +207,26 @@ def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tm
         assert torch.equal(ranker.score(["hi"], sentences[:2]), theirs.score(["hi"], sentences[:2]))
     if "cross" not in (architecture, other):
         assert torch.equal(ranker.encode_candidates(sentences[:2]), theirs.encode_candidates(sentences[:2]))
+
+
+def test_the_scaling_of_a_cosine_is_inherited_by_cosines_alone(make_ranker, tmp_path):
+    for name, fields in {"cosine": SCALED, "dot": SCALED | {"normalize": False}}.items():
+        make_ranker("bi", **fields).save_pretrained(tmp_path / name)
+
+    def scaling(name, architecture, **given):
+        return Ranker.from_backbone(tmp_path / name, architecture, device="cpu", **given).model.config.output_scaling
+
+    assert scaling("cosine", "poly") == scaling("cosine", "poly", normalize=True) == 4.0
+    assert scaling("cosine", "poly", normalize=False) == scaling("cosine", "cross") == 1.0
+    assert scaling("dot", "poly") == scaling("dot", "cross") == scaling("dot", "bi", normalize=False) == 4.0
+    assert scaling("dot", "bi", normalize=True) == 1.0
+    assert scaling("cosine", "cross", output_scaling=2.0) == 2.0
+
+
+def test_a_cross_encoder_keeps_how_its_pairs_are_joined(make_ranker, tmp_path):
+    make_ranker("cross", pair_start=True).save_pretrained(tmp_path / "cross")
+    assert Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu").model.config.pair_start
+    assert not Ranker.from_backbone(tmp_path / "cross", "bi", device="cpu").model.config.pair_start
 
 
 def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):

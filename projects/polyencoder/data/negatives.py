@@ -33,7 +33,8 @@ class NegativeSampler:
     """Draws candidates for one example: its label and `count` labels of other examples, in random order.
 
     A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and
-    articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative.
+    articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer
+    is needed, so that all models have the same ones; training takes those that become a label's tokens for the label.
 
     Args:
         labels: the training labels, read when the first is needed. Each distinct text is equally likely, however often

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -110,6 +110,37 @@ def fixed_pool(
     mask[:, len(fixed) :] = False
     mask[torch.arange(len(labels)), columns] = True
     return CandidatePool([*fixed, *extra], columns, mask=mask)
+
+
+def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePool:
+    """The pool with texts of equal keys as one candidate, the first of them; the pool itself if all keys differ.
+
+    With a model's tokens as `keys`, texts between which it cannot tell ("Yes." and "yes.") are not each other's
+    negatives.
+    """
+    first: dict[Hashable, int] = {}
+    for place, key in enumerate(keys):
+        first.setdefault(key, place)
+    if len(first) == len(keys):
+        return pool
+    texts = [pool.texts[place] for place in first.values()]
+    new_place = {key: place for place, key in enumerate(first)}
+    places = [new_place[key] for key in keys]
+    device = None if pool.labels is None else pool.labels.device
+    if pool.own is not None:
+        stands_for = {text: texts[place] for text, place in zip(pool.texts, places, strict=True)}
+        own = [[stands_for[text] for text in some] for some in pool.own]
+        labels = None
+        if pool.labels is not None:
+            labels = [some[column] for some, column in zip(own, pool.labels.tolist(), strict=True)]
+        merged = replace(inline_pool(own, labels), given=pool.given)
+        return merged if device is None else merged.to(device)
+    columns = torch.tensor(places, device=device)
+    mask = None
+    if pool.mask is not None:
+        counts = torch.zeros(len(pool.mask), len(texts), dtype=torch.long, device=device)
+        mask = counts.index_add(1, columns, pool.mask.long()) > 0
+    return CandidatePool(texts, None if pool.labels is None else columns[pool.labels], mask=mask)
 
 
 def batch_pool(

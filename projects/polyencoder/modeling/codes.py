@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.config import Attention, ContextVectors
-from polyencoder.modeling.multihead import CodesAttention
+from polyencoder.modeling.multihead import CodesAttention, masked_softmax
 from polyencoder.scoring import ContextEncoding
 
 
@@ -31,8 +31,7 @@ class LearntCodes(nn.Module):
         if self.attention is not None:
             return ContextEncoding(self.attention(self.codes, outputs, mask), None)
         logits = self.codes @ outputs.transpose(1, 2) * self.scale  # [batch, m, length]
-        weights = logits.masked_fill(~mask.unsqueeze(1), -torch.inf).softmax(dim=-1)
-        return ContextEncoding(weights @ outputs, None)
+        return ContextEncoding(masked_softmax(logits, mask.unsqueeze(1)) @ outputs, None)
 
 
 class FirstOutputs(nn.Module):

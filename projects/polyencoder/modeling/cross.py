@@ -70,7 +70,7 @@ class CrossEncoder(nn.Module):
     ) -> list[tuple[list[int], list[int]]]:
         """Ids and segments of each (context, candidate)."""
         context_ids = contexts.sequences()
-        skip = 0 if self.config.pair_start else 1
+        skip = 1 if self.config.text.surround and not self.config.pair_start else 0  # the candidate's start token
         candidate_ids = [ids[skip:] for ids in candidates.sequences()]
         return [
             (
@@ -89,5 +89,6 @@ class CrossEncoder(nn.Module):
         config = self.config
         outputs = self.tower(tokens, first_only=config.reduction == "first")
         vectors = reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
-        values: Tensor = self.linear(vectors * config.output_scaling).squeeze(-1)
+        with torch.autocast(vectors.device.type, enabled=False):  # which would round the scores themselves
+            values: Tensor = self.linear(vectors.to(self.linear.weight.dtype) * config.output_scaling).squeeze(-1)
         return values

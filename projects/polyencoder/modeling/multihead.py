@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from polyencoder.errors import ConfigError
 from polyencoder.scoring import ContextEncoding, Keys
 
-__all__ = ["CandidateAttention", "CodesAttention"]
+__all__ = ["CandidateAttention", "CodesAttention", "masked_softmax"]
+
+
+def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension where `mask` is True, 0 elsewhere: all 0, not NaN, where it is nowhere True."""
+    lowest = torch.finfo(logits.dtype).min
+    return logits.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0)
 
 
 class _Projections(nn.Module):
@@ -48,8 +54,8 @@ class CodesAttention(_Projections):
         queries = self.by_head(self.query(codes)).transpose(0, 1) / math.sqrt(self.size)  # [heads, m, size]
         keys = self.by_head(self.key(outputs)).permute(0, 2, 3, 1)  # [batch, heads, size, length]
         values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
-        logits = (queries @ keys).masked_fill(~mask[:, None, None], -torch.inf)
-        attended: Tensor = self.output((logits.softmax(dim=-1) @ values).transpose(1, 2).flatten(2))
+        weights = masked_softmax(queries @ keys, mask[:, None, None])
+        attended: Tensor = self.output((weights @ values).transpose(1, 2).flatten(2))
         return attended
 
 

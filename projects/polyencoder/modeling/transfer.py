@@ -45,8 +45,17 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
     return fresh
 
 
-def inherited_fields(stored: RankerConfig, architecture: Architecture) -> dict[str, Any]:
-    """What a ranker of this architecture does with its outputs as the one that it starts from does."""
-    names = ["reduction", "reduction_outputs", "output_scaling"]
-    names += ["normalize", "candidate_mlp", "candidate_map"] if architecture != "cross" else []  # what vectors have
-    return {name: getattr(stored, name) for name in names}
+def inherited_fields(
+    stored: RankerConfig, architecture: Architecture, *, normalize: bool | None = None
+) -> dict[str, Any]:
+    """What a ranker of this architecture does with its outputs as the one that it starts from does.
+
+    `normalize` is that of the new one, if it is given. A scaling of vectors of length 1, that of their cosine, is not
+    one of outputs: it is inherited only where both have such vectors, or neither.
+    """
+    names = ["reduction", "reduction_outputs"]
+    names += ["pair_start"] if architecture == "cross" else ["normalize", "candidate_mlp", "candidate_map"]
+    fields = {name: getattr(stored, name) for name in names}
+    has_length_1 = architecture != "cross" and (stored.normalize if normalize is None else normalize)
+    means_the_same = has_length_1 == stored.normalize or architecture == stored.architecture == "cross"
+    return fields | ({"output_scaling": stored.output_scaling} if means_the_same else {})

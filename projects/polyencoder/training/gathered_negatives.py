@@ -8,7 +8,7 @@ nothing can be used makes a difference to what is learnt, or leaves others waiti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,34 +41,40 @@ class GatheredStep:
         return self.pool.texts[start : start + self.counts[self.rank]]
 
 
-def gathered_step(pool: CandidatePool, examples: int, *, processes: Processes, gather: bool) -> GatheredStep:
+def gathered_step(
+    pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable] | None = None
+) -> GatheredStep:
     """The step of which this process has `pool` and so many examples.
 
     With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
-    where it is first. Without processes to join nothing changes.
+    where it is first. Texts with equal `keys`, by default themselves, are one. Without processes to join nothing
+    changes.
     """
     if processes.count == 1:
         return GatheredStep(pool, examples)
-    everyone = gather_objects((examples, list(pool.texts) if gather else []))
+    keys = pool.texts if keys is None else keys
+    everyone = gather_objects((examples, list(zip(keys, pool.texts, strict=True)) if gather else []))
     total = sum(count for count, _ in everyone)
     if not gather:
         return GatheredStep(pool, total)
-    places: dict[str, int] = {}
+    texts: dict[Hashable, str] = {}
     counts = []
-    for _, texts in everyone:
-        before = len(places)
-        for text in texts:
-            places.setdefault(text, len(places))
-        counts.append(len(places) - before)
-    return GatheredStep(_widened(pool, places), total, counts, processes.rank)
+    for _, pairs in everyone:
+        before = len(texts)
+        for key, text in pairs:
+            texts.setdefault(key, text)
+        counts.append(len(texts) - before)
+    places = {key: place for place, key in enumerate(texts)}
+    widened = _widened(pool, list(texts.values()), [places[key] for key in keys])
+    return GatheredStep(widened, total, counts, processes.rank)
 
 
-def _widened(pool: CandidatePool, places: dict[str, int]) -> CandidatePool:
-    """A pool with more texts, at these places. What an example may not choose among the pool's own stays excluded."""
+def _widened(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
+    """A pool with more texts, its own at these places. What an example may not choose of its own stays excluded."""
     labels, mask = pool.labels, pool.mask
     if labels is None:
-        return CandidatePool(list(places))
-    columns = torch.tensor([places[text] for text in pool.texts], dtype=torch.long, device=labels.device)
+        return CandidatePool(texts)
+    columns = torch.tensor(places, dtype=torch.long, device=labels.device)
     if mask is not None:
-        mask = mask.new_ones(len(mask), len(places)).index_copy(1, columns, mask)
-    return CandidatePool(list(places), columns[labels], mask=mask)
+        mask = mask.new_ones(len(mask), len(texts)).index_copy(1, columns, mask)
+    return CandidatePool(texts, columns[labels], mask=mask)

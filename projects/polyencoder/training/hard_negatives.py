@@ -7,7 +7,7 @@ passed over, as in DPR's and RocketQA's training, and so can whatever comes near
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -128,11 +128,11 @@ class Miner:
     ) -> list[list[str]]:
         """The hard negatives of each context, hardest first: `count`, or as many as there are.
 
-        None of them equals the label, nor one of the texts that are `right` as well for the context, up to case and
-        white space; and none comes twice.
+        None of them equals the label, nor one of the texts that are `right` as well for the context, up to case, white
+        space and whatever else the ranker's tokens do not show; and none comes twice.
         """
         excluded = [
-            {same(label), *map(same, more)} for label, more in zip(labels, right or [[]] * len(labels), strict=True)
+            set(self._keys([label, *more])) for label, more in zip(labels, right or [[]] * len(labels), strict=True)
         ]
         if len(excluded) != contexts.batch_size:
             raise InputError(f"{contexts.batch_size} contexts, but {len(excluded)} labels")
@@ -142,7 +142,7 @@ class Miner:
         while True:  # an index may have a text several times, so that more must be asked for
             top_k = min(top_k, len(self._index))
             found = self._index.search(contexts, top_k=top_k)
-            wrong = [wrong_hits(hits, out) for hits, out in zip(found, excluded, strict=True)]
+            wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
             if top_k == len(self._index) or all(len(hits) >= settings.last_rank for hits in wrong):
                 break
             top_k *= 2
@@ -153,6 +153,17 @@ class Miner:
             for hits, ceiling in zip(wrong, ceilings, strict=True)
         ]
 
+    def _wrong(self, hits: Sequence[Found], right: Collection[Hashable]) -> list[Found]:
+        """The hits that are none of these texts, each different text once, where it is best."""
+        wrong: dict[Hashable, Found] = {}
+        for key, hit in zip(self._keys([hit.text for hit in hits]), hits, strict=True):
+            wrong.setdefault(key, hit)
+        return [hit for key, hit in wrong.items() if key not in right]
+
+    def _keys(self, texts: Sequence[str]) -> list[Hashable]:
+        """Equal for texts that are one answer: up to case and white space, and to what their tokens show."""
+        return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
+
     def _ceilings(self, contexts: ContextEncoding, labels: Sequence[str]) -> list[float]:
         """The most that a negative of each context may score."""
         margin = self._settings.margin
@@ -161,14 +172,6 @@ class Miner:
         vectors = self._ranker.encode_candidates(labels)
         scores = separable(self._ranker).score(contexts, vectors.unsqueeze(1)).squeeze(1)
         return [score - margin for score in scores.tolist()]
-
-
-def wrong_hits(hits: Sequence[Found], right: Collection[str]) -> list[Found]:
-    """The hits that are none of these texts, each different text once, where it is best."""
-    wrong: dict[str, Found] = {}
-    for hit in hits:
-        wrong.setdefault(same(hit.text), hit)
-    return [hit for text, hit in wrong.items() if text not in right]
 
 
 def parse_ranks(text: str) -> tuple[int, int]:

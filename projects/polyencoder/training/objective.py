@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.pool import CandidatePool, shared_pool
+from polyencoder.data.pool import CandidatePool, shared_pool, without_twins
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.scoring import ContextEncoding
@@ -132,14 +132,15 @@ class Ranking:
         Raises:
             InputError: there is nothing to learn, in batch after batch.
         """
-        own = batch
+        own = batch = None if batch is None else self._without_twins(batch)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
         if batch is not None and not joins and not batch.pool.has_negatives:
             self._skip(batch)
             own = None
         pool = shared_pool([], []) if own is None else own.pool
         examples = 0 if own is None else len(own)
-        step = gathered_step(pool, examples, processes=self._processes, gather=self.gather_negatives)
+        keys = self._keys(pool) if joins else pool.texts
+        step = gathered_step(pool, examples, processes=self._processes, gather=self.gather_negatives, keys=keys)
         if not step.examples:
             return None
         if joins and not step.pool.has_negatives:
@@ -160,6 +161,15 @@ class Ranking:
             if count:  # 0 is that of plain sums
                 sums = {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
+
+    def _without_twins(self, batch: Batch) -> Batch:
+        """The batch with candidates that become the same tokens as one: else they were each other's negatives."""
+        pool = without_twins(batch.pool, self._keys(batch.pool))
+        return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
+
+    def _keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
+        """What the model sees of each candidate."""
+        return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
 
     def check_has_learnt(self) -> None:
         """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
@@ -188,7 +198,12 @@ class Ranking:
             vectors = gather_vectors(vectors, step.counts)
         vectors = vectors if step.pool.index is None else vectors[step.pool.index]
         objectives = model.objectives(encoded).items()
-        return [Scored(name, model.score(one, vectors), _present(one)) for name, one in objectives]
+        dtype = torch.promote_types(vectors.dtype, torch.float32)
+        with torch.autocast(vectors.device.type, enabled=False):  # a score of 16 has steps of 1/8 in bfloat16
+            return [
+                Scored(name, model.score(one.to(dtype=dtype), vectors.to(dtype)), _present(one))
+                for name, one in objectives
+            ]
 
     def _tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
         """The tokens of these candidates, maybe none: the batch's own where nobody else's are beside them."""

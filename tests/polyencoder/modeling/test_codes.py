@@ -65,6 +65,20 @@ def test_every_output_of_a_short_context_counts_once(kind):
     assert context.mask[0].sum() == 2
 
 
+@pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
+def test_codes_of_a_context_without_any_token_are_finite(attention):
+    codes = LearntCodes(4, DIM, attention=attention, heads=2)
+    outputs, mask = batch([2, 3])
+    mask[0] = False
+    outputs.requires_grad_(True)
+    vectors = codes(outputs, mask).vectors
+    torch.testing.assert_close(vectors[0], torch.zeros(4, DIM))
+    torch.testing.assert_close(vectors[1:], codes(outputs[1:], mask[1:]).vectors)
+    vectors.square().sum().backward()
+    assert torch.isfinite(codes.codes.grad).all()
+    assert not outputs.grad[0].any()
+
+
 def test_codes_are_learnt_and_the_rest_is_not():
     assert [name for name, _ in LearntCodes(4, DIM).named_parameters()] == ["codes"]
     for kind in KINDS[1:]:

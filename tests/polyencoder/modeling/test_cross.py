@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import polyencoder.modeling.cross as cross
+from polyencoder.config import TextConfig
 from polyencoder.text import TokenBatch
 
 CONTEXT_LENGTHS = [9, 2, 1, 6]
@@ -165,6 +166,25 @@ def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model
         candidate = [*start, 20, 21, 3]
         segments = pairs[(*context, *candidate)]
         assert segments[: len(context) + len(candidate)] == [0] * len(context) + [1] * len(candidate)
+
+
+@pytest.mark.parametrize("pair_start", [False, True])
+def test_candidates_without_a_start_token_keep_their_first_word(make_model, padded, seen, pair_start):
+    layout = TextConfig(text_truncate=40, label_truncate=24, truncation="tokens", surround=False)
+    model = make_model("cross", pair_start=pair_start, text=layout)
+    batches = seen(model)
+    model.score(padded([[10, 11]]), padded([[20, 21]]))
+    assert batches[0].sequences() == [[10, 11, 20, 21]]
+
+
+@torch.no_grad()
+def test_scores_are_not_rounded_in_bfloat16(make_model, padded, make_tokens):
+    model = make_model("cross", output_scaling=40.0)
+    contexts, candidates = padded(make_tokens([9, 5], seed=1)), padded(make_tokens([7, 6, 5, 4], seed=2))
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = model.score(contexts, candidates)
+    assert scores.dtype == torch.float32
+    assert not torch.equal(scores, scores.bfloat16().float())
 
 
 @torch.no_grad()

@@ -71,6 +71,15 @@ def test_nothing_that_is_the_label_but_for_case_and_spaces(make_ranker):
     assert sorted(mined) == sorted(set(TEXTS) - {LABELS[0]})
 
 
+def test_nothing_that_becomes_the_tokens_of_the_label(make_ranker):
+    ranker = make_ranker("bi")
+    decomposed, composed = "a cafe\u0301 .", "a caf\u00e9 ."
+    assert ranker.text.ids([decomposed]) == ranker.text.ids([composed])
+    index = ranker.index([decomposed, "a cat ."])
+    (mined,) = Miner(ranker, index, HardNegatives(2, 1, 2))(ranker.encode_contexts(CONTEXTS[:1]), [composed])
+    assert mined == ["a cat ."]
+
+
 def test_a_text_that_the_index_has_many_times_is_one_negative(make_ranker):
     ranker = make_ranker("poly")
     index = ranker.index([Candidate(f"{text} {i}", text) for text in TEXTS[:6] for i in range(9)])

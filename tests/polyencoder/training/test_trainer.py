@@ -57,6 +57,30 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_labels_that_become_the_same_tokens_are_one_candidate(make_ranker, architecture):
+    """The vocabulary is lower-cased: to the model "Yes ." is "yes ."."""
+    turns = [example.turns for example in EXAMPLES[:3]]
+    twins = [TrainingExample(*pair) for pair in zip(turns, ["Yes .", "no .", "yes ."], strict=True)]
+    equal = [TrainingExample(*pair) for pair in zip(turns, ["yes .", "no .", "yes ."], strict=True)]
+    one, other = make_ranker(architecture), make_ranker(architecture)
+    seen, expected = (Trainer(r, PLAIN).step(Collator(r.text)(e)) for r, e in ((one, twins), (other, equal)))
+    assert seen.pool.texts == ["Yes .", "no ."]
+    assert torch.equal(seen.losses, expected.losses)
+    for ours, theirs in zip(weights(one.model), weights(other.model), strict=True):
+        assert torch.equal(ours, theirs)
+    trainer = Trainer(one, PLAIN)
+    assert trainer.step(Collator(one.text)(twins[::2])) is None  # nothing to choose
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_scores_are_not_rounded_in_bfloat16(make_ranker, architecture):
+    ranker = make_ranker(architecture, output_scaling=3.0)
+    outcome = Trainer(ranker, replace(PLAIN, precision="bfloat16")).step(Collator(ranker.text)(EXAMPLES[:4]))
+    assert outcome.scores.abs().max() > 16
+    assert (outcome.scores != outcome.scores.bfloat16().float()).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     """Inline candidates, so that an example's loss does not depend on the batch that it is in."""
     examples = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
