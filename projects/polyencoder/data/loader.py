@@ -74,7 +74,7 @@ class TrainingLoader:
         label, candidates = message["labels"][0], message.get("candidates")
         if self._sampler is not None:
             candidates = self._sampler.candidates([label], own=candidates)
-        return TrainingExample(message["turns"], label, candidates)
+        return TrainingExample(message.get("turns") or [message["text"]], label, candidates)
 
 
 def episode_of(example: TrainingExample) -> Episode:
