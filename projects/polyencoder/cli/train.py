@@ -125,6 +125,8 @@ def train(
         report = train_ranker(settings)
         if first:
             typer.echo(_summary(report))
+            if report.warning:
+                typer.echo(f"warning: {report.warning}", err=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -149,10 +151,11 @@ def _summary(report: RunReport) -> str:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
     gain = _first(report.trained, first) - _first(report.before, first)
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
+    kept = f"the model after {report.kept} of {report.updates} updates" if report.kept else "the model before training"
     return "\n".join(
         [
             *lines,
-            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}",
+            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {kept}",
             f"{report.out}: written. Next: polyencoder index --model {report.out} --candidates FILE --out INDEX",
         ]
     )

@@ -47,13 +47,15 @@ class Run:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The options that shaped it, `learningrate` -> 5e-05."""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of each part of the data, `valid` or `test`: R20@1 -> 0.83."""
+    """Of each part of the data, `valid` or `test`, or of who else ranked it: R20@1 -> 0.83."""
 
     command: str = "parlai train_model"
     """What the options are flags of."""
     updates: int | None = None
     """Of the model that was kept, like `examples`."""
     examples: int | None = None
+    pairs: int | None = None
+    """Of the training data."""
     seed: int | None = None
 
     @property
@@ -182,7 +184,7 @@ def _training(run: Run) -> list[str]:
 
 
 def _length(run: Run) -> str:
-    known = {"updates": run.updates, "examples": run.examples}
+    known = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
     parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
 

@@ -30,7 +30,7 @@ from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.config import TrainingConfig
-from polyencoder.training.data import open_data
+from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
@@ -38,6 +38,7 @@ from polyencoder.training.randomness import seed_everything
 from polyencoder.training.settings import CONVERT_SIZES, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
+from polyencoder.training.verdict import why_no_better
 
 __all__ = ["RunReport", "train_ranker"]
 
@@ -63,12 +64,17 @@ class RunReport:
     tfidf: dict[str, float]
     """Empty where the training responses have no words."""
     trained: dict[str, float]
+    """The best evaluation of the run."""
     out: Path
     updates: int
     seconds: float
     resumed: bool
     stopped: str | None
     """Why the run ended before its goal, if it did."""
+    kept: int
+    """After how many updates the model in the folder was, 0 for the one before training."""
+    warning: str | None
+    """Why training may not have helped, where the model is no better than before."""
 
 
 def train_ranker(settings: RunSettings) -> RunReport:
@@ -93,7 +99,12 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
     ranker = starting_ranker(settings)
     best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
     checkpoints = _checkpoints(settings, ranker, processes)
-    baselines = Baselines(data.valid, untrained=partial(untrained_ranker, settings), responses=data.responses)
+    baselines = Baselines(
+        data.valid,
+        untrained=partial(untrained_ranker, settings),
+        responses=data.responses,
+        told=None if settings.vocabulary else best.begin,  # that of a new ConveRT is random, and drawn anew
+    )
     trainer = Trainer(
         ranker,
         training_config(settings, ranker),
@@ -116,19 +127,28 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         _warn_of_a_high_rate(trainer)
     if settings.streaming and data.bad.count:
         _log.warning(data.bad.summary())
-    assert best.report is not None  # there is an evaluation at the end of every run
+    assert best.trained is not None  # there is an evaluation at the end of every run
+    warning = why_no_better(
+        trainer,
+        before=baselines.before,
+        best=best.trained,
+        of_another=baselines.stands_in,
+        responses=data.responses(),
+    )
     if processes.is_first:
-        _write_card(ranker, settings, best, evaluated=len(data.valid))
+        _write_card(trainer, settings, best, baselines, data=data)
     return RunReport(
         baselines.before,
-        baselines.architecture == "bi" and settings.architecture != "bi",
+        baselines.stands_in,
         baselines.tfidf,
-        best.report,
+        best.trained,
         Path(settings.out),
         progress.updates,
         progress.seconds,
         checkpoints.resumed,
         None if trainer.is_over else trainer.stopped,
+        best.updates,
+        warning,
     )
 
 
@@ -217,17 +237,28 @@ def _shown(settings: RunSettings, *, is_first: bool) -> list[Callback]:
     return [Log(every_seconds=None), ProgressLine(handlers=logging.getLogger("polyencoder").handlers), curve]
 
 
-def _write_card(ranker: Ranker, settings: RunSettings, best: KeepBest, *, evaluated: int) -> None:
-    given = dataclasses.asdict(settings).items()
-    flags = {name: value for name, value in given if name not in NOT_OF_THE_RUN and value is not None}
-    measures = {**main_measures(best.report or {}), "examples": evaluated}
+def _write_card(
+    trainer: Trainer, settings: RunSettings, best: KeepBest, baselines: Baselines, *, data: RunData
+) -> None:
+    ranker = trainer.ranker
+    assert isinstance(ranker, Ranker)
+    resolved = dataclasses.asdict(settings) | {"batch_size": trainer.config.batch_size}
+    if settings.architecture == "poly":
+        resolved["n_codes"] = ranker.model.config.n_codes
+    flags = {name: value for name, value in resolved.items() if name not in NOT_OF_THE_RUN and value is not None}
+    reports = {
+        "valid": best.report or {},
+        "before training" + (", a bi-encoder of the backbone" if baselines.stands_in else ""): baselines.before,
+        "TF-IDF": baselines.tfidf,
+    }
     out = Path(settings.out)
     run = Run(
         flags,
-        {"valid": measures},
+        {who: {**main_measures(report), "examples": len(data.valid)} for who, report in reports.items() if report},
         command="polyencoder train",
         updates=best.updates,
         examples=best.examples,
+        pairs=data.size,
         seed=settings.seed,
     )
     write_text(out / README, model_card(ranker, name=out.resolve().name, run=run))

@@ -103,6 +103,20 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     assert f"{report['mrr']:.4g}"[:5] in card
 
 
+def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(arguments, pairs):
+    run_command(*arguments, "--architecture", "bi")
+    before = (pairs / "out" / "model.safetensors").read_bytes()
+    begun = [part for part in arguments if part not in ("--n-codes", 4, "--reduction", "mean")]
+    begun[1:3], begun[begun.index("--out") + 1] = ["--init", pairs / "out"], pairs / "worse"
+    begun[begun.index("--learning-rate") + 1] = 3.0
+    result = run_command(*begun, "--architecture", "bi", "--epochs", 1)
+    assert "warning: the trained model is no better than before: R@1 -0." in result.stderr
+    assert "are few: give more epochs" in result.stderr
+    assert "try a lower learning_rate than 3" in result.stderr
+    assert "kept: the model before training" in result.stdout
+    assert (pairs / "worse" / "model.safetensors").read_bytes() == before
+
+
 def test_it_goes_on_where_it_was(run, arguments, pairs):
     run(*arguments, "--epochs", 2, "--architecture", "bi")
     weights = (pairs / "out" / "model.safetensors").read_bytes()

@@ -271,6 +271,33 @@ def test_mined_negatives_join_the_batch(make_ranker):
 
 
 @pytest.mark.parametrize(
+    ("reports", "kept", "stopped"),
+    [
+        ([(0.5, 0.6, 1.0), (0.6, 0.7, 1.0), (0.4, 0.9, 0.1)], 2, False),
+        ([(0.6, 0.6, 1.0), (0.6, 0.7, 2.0), (0.6, 0.7, 1.0)], 3, True),  # a tie goes to MRR, then to the loss
+        ([(0.6, 0.7, 1.0), (0.6, 0.7, 1.0), (0.6, 0.6, 0.1)], 2, True),  # then to the later
+        ([(float("nan"), 0.7, 1.0), (0.1, 0.2, float("nan")), (0.1, 0.2, 3.0)], 3, False),
+        ([(0.2, 0.3, 1.0), (0.2, 0.3, 1.0)], 2, False),
+        ([(0.05, 0.3, 1.0), (0.04, 0.3, 1.0)], 0, False),  # the model before training has .1
+    ],
+)
+def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, kept, stopped):
+    ranker = make_ranker("bi")
+    best = KeepBest(ranker, tmp_path, patience=2)
+    trainer = Trainer(ranker, CONFIG, callbacks=[best])
+    best.begin(trainer, {"hits@1": 0.1, "mrr": 0.2, "loss": 4.0})
+    for number, values in enumerate(reports, start=1):
+        trainer.updates.count = number
+        trainer.evaluated(dict(zip(("hits@1", "mrr", "loss"), values, strict=True)))
+    assert best.updates == kept
+    assert (trainer.stopped is not None) == stopped
+    with caplog.at_level("INFO", "polyencoder"):
+        trainer.end()
+    which = f"after {kept} of {len(reports)} updates" if kept else "as before training"
+    assert f"kept: the model {which}: hits@1" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"batch_size": 1}, "batch_size must be at least 2"),

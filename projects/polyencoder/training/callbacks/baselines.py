@@ -27,6 +27,7 @@ class Baselines(Callback):
         examples: to rank.
         untrained: makes the ranker whose metrics are `before`.
         responses: gives the training responses, which TF-IDF learns its weights from.
+        told: hears of the metrics of the ranker before training, where that is the one that learns.
     """
 
     name = "baselines"
@@ -37,12 +38,13 @@ class Baselines(Callback):
         *,
         untrained: Callable[[], TextRanker],
         responses: Callable[[], Iterable[str]],
+        told: Callable[[Run, Mapping[str, float]], None] | None = None,
     ) -> None:
-        self._examples, self._untrained, self._responses = examples, untrained, responses
+        self._examples, self._untrained, self._responses, self._told = examples, untrained, responses, told
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
-        self.architecture: str | None = None
-        """Of that ranker, which may be a bi-encoder in the place of one that is random in part."""
+        self.stands_in = False
+        """Whether it stands in for the one that learns, which is random in part."""
         self.tfidf: dict[str, float] = {}
         """Those of the keyword baseline; none where the responses have no words."""
 
@@ -51,23 +53,24 @@ class Baselines(Callback):
             return
         random = random_state()  # a run learns the same with and without the comparison
         untrained = self._untrained()
-        self.architecture = untrained.model.config.architecture
         self.before = evaluate_together(untrained, self._examples, processes=run.processes)
-        stand_in = "" if self.architecture == run.model.config.architecture else ", a bi-encoder of the backbone"
-        _say(f"before training{stand_in}", self.before)
+        self.stands_in = untrained.model.config.architecture != run.model.config.architecture
+        _say("before training" + (", a bi-encoder of the backbone" if self.stands_in else ""), self.before)
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)
             _say("TF-IDF", self.tfidf)
         except InputError as error:
             _log.info("no comparison with TF-IDF: %s", error)
         restore_random_state(random)
+        if self._told is not None and not self.stands_in:
+            self._told(run, self.before)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": self.before, "architecture": self.architecture, "tfidf": self.tfidf}
+        return {"before": self.before, "stands_in": self.stands_in, "tfidf": self.tfidf}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.before, self.tfidf = state["before"], state["tfidf"]
-        self.architecture = state.get("architecture")  # earlier checkpoints lack it
+        self.stands_in = state.get("stands_in", False)  # earlier checkpoints lack it
 
 
 def _say(who: str, metrics: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,15 @@ from typing import Any
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
+from polyencoder.evaluation.names import main_measures
 from polyencoder.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
 
 __all__ = ["Evaluation", "KeepBest", "evaluate_together"]
+
+_log = logging.getLogger(__name__)
 
 LOWER_IS_BETTER = ("loss", "rank")
 
@@ -69,11 +73,14 @@ class Evaluation(Callback):
 class KeepBest(Callback):
     """Keeps the best model in a folder, and stops early: ends a run that has stopped getting better.
 
+    Of models with the same metric the one with the higher MRR is kept, then the one with the lower loss, then the
+    later.
+
     Args:
         ranker: that learns; it has `save_pretrained`.
         folder: where the best is.
         metric: by which it is the best.
-        patience: so many evaluations in a row without a better one end the run; None: they do not.
+        patience: so many evaluations in a row without a better metric end the run; None: they do not.
     """
 
     name = "best"
@@ -83,36 +90,56 @@ class KeepBest(Callback):
     ) -> None:
         self._ranker, self._folder, self._metric, self._patience = ranker, folder, metric, patience
         self.report: dict[str, float] | None = None
-        """The metrics of the best evaluation."""
+        """The metrics of the model that is kept."""
         self.updates = self.examples = 0
-        """Of the run, when it was made."""
+        """Of the run, when that was evaluated; 0 for the model before training."""
+        self.trained: dict[str, float] | None = None
+        """The best evaluation of the run, even where it is worse than that of the model before training."""
         self._bad = 0
+
+    def begin(self, run: Run, report: Mapping[str, float]) -> None:
+        """Keep the model as it is before training, which has these metrics, until a better one comes."""
+        self._keep(run, report)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         if self._metric not in report:
             known = ", ".join(report)
             raise ConfigError(f"no metric {self._metric!r} to choose the best model by; use one of {known}")
-        if not self._is_better(report[self._metric]):
-            self._bad += 1
-            if self._patience is not None and self._bad >= self._patience:
-                run.stop(f"no better {self._metric} in {self._bad} evaluations")
+        order = self._order(report)
+        self._bad = 0 if order[0] > self._order(self.trained)[0] else self._bad + 1
+        if self._patience is not None and self._bad >= self._patience:
+            run.stop(f"no better {self._metric} in {self._bad} evaluations")
+        if order[0] == -math.inf:
             return
-        self._bad, self.report = 0, dict(report)
-        self.updates, self.examples = run.updates.count, run.progress.examples
+        if order >= self._order(self.trained):
+            self.trained = dict(report)
+        if order >= self._order(self.report):
+            self._keep(run, report)
+
+    def _keep(self, run: Run, report: Mapping[str, float]) -> None:
+        self.report, self.updates, self.examples = dict(report), run.updates.count, run.progress.examples
         if run.processes.is_first:
             self._ranker.save_pretrained(self._folder)
 
-    def _is_better(self, value: float) -> bool:
-        if not math.isfinite(value):
-            return False
-        if self.report is None:
-            return True
-        best = self.report[self._metric]
-        return value < best if self._metric in LOWER_IS_BETTER else value > best
+    def _order(self, report: Mapping[str, float] | None) -> tuple[float, ...]:
+        """By which models are ordered, higher is better; -inf for what is not finite, and for none."""
+        if report is None:
+            return (-math.inf,)
+        names = (self._metric, "mrr", "loss")
+        values = (-report[name] if name in LOWER_IS_BETTER else report[name] for name in names if name in report)
+        return tuple(value if math.isfinite(value) else -math.inf for value in values)
+
+    def on_end(self, run: Run) -> None:
+        if self.report is not None and run.processes.is_first:
+            which = f"after {self.updates} of {run.updates.count} updates" if self.updates else "as before training"
+            measures = "  ".join(f"{name} {value:.3f}" for name, value in main_measures(self.report).items())
+            _log.info("kept: the model %s: %s", which, measures)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"report": self.report, "bad": self._bad, "updates": self.updates, "examples": self.examples}
+        own = {"report": self.report, "trained": self.trained, "bad": self._bad}
+        return own | {"updates": self.updates, "examples": self.examples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.report, self._bad = state["report"], state["bad"]
         self.updates, self.examples = state["updates"], state["examples"]
+        self.trained = state.get("trained", self.report)  # earlier checkpoints lack it

@@ -1,0 +1,55 @@
+"""What is said of a run that made its model no better: that it did not, and which of the usual reasons apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from polyencoder.training.trainer import Trainer
+
+__all__ = ["why_no_better"]
+
+FEW_UPDATES = 100
+HIGHER_LOSS = 1.02  # times that before training
+FEW_DIFFERENT = 0.1  # of the responses
+
+
+def why_no_better(
+    trainer: Trainer,
+    *,
+    before: Mapping[str, float],
+    best: Mapping[str, float],
+    of_another: bool,
+    responses: Iterable[str],
+) -> str | None:
+    """A warning where the best evaluation of a run is no better than the model before training; None where it is.
+
+    Args:
+        trainer: of the run, at its end.
+        before, best: metrics of the same examples.
+        of_another: whether `before` is of a bi-encoder of the backbone, since the model began with random layers.
+        responses: of the training data.
+    """
+    if best["hits@1"] > before["hits@1"]:
+        return None
+    loss = None if of_another else before["loss"]  # whose scale of scores is another one
+    reasons = _reasons(trainer, before=loss, after=best["loss"], responses=list(responses))
+    than = "a bi-encoder of the backbone" if of_another else "before"
+    difference = best["hits@1"] - before["hits@1"]
+    return f"the trained model is no better than {than}: R@1 {difference:+.3f}. {'; '.join(reasons)}"
+
+
+def _reasons(trainer: Trainer, *, before: float | None, after: float, responses: list[str]) -> list[str]:
+    updates, config, found = trainer.updates.count, trainer.config, []
+    if updates < FEW_UPDATES:
+        found.append(f"{updates} updates are few: give more epochs, or more data")
+    if before is not None and after > HIGHER_LOSS * before:
+        found.append(
+            f"the validation loss rose from {before:.3g} to {after:.3g}: try a lower learning_rate than "
+            f"{config.optimizer.learning_rate:g}"
+        )
+    if trainer.skipped:
+        share = trainer.skipped / max(1, trainer.progress.batches)
+        found.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
+    if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
+        found.append(f"only {different:,} of the {len(responses):,} training responses are different")
+    return found or ["data that is more like the validation data, another learning_rate or more epochs may"]
