@@ -49,12 +49,13 @@ def options(*, folder: Path, training: bool, **flags: Any) -> Any:
 
     folder.mkdir()
     parser = train_model.setup_args() if training else build_dict.setup_args()
+    if not flags.get("backbone"):  # whose tokenizer decides
+        flags |= {"dict_lower": True}
     opt = parser.parse_kwargs(
         task=CONVAI2,
         datatype="train" if training else "valid",
         dict_file=str(folder / "model.dict"),
         dict_maxexs=20_000,
-        dict_lower=True,
         loglevel="error",
         **flags,
     )

@@ -34,6 +34,7 @@ from polyencoder.scoring import ContextEncoding, score, search
 
 DIM = 768
 TOP_K = 10
+COUNTS = (1_000, 100_000)
 HEADLINE = (100_000, 64)  # the case of the summary: candidates, codes
 
 DRAWN = (
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     topics = torch.randn(1000, DIM)
     with torch.inference_mode():
         rows = []
-        for n in (1_000, 100_000):
+        for n in COUNTS:
             candidates = draw_candidates(topics, n=n)
             for codes in code_counts:
                 context = draw_contexts(topics, contexts=contexts, codes=codes)

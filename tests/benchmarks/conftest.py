@@ -1,6 +1,8 @@
-"""What the benchmarks measure in the tests."""
+"""Tiny encoders and data for the benchmarks' tests."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -24,3 +26,18 @@ def bert(tmp_path_factory, sentences):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     BertModel(BertConfig(vocab_size=tokenizer.get_vocab_size(), **sizes)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def convai2(tmp_path_factory) -> Path:
+    """ParlAI's data folder with ConvAI2 in miniature: 20 candidates for each validation example."""
+    path = tmp_path_factory.mktemp("data")
+    folder = path / "ConvAI2"
+    folder.mkdir()
+    turns = [(f"question {n} , how are you ?", f"reply {n} , i am fine .") for n in range(48)]
+    train = [f"{n % 4 + 1} {text}\t{label}" for n, (text, label) in enumerate(turns)]
+    labels = [label for _, label in turns[:20]]
+    valid = [f"{n % 4 + 1} {text}\t{label}\t\t{'|'.join(labels)}" for n, (text, label) in enumerate(turns[:20])]
+    (folder / "train_self_original.txt").write_text("\n".join(train) + "\n", encoding="utf-8")
+    (folder / "valid_self_original.txt").write_text("\n".join(valid) + "\n", encoding="utf-8")
+    return path
