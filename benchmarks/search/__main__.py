@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--device cuda: torch sees no CUDA device here")
     use_threads(flags.threads)
     if flags.quick:
-        flags.rows, flags.real, flags.contexts = flags.rows // 10, flags.real // 10, flags.contexts // 10
+        flags.rows, flags.real, flags.contexts = (max(1, n // 10) for n in (flags.rows, flags.real, flags.contexts))
     torch.manual_seed(0)
     ranker = cache(lambda: _ranker(flags))
     measured = {
