@@ -16,8 +16,10 @@ import torch
 from polyencoder.errors import ConfigError, InputError, first_line
 
 __all__ = [
+    "DEEPEST",
     "check_fields",
     "check_place",
+    "checked_candidate",
     "checked_context",
     "checked_contexts",
     "checked_count",
@@ -27,8 +29,12 @@ __all__ = [
     "checked_text",
     "checked_texts",
     "half_characters",
+    "json_problem",
     "unencodable",
 ]
+
+DEEPEST = 100
+"""Levels of lists and objects inside each other that JSON from outside may have."""
 
 
 def checked_count(name: str, value: Any, *, least: int = 1) -> int:
@@ -82,6 +88,14 @@ def checked_text(name: str, value: Any) -> str:
     return str(value)
 
 
+def checked_candidate(name: str, value: Any) -> str:
+    """A text that can be ranked: one that can be encoded and has a word. Raises InputError that names it."""
+    text = checked_text(name, value)
+    if not text.strip():
+        raise InputError(f"{name} is empty: leave it out, since a model scores nothing as it scores any text")
+    return text
+
+
 def checked_context(name: str, value: Any) -> list[str]:
     """The turns of a context: one text, or a list of them with a word in at least one. Raises InputError."""
     if isinstance(value, str):
@@ -133,12 +147,28 @@ def unencodable(text: str) -> str | None:
 
 def half_characters(value: Any) -> str | None:
     """What is wrong with the texts in what JSON gave, keys too; None if nothing."""
-    if isinstance(value, str):
-        return None if value.isascii() else unencodable(value)
-    if isinstance(value, Mapping):
-        value = [*value.keys(), *value.values()]
-    if isinstance(value, (list, tuple)):
-        return next(filter(None, map(half_characters, value)), None)
+    found = json_problem(value)
+    return None if found is None else found[1]
+
+
+def json_problem(value: Any) -> tuple[str, str] | None:
+    """The place, such as `documents.0`, and the problem of a value from JSON that cannot be kept; None if it can.
+
+    A text or a key must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other: others'
+    parsers and serializers end in an error of their own there.
+    """
+    waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while waiting:
+        place, one = waiting.pop()
+        if isinstance(one, str):
+            if not one.isascii() and (problem := unencodable(one)):
+                return ".".join(map(str, place)), problem
+        elif isinstance(one, (Mapping, list, tuple)):
+            if len(place) >= DEEPEST:
+                return ".".join(map(str, place[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
+            inside = one.items() if isinstance(one, Mapping) else enumerate(one)
+            keys = one if isinstance(one, Mapping) else ()
+            waiting += reversed([*((place, key) for key in keys), *(((*place, key), part) for key, part in inside)])
     return None
 
 

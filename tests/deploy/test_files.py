@@ -57,6 +57,11 @@ def test_what_commands_read_is_mounted():
         assert mounted == {str(found[name]) for name in ("model", "candidates") if found.get(name)}
 
 
+def test_the_image_has_what_indexes_and_exported_models_need():
+    (extras,) = re.findall(r"/src\[(.+)\]", DOCKERFILE)
+    assert set(extras.split(",")) == {"serve", "faiss", "onnx", "milvus"}
+
+
 def test_variables_of_the_environment_are_read():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "projects").rglob("*.py"))
     for service in OWN.values():

@@ -11,13 +11,16 @@ import pytest
 import torch
 
 from polyencoder.checks import (
+    DEEPEST,
     check_fields,
     check_place,
+    checked_candidate,
     checked_count,
     checked_device,
     checked_text,
     checked_texts,
     half_characters,
+    json_problem,
     unencodable,
 )
 from polyencoder.config import RankerConfig, TextConfig
@@ -213,3 +216,21 @@ def test_no_file_takes_the_place_of_a_device(tmp_path):
             check_writable(tmp_path / name if name else "", argument="out", overwrite=True)
         assert error.value.argument == "out"
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_json_from_outside_has_its_problems_named_by_their_place():
+    deep: list = []
+    for _ in range(DEEPEST - 1):
+        deep = [deep]
+    assert json_problem({"a": ["b", {"c": "é"}], "d": deep}) is not None
+    assert json_problem(deep) is None
+    assert json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
+    assert json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
+    assert json_problem({"a": {"\ud83d": 1}})[0] == "a"
+    assert half_characters(["fine", {"\ud83d": 1}]).startswith("character 1 of")
+
+
+def test_an_empty_candidate_is_named():
+    with pytest.raises(InputError, match="candidate 3 is empty"):
+        checked_candidate("candidate 3", " \n")
+    assert checked_candidate("candidate 3", "a") == "a"

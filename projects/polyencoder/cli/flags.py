@@ -7,6 +7,7 @@ from typer.core import TyperGroup, TyperOption
 __all__ = ["flag_of"]
 
 OTHER_NAMES = {
+    "allow_hosts": "allow_host",
     "columns": "column",
     "columns.candidates": "column_candidates",
     "dim": "embedding_size",

@@ -47,8 +47,11 @@ def serve(
     rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
     min_probability: MinProbability = None,
     no_answer: Annotated[
-        str, typer.Option(help="What the chat replies if nothing is likely enough.")
-    ] = "I have no good answer to that.",
+        str | None,
+        typer.Option(
+            help='What the chat replies if nothing is likely enough (default: "I have no good answer to that.").'
+        ),
+    ] = None,
     sessions: Annotated[
         str | None,
         typer.Option(help="SQLite file for the chat's sessions (default: a temporary one)."),
@@ -89,7 +92,7 @@ def serve(
         no_answer=no_answer,
         host=host,
         port=port,
-        api_key=api_key or os.environ.get(_KEY) or None,
+        api_key=api_key or os.environ.get(_KEY, "").strip() or None,
         allow_hosts=tuple(allow_host or ()),
         workers=workers,
         threads=threads,

@@ -30,6 +30,7 @@ __all__ = [
     "examples_to_rank",
     "hub_size",
     "pair_counts",
+    "pair_of",
     "read_all_pairs",
     "read_examples",
     "read_pairs",
@@ -89,7 +90,7 @@ def read_pairs(
     hub = isinstance(source, str) and source.startswith(HUB)
     for where, record in _hub_rows(str(source).removeprefix(HUB)) if hub else records(source, bad=bad):
         try:
-            yield _pair(record, columns, where=where, add_response=add_response)
+            yield pair_of(record, columns, where=where, add_response=add_response)
         except InputError as error:
             bad(error)
 
@@ -162,7 +163,8 @@ def hub_size(name: str) -> int:
     return known.num_examples if known else sum(1 for _ in dataset)
 
 
-def _pair(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool) -> Pair:
+def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Pair:
+    """The pair in a record; InputError for one that cannot be used, which names `where` it is from."""
     for part, name in {"context": columns.context, "response": columns.response}.items():
         if name not in record:
             raise InputError(

@@ -141,10 +141,10 @@ class Index(ABC):
         """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
         self._add(checked_records(records))
 
-    def remove(self, ids: Iterable[str]) -> None:
-        """Take candidates out. InputError for an id that is not there."""
+    def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
+        """Take candidates out. InputError for an id that is not there, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
-        self._remove(checked_text(f"id {place}", id_) for place, id_ in enumerate(given))
+        self._remove((checked_text(f"id {place}", id_) for place, id_ in enumerate(given)), missing_ok=missing_ok)
 
     def update(self, records: Iterable[Record]) -> None:
         """Give candidates another text or other metadata. InputError for an id that is not there, or no id."""
@@ -158,7 +158,7 @@ class Index(ABC):
     def _add(self, records: Iterable[Candidate]) -> None: ...
 
     @abstractmethod
-    def _remove(self, ids: Iterable[str]) -> None: ...
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None: ...
 
     @abstractmethod
     def _update(self, records: Iterable[Candidate]) -> None: ...

@@ -195,10 +195,12 @@ class Catalogue:
         self.changes += 1
         self._entries = None
 
-    def remove(self, id_: str) -> None:
-        """Take an entry out. Raises InputError if there is none of this id."""
+    def remove(self, id_: str, *, missing_ok: bool = False) -> None:
+        """Take an entry out. Raises InputError if there is none of this id, unless one may be missing."""
         ask = self._connection.execute
         if (entry := ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
+            if missing_ok:
+                return
             raise InputError(f"{self.path.parent}: no candidate has the id {id_!r}")
         ask("DELETE FROM entries WHERE id = ?", (id_,))
         ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))

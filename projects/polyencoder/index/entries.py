@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from polyencoder.checks import json_problem
 from polyencoder.index.base import Candidate
 
 __all__ = ["canonical", "checked", "shortened"]
@@ -14,12 +15,15 @@ __all__ = ["canonical", "checked", "shortened"]
 def canonical(metadata: dict[str, Any] | None) -> str | None:
     """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text.
 
-    Raises ValueError for what is no dict with texts as keys, and for nan and infinity, which JSON does not have.
+    Raises ValueError for what is no dict with texts as keys, for lone surrogates and too many levels (see
+    `json_problem`), and for nan and infinity, which JSON does not have.
     """
     if not metadata:
         return None
     if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
         raise ValueError(f"its metadata is {metadata!r:.60}; it must be a dict with texts as keys")
+    if problem := json_problem(metadata):
+        raise ValueError(" ".join(["its metadata", *filter(None, problem)]))
     try:
         return _json(metadata)
     except ValueError:
@@ -43,8 +47,6 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     if not isinstance(text, str) or not text.strip():
         raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
     metadata = canonical(candidate.metadata)
-    if metadata is not None:
-        metadata.encode()
     if id_ is None:
         id_ = hashlib.blake2b(f"{text}\0{metadata or ''}".encode(), digest_size=10).hexdigest()
     if not isinstance(id_, str) or not id_:

@@ -178,11 +178,11 @@ class FolderIndex(Index):
             for record in records:
                 catalogue.put(record)
 
-    def _remove(self, ids: Iterable[str]) -> None:
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         with self._entries() as catalogue:
             for id_ in ids:
-                catalogue.remove(id_)
+                catalogue.remove(id_, missing_ok=missing_ok)
 
     def _update(self, records: Iterable[Candidate]) -> None:
         with self._entries() as catalogue:

@@ -1,4 +1,4 @@
-"""The application: routes, and what stands before them."""
+"""The application of a worker: the routes, behind checks of access and limits, with every answer counted."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
-from polyencoder.serving.admission import Admission, Counted
-from polyencoder.serving.exchange import Exchange
-from polyencoder.serving.hosts import Hosts, allowed_hosts
-from polyencoder.serving.keys import Key
+from polyencoder.serving.access import Access
+from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import handle_problems
+from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.routes import candidates, chat, embeddings, feedback, health, page, rerank, search
 from polyencoder.serving.service import Service
 
 __all__ = ["create_app"]
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application of a worker. It warms the service before it takes requests, and closes it in the end."""
+def create_app(service: Service) -> ASGIApp:
+    """The application of a worker. It warms the service before it takes requests, and closes it in the end.
+
+    A request passes `Counted`, which sees the answers of bugs, too, then `Access`, `RequestLimits` and its route.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -33,12 +36,6 @@ def create_app(service: Service) -> FastAPI:
     for one in (rerank, embeddings, search, chat, candidates, feedback, health, page):
         app.include_router(one.router)
     handle_problems(app)
-    limits, metrics = service.config.limits, service.metrics
-    # The last that is added comes first.
-    app.add_middleware(Exchange, limits=limits)
-    app.add_middleware(Admission, most=limits.concurrent, metrics=metrics)
-    if service.config.api_key is not None:
-        app.add_middleware(Key, key=service.config.api_key)
-    app.add_middleware(Hosts, hosts=allowed_hosts(service.config))
-    app.add_middleware(Counted, metrics=metrics)
-    return app
+    app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
+    app.add_middleware(Access, config=service.config)  # the last that is added comes first
+    return Counted(app, metrics=service.metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 
 from polyencoder.calibration import LeastProbability
@@ -41,9 +42,7 @@ class Limits:
     seconds: float = 30.0
     """From the whole request to its answer; later it is answered 504, and the work is dropped."""
     read_seconds: float = 10.0
-    """For the headers of a request, and again for its body: who is slower is sent away."""
-    write_seconds: float = 30.0
-    """In which a client has to take what it was sent."""
+    """For the body of a request; a slower one is answered 408. Slow headers are a proxy's business."""
     drain_seconds: float = 30.0
     """After SIGTERM: what is under way then is finished, what takes longer is dropped."""
 
@@ -70,8 +69,8 @@ class ServerConfig:
     rerank_k: int = 50
     min_probability: LeastProbability | None = None
     """Of searches that say nothing else."""
-    no_answer: str = "I have no good answer to that."
-    """What the chat says where nothing is likely enough."""
+    no_answer: str | None = None
+    """What the chat says where nothing is likely enough; None for "I have no good answer to that."."""
     host: str = "127.0.0.1"
     port: int = 8000
     """0 for one that is free."""
@@ -88,7 +87,7 @@ class ServerConfig:
     batch_tokens: int = 4096
     """Tokens that go through the model together; one text that has more goes alone."""
     sessions: str | None = None
-    """A SQLite file of the chat's sessions; None for a temporary one."""
+    """A SQLite file of the chat's sessions; None for a temporary one, if there is an index to chat with."""
     max_sessions: int = 10_000
     session_seconds: float = 24 * 3600.0
     """After which a session that nobody spoke in is forgotten."""
@@ -106,16 +105,24 @@ class ServerConfig:
             raise ConfigError(
                 f"session_seconds is {self.session_seconds}; it must be above 0", argument="session_seconds"
             )
-        if self.api_key is not None and (len(self.api_key) < 8 or not self.api_key.isascii() or " " in self.api_key):
-            raise ConfigError("the key must be at least 8 ASCII characters without spaces", argument="api_key")
+        if self.api_key is not None and not re.fullmatch(r"[!-~]{8,}", self.api_key):
+            raise ConfigError(
+                "the key must be at least 8 visible ASCII characters, without spaces and line ends", argument="api_key"
+            )
+        for name in self.allow_hosts:
+            if not name or "/" in name or "[" in name or name.count(":") == 1:
+                raise ConfigError(
+                    f"allow_hosts has {name!r:.100}; give names alone, without http:// and port", argument="allow_hosts"
+                )
         if self.api_key is None and not self.local:
             raise ConfigError(
                 f"host is {self.host}, which other machines reach, and there is no key: give one, best in the "
                 "environment as POLYENCODER_API_KEY, or listen on 127.0.0.1",
                 argument="host",
             )
-        if self.rerank is not None and self.index is None:
-            raise ConfigError("rerank orders what searches find: give an index", argument="rerank")
+        for name in ("rerank", "min_probability", "no_answer", "sessions"):
+            if getattr(self, name) is not None and self.index is None:
+                raise ConfigError(f"{name} is for searches and the chat, which need an index: give one", argument=name)
 
     @property
     def local(self) -> bool:

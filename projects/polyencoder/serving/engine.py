@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from polyencoder.checks import checked_context, checked_text
+from polyencoder.checks import checked_candidate, checked_context
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
 from polyencoder.serving.config import Limits
@@ -68,10 +68,7 @@ class Engine:
         """A context within the limits. InputError that names it."""
         with _of(name):
             turns = checked_context(name, value)
-        if (characters := sum(map(len, turns))) > self.limits.characters:
-            raise InputError(
-                f"{name} has {characters:,} characters; it must have at most {self.limits.characters:,}", argument=name
-            )
+        self._check_characters(sum(map(len, turns)), name)
         return turns
 
     def texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
@@ -85,24 +82,30 @@ class Engine:
         for place, value in enumerate(values):
             where = f"{name}.{place}"
             with _of(where):
-                checked_text(where, value)
-            if len(value) > self.limits.characters:
-                raise InputError(
-                    f"{where} has {len(value):,} characters; it must have at most {self.limits.characters:,}",
-                    argument=where,
-                )
+                checked_candidate(where, value)
+            self._check_characters(len(value), where)
         return list(values)
 
-    def tokens(self, pieces: Sequence[Piece], *, name: str = "documents") -> int:
-        """How many there are of a request. InputError that says which text is one too many."""
+    def _check_characters(self, n: int, name: str) -> None:
+        if n > self.limits.characters:
+            raise InputError(
+                f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
+            )
+
+    def tokens(self, pieces: Sequence[Piece], *, name: str = "documents", numbered: bool = True) -> int:
+        """The number of tokens of a request.
+
+        InputError if it is above the limit; it names the text that is one too many if each has its piece (`numbered`).
+        """
         total = 0
         for place, piece in enumerate(pieces):
             total += piece.cost
             if total > self.limits.tokens:
+                where = f"{name}.{place}" if numbered else name
                 raise InputError(
-                    f"{name}.{place}: up to it the request has {total:,} tokens; it must have at most "
+                    f"{where}: up to it the request has {total:,} tokens; it must have at most "
                     f"{self.limits.tokens:,}: send fewer texts at once",
-                    argument=f"{name}.{place}",
+                    argument=where,
                 )
         return total
 

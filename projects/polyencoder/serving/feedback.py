@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import filelock
 
+from polyencoder.data.pairs import Columns, pair_of
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
 __all__ = ["Feedback"]
@@ -37,12 +39,19 @@ class Feedback:
             ) from None
 
     def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
-        """Keep what was said of a reply. PolyencoderError where the disk is full."""
-        record: dict[str, object] = {"context": list(turns)}
-        if good:
-            record |= {"response": response, "candidates": list(dict.fromkeys([response, *candidates]))}
-        else:
-            record["rejected"] = response
+        """Keep what was said of a reply, in a line that training and evaluation read.
+
+        Raises:
+            InputError: they would refuse it.
+            PolyencoderError: the disk is full.
+        """
+        texts = list(dict.fromkeys(text.strip() for text in (response, *candidates)))
+        record: dict[str, Any] = {"context": list(turns), "response": texts[0]}
+        if good and len(texts) > 1:  # one candidate alone leaves nothing to choose
+            record["candidates"] = texts
+        pair_of(record, Columns(), where="feedback")
+        if not good:
+            record["rejected"] = record.pop("response")
         line = json.dumps(record, ensure_ascii=False) + "\n"
         try:
             self._append(self._good if good else self._rejected, line.encode())
@@ -50,11 +59,11 @@ class Feedback:
             raise PolyencoderError(f"feedback cannot be written ({first_line(error)})") from None
 
     def _append(self, path: Path, data: bytes) -> None:
-        with self._lock, open(path, "ab") as file:
+        with self._lock, open(path, "ab", buffering=0) as file:  # closing writes nothing more
             end = file.tell()
             try:
-                file.write(data)
-                file.flush()
+                while data:
+                    data = data[file.write(data) :]
             except OSError:
                 os.truncate(path, end)  # half of a line would spoil the next one too
                 raise

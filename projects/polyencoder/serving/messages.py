@@ -1,15 +1,30 @@
-"""Messages of a chat as the turns of a context."""
+"""Bodies of requests, and the messages of a chat as the turns of a context."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-__all__ = ["Asked", "Message", "persona_lines", "turns_of"]
+from polyencoder.checks import json_problem
+from polyencoder.errors import InputError
+
+__all__ = ["Asked", "Body", "Message", "persona_lines", "turns_of"]
 
 _PERSONA = "your persona: "
+
+
+class Body(BaseModel):
+    """The body of a request: every text in it can be encoded, in whichever field, and it is not nested too deep."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_kept(cls, value: Any) -> Any:
+        if found := json_problem(value):
+            place, problem = found
+            raise InputError(f"{place}: {problem}" if place else problem, argument=place or None)
+        return value
 
 
 class TextPart(BaseModel):
@@ -39,13 +54,18 @@ def persona_lines(persona: str | Sequence[str] | None) -> list[str]:
 
 
 def turns_of(messages: Sequence[Message]) -> list[str]:
-    """The turns of a context: the persona, which system messages tell, then what was said, oldest first."""
+    """The turns of a context: the persona, given by system messages, then the dialogue, oldest first.
+
+    Raises InputError if nothing was said last, or at all: a persona alone is no question.
+    """
     persona = [one.text for one in messages if one.role in ("system", "developer")]
     said = [one.text for one in messages if one.role in ("user", "assistant")]
+    if not said or not said[-1].strip():
+        raise InputError("messages: the last one has no text", argument="messages")
     return persona_lines(persona) + said
 
 
-class Asked(BaseModel):
+class Asked(Body):
     """A request with a context."""
 
     query: str | list[Message] | None = Field(None, description="A text, or the messages of a chat, oldest first.")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SHARED", "Metrics"]
+__all__ = ["SHARED", "Counted", "Metrics"]
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable with the folder in which workers keep what they count, so that each can give the sum."""
@@ -97,6 +101,50 @@ class Metrics:
         """All of it in Prometheus's text format; of several workers the sum."""
         if SHARED not in os.environ:
             return generate_latest(self._registry)
+        for file in Path(os.environ[SHARED]).glob("gauge_live*_*.db"):
+            pid = int(file.stem.rpartition("_")[2])
+            if not _alive(pid):
+                with suppress(FileNotFoundError):  # another worker was asked, too
+                    mark_process_dead(pid)  # it cannot count down what it counted up
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)
         return generate_latest(everyone)
+
+
+class Counted:
+    """Counts an application's answers by route and status, and their seconds."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        start = time.perf_counter()
+        answered = False
+
+        def route() -> str:  # what clients make up would be labels without end
+            return getattr(scope.get("route"), "path", "other")
+
+        async def counted(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":  # before the client has it, who may then ask for the counts
+                answered = True
+                self._metrics.requests.labels(route(), str(message["status"])).inc()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            if not answered:  # the client has disconnected
+                self._metrics.requests.labels(route(), "none").inc()
+            self._metrics.latency.labels(route()).observe(time.perf_counter() - start)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

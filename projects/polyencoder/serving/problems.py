@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.change import IndexBusy
+from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.sessions import NoSession, SessionBusy
 
 __all__ = ["handle_problems", "problem"]
@@ -54,6 +55,9 @@ def handle_problems(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first: dict[str, Any] = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            return problem(422, str(cause), param=cause.argument)
         where = _field(first, error.body)
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "json_invalid":
@@ -64,15 +68,20 @@ def handle_problems(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PolyencoderError)
+        config: ServerConfig = request.app.state.service.config
+        message = str(error).removeprefix(f"{config.index}: ")  # a path of this machine's
         for kind, status in _STATUS.items():
             if isinstance(error, kind):
-                return problem(status, str(error), param=error.argument)
+                return problem(status, message, param=error.argument)
         _log.error("%s %s: %s", request.method, request.url.path, error)
-        return problem(503, str(error))
+        return problem(503, message)
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail), headers=error.headers)
+        message = str(error.detail)
+        if "route" not in request.scope and error.status_code == 404:
+            message = f"there is no {request.url.path:.100}; /docs lists the routes. Chats are POST /v1/chat"
+        return problem(error.status_code, message, headers=error.headers)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:
         return problem(500, "the server failed at this request; its log says why")

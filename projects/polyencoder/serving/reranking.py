@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -38,8 +38,8 @@ class Scores(NamedTuple):
 async def rank(engine: Engine, turns: Sequence[str], documents: Sequence[str], *, top_n: int | None = None) -> Ranking:
     """Documents for a context, best first. InputError for what is beyond the limits."""
     documents = engine.texts(documents)
-    scores, tokens = await _scores(engine, engine.turns(turns), documents)
-    return Ranking(ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens)
+    scores, tokens = await _scores(engine, [(engine.turns(turns), documents)], name="documents")
+    return Ranking(ranked(documents, scores[0], engine.ranker.calibration, top_n=top_n), tokens)
 
 
 async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
@@ -48,28 +48,35 @@ async def score(engine: Engine, pairs: Sequence[tuple[str, str]]) -> Scores:
     of_context: dict[str, list[str]] = {}
     for first, second in pairs:
         of_context.setdefault(first, []).append(second)
-    answers = await asyncio.gather(
-        *(
-            _scores(engine, engine.turns([first], name="text_1"), seconds, name="text_2")
-            for first, seconds in of_context.items()
-        )
-    )
-    values = {first: iter(found.tolist()) for first, (found, _) in zip(of_context, answers, strict=True)}
+    asked = [(engine.turns([first], name="text_1"), seconds) for first, seconds in of_context.items()]
+    found, tokens = await _scores(engine, asked, name="text_2")
+    values = {first: iter(scores.tolist()) for first, scores in zip(of_context, found, strict=True)}
     calibration = engine.ranker.calibration
-    return Scores([single(next(values[first]), calibration) for first, _ in pairs], sum(n for _, n in answers))
+    return Scores([single(next(values[first]), calibration) for first, _ in pairs], tokens)
 
 
 async def _scores(
-    engine: Engine, turns: Sequence[str], documents: Sequence[str], *, name: str = "documents"
-) -> tuple[Tensor, int]:
-    """Scores [documents], and how many tokens were read for them. Equal documents are read once."""
-    different = list(dict.fromkeys(documents))
-    pieces = await engine.tokenized(lambda: _pieces(engine.ranker, turns, different))
-    tokens = engine.tokens(pieces, name=name)
+    engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
+) -> tuple[list[Tensor], int]:
+    """For each context and its documents scores [documents], and the number of tokens of all, which is limited.
+
+    Equal documents of a context are read once.
+    """
+    different = [list(dict.fromkeys(documents)) for _, documents in asked]
+    groups = await engine.tokenized(
+        lambda: [_pieces(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, different, strict=True)]
+    )
+    pieces = [piece for group in groups for piece in group]
+    tokens = engine.tokens(pieces, name=name, numbered=different == [list(asked[0][1])])
     model = engine.ranker.model
-    scores = await engine.run(Job(pieces, _read if isinstance(model, CrossEncoder) else _dot, about=model))
-    of_text = dict(zip(different, scores.tolist(), strict=True))
-    return torch.tensor([of_text[one] for one in documents]), tokens
+    ends = [0, *accumulate(map(len, groups))]
+    finish = _read if isinstance(model, CrossEncoder) else _dot
+    scores = await engine.run(Job(pieces, finish, about=(model, [slice(*both) for both in pairwise(ends)])))
+    found = []
+    for (_, documents), texts, values in zip(asked, different, scores, strict=True):
+        of_text = dict(zip(texts, values.tolist(), strict=True))
+        found.append(torch.tensor([of_text[one] for one in documents]))
+    return found, tokens
 
 
 def _pieces(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[Piece]:
@@ -80,17 +87,20 @@ def _pieces(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> l
     return [*map(candidate, candidates), context(ids)]
 
 
-def _read(jobs: Sequence[Job]) -> list[Tensor]:
-    """What a cross-encoder has read."""
-    return [torch.tensor(job.results) for job in jobs]
+def _read(jobs: Sequence[Job]) -> list[list[Tensor]]:
+    """A cross-encoder's scores, of each context of a job."""
+    return [[torch.tensor(job.results[group]) for group in job.about[1]] for job in jobs]
 
 
 @torch.inference_mode()
-def _dot(jobs: Sequence[Job]) -> list[Tensor]:
-    """A context with the vectors of its candidates."""
+def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
+    """The scores of each context of a job with the vectors of its candidates, the context last among its pieces."""
     found = []
     for job in jobs:
-        model: SeparableRanker = job.about
-        *vectors, encoded = job.results
-        found.append(model.score(encoded, torch.stack(vectors))[0].float().cpu())
+        model: SeparableRanker = job.about[0]
+        scores = []
+        for group in job.about[1]:
+            *vectors, encoded = job.results[group]
+            scores.append(model.score(encoded, torch.stack(vectors))[0].float().cpu())
+        found.append(scores)
     return found

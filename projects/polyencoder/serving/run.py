@@ -12,16 +12,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from polyencoder.errors import ConfigError
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.connections import UvicornConfig
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 
@@ -42,7 +42,8 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     """
     config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with tempfile.TemporaryDirectory(prefix="polyencoder-") as folder:
-        config = replace(config, sessions=config.sessions or str(Path(folder) / "sessions.sqlite"))
+        if config.index is not None and config.sessions is None:
+            config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # which workers share
         service = Service.load(config)
         with bound(config) as listener:
             host = f"[{config.host}]" if ":" in config.host else config.host
@@ -53,17 +54,18 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             service.close()  # it was loaded to find what is wrong; each worker loads its own
             del service
             os.environ[SHARED] = folder
-            told = uvicorn_config(config, partial(_worker, config))
+            told = uvicorn_config(config, partial(_worker, config), factory=True)
             Multiprocess(told, sockets=[listener]).run()
 
 
-def uvicorn_config(config: ServerConfig, app: FastAPI | Callable[[], FastAPI]) -> uvicorn.Config:
-    """How uvicorn runs an application, or what makes one in each worker."""
-    return UvicornConfig(
+def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bool = False) -> uvicorn.Config:
+    """How uvicorn runs an application, or with `factory` the one that a function makes in each worker."""
+    return uvicorn.Config(
         app,
-        factory=not isinstance(app, FastAPI),
+        factory=factory,
         workers=config.workers,
-        limits=config.limits,
+        limit_concurrency=config.limits.connections,
+        http="h11",
         ws="none",
         log_level="warning",
         access_log=False,
@@ -73,7 +75,7 @@ def uvicorn_config(config: ServerConfig, app: FastAPI | Callable[[], FastAPI]) -
     )
 
 
-def _worker(config: ServerConfig) -> FastAPI:
+def _worker(config: ServerConfig) -> ASGIApp:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     return create_app(Service.load(config))
 

@@ -37,7 +37,8 @@ class Service:
     engine: Engine
     search: Search
     writer: Writer
-    sessions: Sessions
+    sessions: Sessions | None
+    """None without an index, of which a chat needs replies."""
     feedback: Feedback | None
     metrics: Metrics
     readiness: Readiness
@@ -74,13 +75,15 @@ class Service:
         search = Search(
             engine, index, reranker=reranker, rerank_k=config.rerank_k, min_probability=config.min_probability
         )
-        path = config.sessions or f"{tempfile.mkdtemp(prefix='polyencoder-')}/sessions.sqlite"
-        sessions = Sessions(
-            Path(path),
-            most=config.max_sessions,
-            seconds=config.session_seconds,
-            most_characters=config.limits.characters // 2,  # so that there is room for what is said next
-        )
+        sessions = None
+        if index is not None:
+            path = config.sessions or f"{tempfile.mkdtemp(prefix='polyencoder-')}/sessions.sqlite"
+            sessions = Sessions(
+                Path(path),
+                most=config.max_sessions,
+                seconds=config.session_seconds,
+                most_characters=config.limits.characters,
+            )
         if index is not None and len(index):
             search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
         feedback = None if config.feedback is None else Feedback(Path(config.feedback))

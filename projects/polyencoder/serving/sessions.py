@@ -7,11 +7,11 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
 __all__ = ["NoSession", "Session", "SessionBusy", "Sessions"]
 
@@ -42,6 +42,17 @@ class Session(NamedTuple):
     version: int = 0
     """How often something was said in it; 0 if it is not kept yet."""
 
+    def context(self, message: str, *, most_characters: int) -> list[str]:
+        """The turns of a context: persona, what was said, the new message. Old turns that do not fit are left out."""
+        room = most_characters - len(message) - sum(map(len, self.persona))
+        kept: list[str] = []
+        for turn in reversed(self.turns):
+            room -= len(turn)
+            if room < 0:
+                break
+            kept.append(turn)
+        return [*self.persona, *reversed(kept), message]
+
 
 class Sessions:
     """Sessions in a file, each for as long as `seconds` after its last use.
@@ -51,6 +62,8 @@ class Sessions:
         most: of those that are kept; one more drops the one that was not used for longest.
         seconds: for which one is kept.
         most_turns, most_characters: of one; older turns are forgotten, the last two never.
+
+    All methods raise PolyencoderError where the file can be neither read nor written, for instance on a full disk.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -76,7 +89,7 @@ class Sessions:
             with self._connected() as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_TABLE)
-        except sqlite3.Error as error:
+        except PolyencoderError as error:
             raise ConfigError(f"{path}: is no file for sessions ({error}); give another", argument="sessions") from None
 
     def new(self, persona: list[str]) -> Session:
@@ -129,11 +142,11 @@ class Sessions:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A connection for one transaction, which is taken back after an error."""
-        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
-            connection.execute("PRAGMA synchronous = NORMAL")
-            yield connection
-            if connection.in_transaction:
-                connection.execute("COMMIT")
-        finally:
-            connection.close()
+            with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous = NORMAL")
+                yield connection
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise PolyencoderError(f"sessions cannot be kept now ({first_line(error)}): try again") from error

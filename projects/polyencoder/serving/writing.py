@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.serving.engine import Engine
@@ -50,16 +50,16 @@ class Writer:
         return await self._made(lambda index: index.put(records))
 
     async def remove(self, ids: Sequence[str]) -> int:
-        """Take candidates out. Returns how many are left.
+        """Take candidates out; an id that is not there is no error. Returns how many are left.
 
         Raises:
-            InputError: an id is not there, or is given twice; then nothing was changed.
+            InputError: too many ids, or none.
             PolyencoderError: the index cannot be changed now.
         """
         if not 1 <= len(ids) <= self._engine.limits.documents:
             most = self._engine.limits.documents
             raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {most:,}", argument="ids")
-        return await self._made(lambda index: index.remove(ids))
+        return await self._made(lambda index: index.remove(ids, missing_ok=True))
 
     def close(self) -> None:
         """Finish what was begun."""
@@ -96,7 +96,7 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
                 try:
                     change.make(index)
                     made.append(change)
-                except PolyencoderError as error:
+                except Exception as error:  # of any kind: the other changes are made
                     if len(changes) == 1:
                         raise
                     change.done.set_exception(error)

@@ -32,7 +32,7 @@ def model(request, ranker, tmp_path):
         ranker.save_pretrained(tmp_path / "model")
         yield str(tmp_path / "model"), {}
     else:
-        config = ServerConfig(model="tiny", port=0, api_key=KEY, sessions=str(tmp_path / "sessions"))
+        config = ServerConfig(model="tiny", port=0, api_key=KEY)
         with running(Service.of(config, ranker)) as url:
             yield url, {"api_key": KEY}
 
@@ -93,9 +93,7 @@ def test_haystack(model, expected, monkeypatch):
 
 
 def test_what_a_server_refuses_is_said(ranker, tmp_path):
-    config = ServerConfig(
-        model="tiny", port=0, api_key=KEY, sessions=str(tmp_path / "sessions"), limits=Limits(documents=2)
-    )
+    config = ServerConfig(model="tiny", port=0, api_key=KEY, limits=Limits(documents=2))
     with running(Service.of(config, ranker)) as url:
         with pytest.raises(InputError, match="documents has 4 texts"):
             OfServer(url, KEY)(QUERY, TEXTS)

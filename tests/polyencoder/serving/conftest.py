@@ -61,8 +61,8 @@ def make_service(make_ranker, tmp_path):
         index = ranker.index(records, tmp_path / "index") if records else None
         config = ServerConfig(
             model="tiny",
-            index="index" if records else None,
-            **({"port": 0, "sessions": str(tmp_path / "sessions.sqlite")} | fields),
+            index=str(tmp_path / "index") if records else None,
+            **({"port": 0, "sessions": str(tmp_path / "sessions.sqlite") if records else None} | fields),
         )
         services.append(Service.of(config, ranker, index=index, reranker=reranker))
         return services[-1]

@@ -59,6 +59,15 @@ def test_a_key_opens_all_but_health(serve):
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
 
 
+def test_probes_may_use_any_address_but_no_other_sites_page(serve):
+    client = serve("bi", records=None, allow_hosts=("ranker.example",))
+    for path in ("/health", "/ready"):
+        assert client.get(path, headers={"Host": "10.0.0.7:8000"}).status_code == 200
+        other = {"Host": "10.0.0.7:8000", "Origin": "http://evil.example"}
+        assert client.get(path, headers=other).status_code == 403
+    assert client.get("/info", headers={"Host": "10.0.0.7:8000"}).status_code == 400
+
+
 def test_with_a_key_and_another_address_any_name_will_do_unless_some_are_given(serve):
     client = serve("bi", records=None, host="0.0.0.0", api_key=KEY)
     headers = {"Authorization": f"Bearer {KEY}", "Host": "some.name"}
@@ -77,7 +86,21 @@ def test_an_address_that_others_reach_needs_a_key(host):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"api_key": "short"}, {"port": 65536}, {"workers": 0}, {"threads": 0}, {"rerank": "x"}, {"session_seconds": 0.0}],
+    [
+        {"api_key": "short"},
+        {"api_key": f"{KEY}\n"},
+        {"api_key": "two words"},
+        {"allow_hosts": ("example.com:8000",)},
+        {"allow_hosts": ("http://example.com",)},
+        {"port": 65536},
+        {"workers": 0},
+        {"threads": 0},
+        {"rerank": "x"},
+        {"min_probability": 0.5},
+        {"no_answer": "no ."},
+        {"sessions": "file"},
+        {"session_seconds": 0.0},
+    ],
 )
 def test_settings_that_cannot_be_are_errors(wrong):
     with pytest.raises(ConfigError) as error:

@@ -46,7 +46,6 @@ def test_results_are_those_of_a_ranker_of_the_same_backend(
         backend=backend,
         model_dtype=dtype,
         device="cpu",
-        sessions=str(tmp_path / "sessions"),
     )
     service = Service.load(config)
     try:

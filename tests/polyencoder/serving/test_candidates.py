@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +12,17 @@ import filelock
 import httpx
 import pytest
 
+from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex
-from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
 
 NEW = {"id": "new", "text": "do you have a horse ?", "metadata": {"lang": "en"}}
+
+
+def nested(levels: int) -> list:
+    return [] if levels == 1 else [nested(levels - 1)]
 
 
 def found(client, **more) -> dict[str, tuple]:
@@ -31,7 +38,8 @@ def put(client, *candidates) -> int:
 
 
 def delete(client, *ids) -> httpx.Response:
-    return client.request("DELETE", "/v1/candidates", json={"ids": list(ids)})
+    body = json.dumps({"ids": list(ids)})
+    return client.request("DELETE", "/v1/candidates", content=body, headers={"Content-Type": "application/json"})
 
 
 def test_what_is_put_is_found_replaced_and_removed(serve):
@@ -62,17 +70,31 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
         ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
         ([], "candidates is empty"),
+        ([NEW, {"id": "\ud800", "text": "a"}], "candidates.1.id: character 1"),
+        ([NEW, {"id": "x", "text": "a", "metadata": {"a": {"\ud800": 1}}}], "candidates.1.metadata.a: character 1"),
+        ([NEW, {"id": "x", "text": "a", "metadata": {"a": nested(120)}}], "candidates.1.metadata: is nested more than"),
+        ([NEW, {"id": "x", "text": "a", "metadata": {"a": nested(300)}}], "candidates.1.metadata: is nested more than"),
     ],
 )
 def test_what_cannot_be_put_changes_nothing(shared, candidates, says):
     before = found(shared)
-    answer = shared.put("/v1/candidates", json={"candidates": candidates})
+    body = json.dumps({"candidates": candidates})  # with escapes for what no encoding has
+    answer = shared.put("/v1/candidates", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert says in answer.json()["message"]
     assert found(shared) == before
 
 
-@pytest.mark.parametrize("ids", [["tag", "nothing"], ["tag", "tag"], []])
+def test_what_is_not_there_is_removed_already(serve):
+    client = serve("bi", records=[*REPLIES, Candidate("a/b", "with a slash")])
+    for _ in range(2):
+        assert delete(client, "tag", "tag", "nothing").json() == {"candidates": len(REPLIES)}
+        assert client.delete("/v1/candidates/nothing").json() == {"candidates": len(REPLIES)}
+    assert client.delete("/v1/candidates/a/b").json() == {"candidates": len(REPLIES) - 1}
+    assert found(client).keys() == {one.id for one in REPLIES} - {"tag"}
+
+
+@pytest.mark.parametrize("ids", [["tag", "\ud800"], []])
 def test_what_cannot_be_removed_changes_nothing(shared, ids):
     before = found(shared)
     assert delete(shared, *ids).status_code == 422
@@ -102,14 +124,33 @@ def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
     writer._thread.submit(busy.wait, SECONDS)
     with ThreadPoolExecutor(6) as pool:
         good = [pool.submit(put, client, NEW | {"id": f"n{n}", "text": f"text {n}"}) for n in range(4)]
-        bad = pool.submit(delete, client, "nothing")
+
+        def records():
+            yield Candidate("ski", "no skis .")
+            raise UnicodeError("of any kind")
+
+        failing = pool.submit(lambda: asyncio.run(writer._made(lambda index: index.put(records()))))
         while len(writer._waiting) < 5:
             busy.wait(0.02)
         busy.set()
         assert {one.result() for one in good} == {len(REPLIES) + 4}
-        assert bad.result().status_code == 422
+        with pytest.raises(UnicodeError, match="of any kind"):
+            failing.result()
+    assert found(client)["ski"][0] != "no skis ."
     assert index.meta.generation == before + 1
     assert {f"n{n}" for n in range(4)} <= found(client).keys()
+
+
+def test_a_change_that_is_answered_504_may_be_made_and_is_sent_again(serve):
+    client = serve("bi", limits=Limits(seconds=0.3))
+    busy = threading.Event()
+    client.service.writer._thread.submit(busy.wait, SECONDS)
+    answer = client.put("/v1/candidates", json={"candidates": [NEW]})
+    assert answer.status_code == 504
+    assert "the change may still be made: send it again" in answer.json()["message"]
+    busy.set()
+    client.service.writer._thread.submit(lambda: None).result(SECONDS)
+    assert put(client, NEW) == len(REPLIES) + 1
 
 
 def test_searches_see_the_state_before_or_after_and_every_worker_the_same(make_ranker, tmp_path):
@@ -171,5 +212,6 @@ def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_eve
         answer = client.put("/v1/candidates", json={"candidates": [NEW]})
         assert answer.status_code == 503
         assert "another process" in answer.json()["message"]
+        assert str(client.service.search.index.folder) not in answer.text
         assert len(found(client)) == len(REPLIES)
     assert put(client, NEW) == len(REPLIES) + 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.checkpoint import model_fingerprint
+from polyencoder.serving.config import Limits
 from tests.polyencoder.serving.conftest import REPLIES
 
 
@@ -96,3 +98,33 @@ def test_who_speaks_in_one_session_at_the_same_time_is_told_and_nothing_is_lost(
     done = sum(answer.status_code == 200 for answer in answers)
     assert done >= 1
     assert len(client.service.sessions.read(session).turns) == 2 + 2 * done
+
+
+def test_a_session_is_never_too_long_and_a_message_is_blamed_for_its_own_length(serve):
+    client = serve("bi", limits=Limits(characters=100))
+    session = {"persona": "i ski ." * 9}
+    for _ in range(6):
+        answer = chat(client, message="do you ski ?", **session)
+        session = {"session": answer["session"]}
+    answer = client.post("/v1/chat", json={"message": "x" * 101, **session})
+    assert answer.json()["message"] == "message has 101 characters; it must have at most 100"
+    assert chat(client, message="do you ski ?", **session)
+    answer = client.post("/v1/chat", json={"message": "hello", "persona": "i ski ." * 20})
+    assert answer.json()["message"] == "message and persona has 159 characters; it must have at most 100"
+
+
+@pytest.mark.parametrize("body", [{"message": " "}, {"messages": said(" ")}, {"messages": said("a", "b", "\n")}])
+def test_a_blank_message_is_an_error_though_there_is_a_persona(shared, body):
+    answer = shared.post("/v1/chat", json={**body, "persona": "i ski ."})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == next(iter(body))
+
+
+def test_a_file_of_sessions_that_fails_is_an_error_with_its_reason(serve):
+    client = serve("bi")
+    session = chat(client, message="hello")["session"]
+    with sqlite3.connect(client.service.sessions._path) as connection:
+        connection.execute("ALTER TABLE sessions RENAME TO others")
+    answer = client.post("/v1/chat", json={"message": "hello", "session": session})
+    assert answer.status_code == 503
+    assert "sessions cannot be kept now (no such table" in answer.json()["message"]

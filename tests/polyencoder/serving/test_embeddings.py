@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openai
 import pytest
+import torch
 
 TEXTS = ["do you have any pets ?", "hello", "i like to ski in the mountains ."]
 
@@ -12,7 +13,7 @@ def test_openais_client_gets_the_vectors_as_base64_and_as_numbers(serve):
     client = serve("bi", records=None)
     ranker = client.service.engine.ranker
     theirs = openai.OpenAI(api_key="none", base_url=str(client.base_url.join("/v1")), max_retries=0)
-    wanted = ranker.encode_candidates(TEXTS).flatten().tolist()
+    wanted = torch.nn.functional.normalize(ranker.encode_candidates(TEXTS), dim=1).flatten().tolist()
     for given in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
         answer = theirs.embeddings.create(model="any", input=TEXTS, **given)
         if given.get("encoding_format") != "base64":  # which the client leaves as it is when asked for it
@@ -26,7 +27,8 @@ def test_a_query_is_read_as_a_context_and_its_product_with_a_document_is_their_s
     client = serve("bi", records=None)
 
     def vectors(kind):
-        answer = client.post("/v1/embeddings", json={"input": TEXTS, "input_type": kind}).json()
+        asked = {"input": TEXTS, "input_type": kind, "normalize": False}
+        answer = client.post("/v1/embeddings", json=asked).json()
         return [one["embedding"] for one in answer["data"]]
 
     queries, documents = vectors("query"), vectors("document")
@@ -36,6 +38,16 @@ def test_a_query_is_read_as_a_context_and_its_product_with_a_document_is_their_s
         for j, document in enumerate(documents):
             product = sum(a * b for a, b in zip(query, document, strict=True))
             assert product == pytest.approx(float(score[i, j]), rel=1e-4, abs=1e-4)
+
+
+def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared):
+    client = openai.OpenAI(api_key="none", base_url=str(shared.base_url.join("/v1")), max_retries=0)
+    assert [one.id for one in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").object == "model"
+    with pytest.raises(openai.NotFoundError, match="the model is tiny"):
+        client.models.retrieve("other")
+    with pytest.raises(openai.NotFoundError, match="no /v1/chat/completions; .* POST /v1/chat"):
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.parametrize(

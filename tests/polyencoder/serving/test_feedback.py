@@ -32,6 +32,30 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
     assert rejected == {"context": ["your persona: i ski .", "hello \n there"], "rejected": "b"}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"response": " "}, "response.0"),
+        ({"candidates": ["b", " "]}, "candidates.1"),
+        ({"messages": [{"role": "user", "content": " "}], "persona": "i ski ."}, "messages"),
+    ],
+)
+def test_what_training_would_refuse_is_not_kept(serve, tmp_path, wrong, param):
+    client = serve("bi", records=None, feedback=str(tmp_path / "said.jsonl"))
+    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
+    answer = client.post("/v1/feedback", json=asked | wrong)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+    assert (tmp_path / "said.jsonl").read_text() == ""
+
+
+def test_a_reply_without_other_candidates_is_trained_on_as_one(serve, tmp_path):
+    client = serve("bi", records=None, feedback=str(tmp_path / "said.jsonl"))
+    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "candidates": ["a "], "good": True}
+    assert client.post("/v1/feedback", json=asked).json() == {"status": "kept"}
+    (pair,) = read_all_pairs(str(tmp_path / "said.jsonl"))
+    assert (pair.response, pair.candidates) == ("a", None)
+
+
 def test_without_a_file_there_is_no_feedback(shared):
     assert not shared.get("/info").json()["feedback"]
     asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}

@@ -56,11 +56,23 @@ def test_requests_and_passes_are_counted(serve):
     def grown(name):
         return value(after, name) - value(before, name)
 
+    requests = 'polyencoder_requests_total{route="/v1/rerank",status="%d"}'
+    assert [grown(requests % status) for status in (200, 422, 500)] == [1, 1, 0]
     assert grown('polyencoder_batch_size_sum{kind="candidate"}') == 3
     assert grown('polyencoder_batch_size_sum{kind="context"}') == 1
     assert grown("polyencoder_tokenize_seconds_count") == 1
     assert grown("polyencoder_finished_together_sum") == 1
     assert value(after, "polyencoder_queued_tokens") == 0
+
+
+def test_a_bug_is_counted_as_500(serve, monkeypatch):
+    client = serve("bi", records=None)
+    monkeypatch.setattr(client.service.engine._model, "submit", lambda job: 1 / 0)
+    close = {"Connection": "close"}
+    answer = client.post("/v1/rerank", json={"query": "hello", "documents": ["a"]}, headers=close)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+    counted = 'polyencoder_requests_total{route="/v1/rerank",status="500"} 1.0'
+    assert counted in client.get("/metrics").text
 
 
 def test_a_server_is_ready_while_its_queue_is_short_and_its_index_there(serve):

@@ -10,6 +10,7 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.checkpoint import model_fingerprint
+from polyencoder.serving.config import Limits
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
@@ -102,6 +103,9 @@ def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
         ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n", "top_n"),
         ({"query": " ", "documents": ["a"]}, "query", "query is empty"),
         ({"query": "a", "documents": ["a", "\ud800"]}, "documents.1", "lone surrogate"),
+        ({"query": "a", "documents": ["a", " "]}, "documents.1", "documents.1 is empty"),
+        ({"query": "a", "documents": [{"text": "a", "x": "\ud800"}]}, "documents.0.x", "lone surrogate"),
+        ({"query": "a", "documents": [{"text": "a", "\ud800": 1}]}, "documents.0", "lone surrogate"),
         ({"messages": [{"role": "tool", "content": "x"}], "documents": ["a"]}, "messages.0.role", "messages.0.role"),
         ({"messages": [{"role": "user"}], "documents": ["a"]}, "messages.0.content", "messages.0.content: Field"),
         ({"query": "a"}, "documents", "documents"),
@@ -132,6 +136,17 @@ def test_score_takes_one_with_many_or_pairs(serve):
     assert [one["index"] for one in each] == [0, 1, 2]
     wrong = client.post("/score", json={"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "text_1")
+
+
+def test_the_tokens_of_all_pairs_are_limited_and_a_failing_pair_leaves_nothing_in_the_queue(serve):
+    client = serve("bi", records=None, limits=Limits(tokens=60))
+    few = {"text_1": ["hello", "any pets ?"], "text_2": DOCUMENTS[:2]}
+    assert client.post("/score", json=few).status_code == 200
+    many = {"text_1": [f"hello {n}" for n in range(20)], "text_2": ["i am a teacher ."] * 20}
+    answer = client.post("/score", json=many)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "text_2")
+    assert "at most 60" in answer.json()["message"]
+    assert client.service.engine._model.queued_tokens == 0
 
 
 def test_the_score_of_a_calibrated_model_is_the_probability_among_one(serve, calibrated):

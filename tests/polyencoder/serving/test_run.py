@@ -135,7 +135,8 @@ def test_workers_end_with_the_process_that_started_them(place):
         (["-m", "model", "-i", "replies", "--rerank", "model"], PolyencoderError, "cross-encoder"),
         (["-m", "model", "--model-dtype", "int4"], ConfigError, "int4"),
         (["-m", "model", "--backend", "onnx-int8"], CheckpointError, "exported graphs"),
-        (["-m", "model", "--sessions", "no/folder/file"], ConfigError, "sessions"),
+        (["-m", "model", "-i", "replies", "--sessions", "no/folder/file"], ConfigError, "sessions"),
+        (["-m", "model", "--no-answer", "no ."], ConfigError, "no_answer is for searches and the chat"),
     ],
 )
 def test_what_cannot_be_served_is_one_error(place, options, error, says):
@@ -154,6 +155,9 @@ def test_a_port_that_is_taken_is_an_error(place):
 
 
 def test_the_key_may_stand_in_the_environment(place, monkeypatch):
+    monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret\n")  # as a Kubernetes secret may end
+    result = CliRunner().invoke(app, ["serve", "-m", "model", "--host", "1.2.3.4"])
+    assert "cannot listen" in str(result.exception)
     monkeypatch.setenv("POLYENCODER_API_KEY", "short")
     result = CliRunner().invoke(app, ["serve", "-m", "model"])
     assert "key must be at least 8" in str(result.exception)

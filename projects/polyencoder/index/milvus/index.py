@@ -234,13 +234,15 @@ class MilvusIndex(Index):
 
         self._enter(records, is_new)
 
-    def _remove(self, ids: Iterable[str]) -> None:
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`; the steps before an id that is not there are done, as in `add`."""
 
         def step(some: list[str]) -> None:
             there = self._there(some)
             for id_ in some:
                 if there.pop(id_, None) is None:
+                    if missing_ok:
+                        continue
                     raise self._missing(id_)
                 self._to_be[key_of(id_)] = None
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyencoder.index.base import Candidate
+from polyencoder.serving.messages import Body
 from polyencoder.serving.routes.common import Serving
 
 __all__ = ["router"]
@@ -25,7 +26,7 @@ class NewCandidate(BaseModel):
     metadata: dict[str, Any] | None = None
 
 
-class PutRequest(BaseModel):
+class PutRequest(Body):
     """Candidates to be added, or to take the place of those with their ids."""
 
     model_config = ConfigDict(extra="forbid")
@@ -33,7 +34,7 @@ class PutRequest(BaseModel):
     candidates: list[NewCandidate]
 
 
-class DeleteRequest(BaseModel):
+class DeleteRequest(Body):
     """Candidates to be removed."""
 
     model_config = ConfigDict(extra="forbid")
@@ -58,11 +59,11 @@ async def put(request: PutRequest, service: Serving) -> Changed:
 
 @router.delete("/v1/candidates")
 async def delete(request: DeleteRequest, service: Serving) -> Changed:
-    """Remove candidates: all or none; on disk before the answer."""
+    """Remove those candidates of these ids that there are: all or none; on disk before the answer."""
     return Changed(candidates=await service.writer.remove(request.ids))
 
 
-@router.delete("/v1/candidates/{id_}")
+@router.delete("/v1/candidates/{id_:path}")
 async def delete_one(id_: str, service: Serving) -> Changed:
-    """Remove one candidate."""
+    """Remove one candidate, if it is there."""
     return Changed(candidates=await service.writer.remove([id_]))

@@ -8,6 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter
 from pydantic import Field, model_validator
 
+from polyencoder.errors import ConfigError
 from polyencoder.serving.messages import Message, persona_lines, turns_of
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 from polyencoder.serving.routes.search import SearchResponse, SearchSettings, shown
@@ -15,6 +16,8 @@ from polyencoder.serving.routes.search import SearchResponse, SearchSettings, sh
 __all__ = ["router"]
 
 router = APIRouter(tags=["chat"])
+
+_NO_ANSWER = "I have no good answer to that."
 
 
 class ChatRequest(SearchSettings):
@@ -56,27 +59,30 @@ async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     404 for a session that is not known, 409 for one in which something else was said meanwhile.
     """
     in_thread = anyio.to_thread.run_sync
-    session = None
+    session = sessions = None
     if request.message is None:
         turns = [*request.persona_turns, *turns_of(request.messages or [])]
     else:
-        sessions = service.sessions
+        service.engine.turns([request.message], name="message")
+        if (sessions := service.sessions) is None:
+            raise ConfigError("this server has no index to chat with; it was started without one", argument="index")
         session = (
             sessions.new(request.persona_turns)
             if request.session is None
             else await in_thread(partial(sessions.read, request.session))
         )
-        turns = [*session.persona, *session.turns, request.message]
+        turns = session.context(request.message, most_characters=service.engine.limits.characters)
+    name = "messages" if session is None else "message"
     found = await service.search(
         turns,
         request.options,
         min_probability=request.min_probability,
         keep_turns=request.keep_turns,
-        name="messages" if session is None else "message",
+        name=f"{name} and persona" if request.persona_turns or (session and session.persona) else name,
     )
-    reply = found.hits[0].text if found.hits else service.config.no_answer
-    if session is not None and request.message is not None:
-        await in_thread(partial(service.sessions.say, session, request.message, reply))
+    reply = found.hits[0].text if found.hits else service.config.no_answer or _NO_ANSWER
+    if session is not None and sessions is not None and request.message is not None:
+        await in_thread(partial(sessions.say, session, request.message, reply))
     return ChatResponse(
         id=new_id("chat"),
         model=model_name(service),

@@ -8,9 +8,11 @@ from typing import Literal
 import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
+from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
 from polyencoder.serving import embedding
+from polyencoder.serving.messages import Body
 from polyencoder.serving.routes.common import Serving, Usage, model_name
 
 __all__ = ["router"]
@@ -25,7 +27,7 @@ _INPUT_TYPES: dict[str, embedding.InputType] = {
 }
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Body):
     """`input` is text: lists of token ids, which OpenAI takes as well, are of another vocabulary than the model's."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
@@ -33,6 +35,7 @@ class EmbeddingsRequest(BaseModel):
     input_type: Literal["query", "document", "search_query", "search_document"] = "document"
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, description="That of the model's vectors, or nothing.")
+    normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
 
 
 class Embedding(BaseModel):
@@ -54,7 +57,7 @@ class EmbeddingsResponse(BaseModel):
 
 @router.post("/v1/embeddings")
 async def embeddings(request: EmbeddingsRequest, service: Serving) -> EmbeddingsResponse:
-    """A vector for each text; a query's and a document's multiplied are their score."""
+    """A vector of length 1 for each text, or of the model's length, with which dot products are the model's scores."""
     texts = [request.input] if isinstance(request.input, str) else request.input
     found = await embedding.embed(service.engine, texts, input_type=_INPUT_TYPES[request.input_type])
     dim = found.vectors.size(1)
@@ -63,7 +66,8 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
             f"dimensions is {request.dimensions}, and the model's vectors have {dim}: leave it out",
             argument="dimensions",
         )
-    rows = found.vectors.numpy().astype("<f4")
+    vectors = normalize(found.vectors, dim=1) if request.normalize else found.vectors
+    rows = vectors.numpy().astype("<f4")
     return EmbeddingsResponse(
         data=[Embedding(index=place, embedding=_shown(row, request.encoding_format)) for place, row in enumerate(rows)],
         model=model_name(service),

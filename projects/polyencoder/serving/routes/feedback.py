@@ -6,10 +6,10 @@ from functools import partial
 
 import anyio.to_thread
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.messages import Message, persona_lines, turns_of
+from polyencoder.serving.messages import Body, Message, persona_lines, turns_of
 from polyencoder.serving.routes.common import Serving
 
 __all__ = ["router"]
@@ -17,7 +17,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["chat"])
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(Body):
     """A dialogue, a reply to it, and whether it is a good one."""
 
     model_config = ConfigDict(extra="forbid")
@@ -35,7 +35,8 @@ async def give_feedback(request: FeedbackRequest, service: Serving) -> dict[str,
     if service.feedback is None:
         raise ConfigError("this server keeps no feedback; it was started without a file for it", argument="feedback")
     turns = service.engine.turns([*persona_lines(request.persona), *turns_of(request.messages)], name="messages")
-    texts = service.engine.texts([request.response, *request.candidates], name="candidates")
-    write = partial(service.feedback.write, turns, texts[0], candidates=texts[1:], good=request.good)
+    (response,) = service.engine.texts([request.response], name="response")
+    candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
+    write = partial(service.feedback.write, turns, response, candidates=candidates, good=request.good)
     await anyio.to_thread.run_sync(write)
     return {"status": "kept"}

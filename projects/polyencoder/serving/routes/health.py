@@ -1,20 +1,24 @@
-"""How the server is: `/health`, `/ready`, `/info`, `/metrics`."""
+"""The state of the server and what it serves: `/health`, `/ready`, `/info`, `/v1/models`, `/metrics`."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.serving.embedding import gives_embeddings
 from polyencoder.serving.routes.common import Serving, model_name
+from polyencoder.serving.service import Service
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["health"])
+
+_STARTED = int(time.time())
 
 
 @router.head("/health", include_in_schema=False)  # some balancers ask so
@@ -67,6 +71,24 @@ async def info(service: Serving) -> dict[str, Any]:
             "seconds": limits.seconds,
         },
     }
+
+
+@router.get("/v1/models")
+async def models(service: Serving) -> dict[str, Any]:
+    """The model, as OpenAI's clients list them."""
+    return {"object": "list", "data": [_model(service)]}
+
+
+@router.get("/v1/models/{name}")
+async def model(name: str, service: Serving) -> dict[str, Any]:
+    """The model of this name."""
+    if name != model_name(service):
+        raise HTTPException(404, f"the model is {model_name(service)}; a server has one")
+    return _model(service)
+
+
+def _model(service: Service) -> dict[str, Any]:
+    return {"id": model_name(service), "object": "model", "created": _STARTED, "owned_by": "polyencoder"}
 
 
 @router.get("/metrics")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from polyencoder.errors import InputError
 from polyencoder.serving import reranking
-from polyencoder.serving.messages import Asked
+from polyencoder.serving.messages import Asked, Body
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 
 __all__ = ["router"]
@@ -87,7 +87,7 @@ async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
     return await _rerank(request, service, version="2", documents=False)
 
 
-class ScoreRequest(BaseModel):
+class ScoreRequest(Body):
     """One text with one or many, or as many pairs as both have texts."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")

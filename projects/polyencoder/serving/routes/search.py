@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from polyencoder.index.base import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving.messages import Asked
+from polyencoder.serving.messages import Asked, Body
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 
 __all__ = ["SearchResult", "SearchSettings", "router", "shown"]
@@ -17,7 +17,7 @@ __all__ = ["SearchResult", "SearchSettings", "router", "shown"]
 router = APIRouter(tags=["search"])
 
 
-class SearchSettings(BaseModel):
+class SearchSettings(Body):
     """How the index is searched, as `polyencoder search` has it. A field that is not known is an error."""
 
     model_config = ConfigDict(extra="forbid")

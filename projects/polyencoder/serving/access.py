@@ -1,0 +1,68 @@
+"""Checks the Host and Origin headers (DNS rebinding, cross-site requests), and the API key.
+
+A server on the loopback can be reached from any site that a browser on the machine shows, by a name of that site that
+resolves to 127.0.0.1. Starlette's `TrustedHostMiddleware` knows neither `[::1]:8000` nor Origin.
+"""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from polyencoder.serving.config import LOOPBACK, ServerConfig
+from polyencoder.serving.problems import problem
+
+__all__ = ["Access"]
+
+_PROBES = frozenset({"/health", "/ready"})
+"""Asked by balancers, by whatever address they have of the server, and without a key."""
+_PAGE = frozenset({"/", "/page/page.css", "/page/page.js"})
+"""The page, which asks for the key."""
+
+
+class Access:
+    """Answers 400 to a Host that is not the server's, 403 to an Origin that is not, 401 to a wrong key."""
+
+    def __init__(self, app: ASGIApp, *, config: ServerConfig) -> None:
+        self._app = app
+        self._key = None if config.api_key is None else config.api_key.encode()
+        self._hosts: tuple[str, ...] | None = None  # any: a key keeps strangers out, and no names were given
+        if config.local or config.allow_hosts:
+            own = () if config.host in ("0.0.0.0", "::") else (config.host,)
+            self._hosts = tuple(name.lower() for name in (*LOOPBACK, *own, *config.allow_hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refused(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        await (refused or self._app)(scope, receive, send)
+
+    def _refused(self, path: str, headers: Headers) -> Response | None:
+        named = headers.getlist("host")
+        host = _name(f"//{named[0]}") if len(named) == 1 else None
+        if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
+            shown = f"{', '.join(named) or 'missing'}"
+            return problem(400, f"Host is {shown:.100}, which is no name of this server; --allow-host adds names")
+        origin = headers.get("origin")
+        if origin is not None and _name(origin) not in (self._hosts or (host,)):
+            return problem(403, f"Origin is {origin:.100}: pages of other sites may not use this server")
+        if self._key is None or path in _PROBES | _PAGE:
+            return None
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":
+            return None
+        wrong = "the key is wrong or missing: Authorization: Bearer KEY"
+        return problem(401, wrong, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _name(url: str) -> str | None:
+    """The host of a URL, without its port; None if it has none."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises for one that is no number
+        plain = parts.path in ("", "/") and not parts.query and parts.username is None
+        return parts.hostname if plain else None
+    except ValueError:
+        return None

@@ -1,0 +1,120 @@
+"""Limits of concurrent requests, of the bytes and seconds of a body, and of the seconds until the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polyencoder.serving.config import Limits
+from polyencoder.serving.metrics import Metrics
+from polyencoder.serving.problems import problem
+
+__all__ = ["RequestLimits"]
+
+_RETRY_AFTER = "1"  # seconds
+
+
+class RequestLimits:
+    """Answers 429, 413, 408 and 504 to what is above the limits.
+
+    The application gets the whole body, and is cancelled when its time is over or the client has disconnected; what it
+    waits for in the model's queue is then dropped.
+    """
+
+    def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics) -> None:
+        self._app = app
+        self._limits = limits
+        self._metrics = metrics
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):  # which are no work
+            return await self._app(scope, receive, send)
+        if self._under_way >= self._limits.concurrent:
+            full = f"{self._under_way} requests are in progress already: try again later"
+            return await problem(429, full, headers={"Retry-After": _RETRY_AFTER})(scope, receive, send)
+        self._under_way += 1
+        self._metrics.under_way.inc()
+        try:
+            with contextlib.suppress(_Disconnected):
+                body = await self._body(scope, receive)
+                if isinstance(body, Response):
+                    await body(scope, receive, send)
+                else:
+                    await self._answer(scope, body, receive, send)
+        finally:
+            self._under_way -= 1
+            self._metrics.under_way.dec()
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Response:
+        """The body, or the answer to one that is too large or too slow."""
+        limits = self._limits
+        too_large = problem(413, f"the body has more than {limits.bytes:,} bytes: send less at once")
+        if int(Headers(scope=scope).get("content-length", "0")) > limits.bytes:  # uvicorn has refused other values
+            return too_large
+
+        async def read() -> bytes | Response:
+            body = bytearray()
+            while len(body) <= limits.bytes:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Disconnected
+                body += message.get("body", b"")
+                if len(body) <= limits.bytes and not message.get("more_body", False):
+                    return bytes(body)
+            return too_large
+
+        try:
+            return await asyncio.wait_for(read(), limits.read_seconds)
+        except asyncio.TimeoutError:
+            slow = f"the body did not come within {limits.read_seconds:g} seconds"
+            return problem(408, slow, headers={"Connection": "close"})
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        began = False
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_body() -> Message:
+            return unread.pop() if unread else await receive()
+
+        async def send_answer(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        answering = asyncio.ensure_future(self._app(scope, receive_body, send_answer))
+        leaving = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({answering, leaving}, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                await answering
+            elif not leaving.done() and not began:
+                await _cancelled(answering)
+                post = scope["method"] == "POST"
+                dropped = "the work was dropped" if post else "the change may still be made: send it again"
+                late = f"there was no answer within {self._limits.seconds:g} seconds; {dropped}"
+                await problem(504, late)(scope, receive, send)
+        finally:
+            await _cancelled(answering)
+            await _cancelled(leaving)
+
+
+class _Disconnected(Exception):
+    """The client has closed the connection."""
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancelled(task: asyncio.Future[None]) -> None:
+    """Cancel a task that has not ended, and wait until it has; its error is of no use any more."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})

@@ -1,0 +1,32 @@
+"""What several workers count is one sum, without those who have died."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+_WORKERS = """
+import os
+from polyencoder.serving.metrics import Metrics
+
+metrics = Metrics()
+metrics.under_way.inc()
+if (child := os.fork()) == 0:
+    metrics = Metrics()
+    metrics.under_way.inc()
+    metrics.requests.labels("/score", "200").inc()
+    print(metrics.exposition().decode(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("--", metrics.exposition().decode(), flush=True)
+"""
+
+
+def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tmp_path):
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}  # as the library reads it when imported
+    told = subprocess.run([sys.executable, "-c", _WORKERS], env=environment, capture_output=True, text=True, check=True)
+    both, _, alone = told.stdout.partition("--")
+    assert "polyencoder_requests_under_way 2.0" in both
+    assert "polyencoder_requests_under_way 1.0" in alone
+    assert 'polyencoder_requests_total{route="/score",status="200"} 1.0' in alone
