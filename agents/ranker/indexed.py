@@ -33,7 +33,7 @@ class IndexSearch:
             Searcher,
             ranker,
             index,
-            top_k=min(opt["index_top_k"], len(index)) or None,
+            top_k=opt["index_top_k"],
             effort=opt.get("index_effort"),
             list_length=opt.get("index_list_length"),
             dtype=opt.get("index_dtype") or "float32",

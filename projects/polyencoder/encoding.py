@@ -9,9 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from polyencoder.errors import InputError
 from polyencoder.files import fingerprint
 from polyencoder.modeling import SeparableRanker
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
 
 VectorKind = Literal["pooled", "context", "candidate"]
@@ -35,7 +37,7 @@ def encode_candidates(
 ) -> Tensor:
     """One vector for each candidate, [candidates, dim] on the model's device.
 
-    Candidates are encoded from short to long in batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, so
+    Candidates are encoded from long to short in batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, so
     that nearly nothing of a batch is padding. `remember` keeps the tokens of those that may come again; `progress` is
     told how many more are done after each batch.
     """
@@ -47,6 +49,28 @@ def encode_candidates(
 
 @torch.no_grad()
 def encode_contexts(
+    model: SeparableRanker, text: TextEncoder, contexts: Sequence[Sequence[str] | str], *, batch_size: int = 256
+) -> ContextEncoding:
+    """The vectors of each context, [contexts, codes, dim] with their mask, in batches as `encode_candidates` has them.
+
+    Raises:
+        InputError: there is no context.
+    """
+    if not contexts:
+        raise InputError("no context to encode: the list of contexts is empty")
+    ids = [array("i", text.context_ids(turns)) for turns in contexts]
+    out: ContextEncoding | None = None
+    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+        part = model.encode_context(tokens)
+        if out is None:  # of the longest contexts, which have the most codes
+            out = part.empty(len(ids))
+        out.put(torch.tensor(batch, device=part.vectors.device), part)
+    assert out is not None
+    return out
+
+
+@torch.no_grad()
+def encode_pooled(
     encode: Callable[[TokenBatch], Tensor],
     model: SeparableRanker,
     text: TextEncoder,
@@ -72,20 +96,28 @@ def _encoded(
     progress: Callable[[int], object] | None,
 ) -> Tensor | None:
     """What `encode` makes of sequences, in their order; None where there is none of them."""
-    device = next(model.parameters()).device
     out: Tensor | None = None
-    max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
-    batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
-    for number, batch in enumerate(batches, start=1):
-        vectors = encode(text.pad([ids[i] for i in batch]).to(device))
+    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+        vectors = encode(tokens)
         if out is None:
             out = vectors.new_empty(len(ids), *vectors.shape[1:])
-        out[torch.tensor(batch, device=device)] = vectors
+        out[torch.tensor(batch, device=vectors.device)] = vectors
         if progress is not None:
             progress(len(batch))
+    return out
+
+
+def _batches(
+    ids: Sequence[Sequence[int]], text: TextEncoder, model: nn.Module, *, batch_size: int
+) -> Iterator[tuple[list[int], TokenBatch]]:
+    """The places of sequences and their tokens, from long to short, in batches that suit the model's device."""
+    device = next(model.parameters()).device
+    max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
+    batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
+    for number, batch in enumerate(reversed(batches), start=1):
+        yield batch, text.pad([ids[i] for i in batch]).to(device)
         if device.type == "cpu" and number % RETURN_EVERY == 0:
             return_free_memory()
-    return out
 
 
 def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 
 from polyencoder.calibration import (
-    DEPTH,
     Calibration,
     LeastProbability,
     least_probability,
@@ -249,7 +248,8 @@ class Ranker(Scorer):
             top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability, of=self)
         scores = self.score([context], candidates)[0]
-        highest, order = best(scores, len(candidates) if top_k is None else max(top_k, DEPTH))
+        whole = self.calibration is not None  # whose sum is over different texts
+        highest, order = best(scores, len(candidates) if top_k is None or whole else top_k)
         ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
         if self.calibration is not None:
             values = self.calibration.of_ranking(

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
-from polyencoder.encoding import VectorKind, encode_candidates, encode_contexts
+from polyencoder.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
@@ -20,6 +20,9 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 
 __all__ = ["Scorer", "score_texts"]
+
+_CONTEXTS = 1 << 10  # whose vectors are in memory together
+_PAIRS = 1 << 15  # of contexts and candidates whose tokens are
 
 
 class Scorer:
@@ -43,9 +46,9 @@ class Scorer:
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
-        model, tokens = self._separable(), self.text.contexts(checked_contexts(contexts)).to(self.device)
+        model, turns = self._separable(), checked_contexts(contexts)
         with in_evaluation(model):
-            return model.encode_context(tokens)
+            return encode_contexts(model, self.text, turns)
 
     @torch.inference_mode()
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
@@ -133,7 +136,7 @@ class Scorer:
                 vectors = encode_candidates(model, self.text, candidates, batch_size=size, progress=bar.update)
             else:
                 encode = model.pooled if kind == "pooled" else one_of_context
-                vectors = encode_contexts(encode, model, self.text, contexts, batch_size=size, progress=bar.update)
+                vectors = encode_pooled(encode, model, self.text, contexts, batch_size=size, progress=bar.update)
         vectors = vectors.float()
         vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
         return vectors if as_tensor else vectors.cpu().numpy()
@@ -164,14 +167,21 @@ def score_texts(
         [contexts, n], or [contexts, candidates] without an index.
     """
     model, text, device = ranker.model, ranker.text, ranker.device
-    tokens = text.contexts(contexts).to(device)
+    at_once, parts = _CONTEXTS, []
     with in_evaluation(model):
         if isinstance(model, CrossEncoder):
-            pairs = None if index is None else index.to(device)
-            return model.score(tokens, text.candidates(candidates).to(device), pairs).float().cpu()
-        vectors = encode_candidates(model, text, candidates)
-        scores = model.score(model.encode_context(tokens), vectors).float().cpu()
-    if index is None:
-        return scores
-    index = index.cpu()
-    return scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+            at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
+            texts = text.candidates(candidates).to(device)
+        else:
+            vectors = encode_candidates(model, text, candidates)
+        for i in range(0, max(len(contexts), 1), at_once):
+            some = contexts[i : i + at_once]
+            columns = None if index is None else index[i : i + at_once].to(device)
+            if isinstance(model, CrossEncoder):
+                scores = model.score(text.contexts(some).to(device), texts, columns)
+            else:
+                scores = model.score(encode_contexts(model, text, some), vectors)
+                if columns is not None:
+                    scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
+            parts.append(scores.float().cpu())
+    return torch.cat(parts)

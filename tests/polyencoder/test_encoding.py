@@ -7,7 +7,8 @@ import torch
 from tokenizers import Tokenizer
 
 import polyencoder.encoding as encoding
-from polyencoder.encoding import candidate_fingerprint, encode_candidates
+import polyencoder.scorer as scorer
+from polyencoder.encoding import candidate_fingerprint, encode_candidates, encode_contexts
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
@@ -33,6 +34,47 @@ def test_in_the_order_asked_whatever_the_batches(
     model = make_model(architecture)
     vectors = encode_candidates(model, text, candidates, batch_size=batch_size)
     torch.testing.assert_close(vectors, one_by_one(model, candidates), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("batch_size", "batch_tokens"), [(256, 1 << 14), (3, 50), (256, 1)])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"context_vectors": "n_first"}, {"context_vectors": "n_last"}, {"poly_attention": "multihead"}],
+    ids=str,
+)
+def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, fields, batch_size, batch_tokens):
+    monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
+    model = make_model("poly", **fields)
+    contexts = [[one or "?", "hi"] for one in candidates]
+    found = encode_contexts(model, text, contexts, batch_size=batch_size)
+    vectors = torch.randn(9, model.dim)
+    expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
+    torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
+    assert found.batch_size == len(contexts)
+
+
+def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
+    """`search_many`, `score` and `encode_contexts` do not pad a thousand contexts to the longest."""
+    monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
+    monkeypatch.setattr(scorer, "_CONTEXTS", 3)
+    ranker, batches = make_ranker("poly"), []
+    contexts = [*sentences, " ".join(sentences)] * 2
+    index = ranker.index(sentences)
+    expected = [ranker.score([one], sentences) for one in contexts]
+    ranker.model.context_tower.register_forward_pre_hook(lambda module, inputs: batches.append(inputs[0]))
+    ranker.encode_contexts(contexts)
+    torch.testing.assert_close(ranker.score(contexts, sentences), torch.cat(expected), rtol=1e-4, atol=1e-4)
+    ranker.search_many(contexts, index)
+    assert all(batch.ids.numel() <= 60 for batch in batches)
+    assert sum(map(len, batches)) == 3 * len(contexts)
+
+
+def test_pairs_of_a_few_contexts_at_a_time(monkeypatch, make_ranker, sentences):
+    ranker, contexts = make_ranker("cross"), [*sentences, " ".join(sentences)]
+    expected = ranker.score(contexts, sentences)
+    monkeypatch.setattr(scorer, "_PAIRS", 2 * len(sentences) + 1)
+    torch.testing.assert_close(ranker.score(contexts, sentences), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_batch_stays_within_its_budget(monkeypatch, make_model, text, candidates):

@@ -65,7 +65,7 @@ class ContextSearch(Protocol):
 
     @property
     def among(self) -> int:
-        """How many candidates are searched."""
+        """How many different candidates are searched."""
         ...
 
     def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
@@ -80,14 +80,14 @@ def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Obse
     """
     found = []
     for i in range(0, len(examples), _AT_ONCE):
-        some = examples[i : i + _AT_ONCE]
+        some, among = examples[i : i + _AT_ONCE], searcher.among
         for hits, (_, label, _) in zip(searcher([context for context, *_ in some]), some, strict=True):
             scores: dict[str, float] = {}
             for hit in hits:
                 score = hit.score if searcher.reranker is None else hit.rerank_score
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
-            found.append(_seen(list(scores), list(scores.values()), label.strip(), among=searcher.among))
+            found.append(_seen(list(scores), list(scores.values()), label.strip(), among=among))
     return _together(found)
 
 

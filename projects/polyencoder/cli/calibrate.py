@@ -82,6 +82,7 @@ def calibrate(
             ranker,
             open_index(index, ranker),
             top_k=DEPTH + 1,
+            texts=DEPTH + 1,
             reranker=reranker,
             rerank_k=rerank_k,
             keep_turns=keep_turns,

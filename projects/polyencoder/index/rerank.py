@@ -13,21 +13,21 @@ from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import Context, TextRanker
 from polyencoder.scorer import score_texts
 
-__all__ = ["check_reranker", "rerank"]
+__all__ = ["check_reranker", "first_texts", "rerank"]
 
 
 def rerank(
     ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
 ) -> list[list[Hit]]:
-    """The hits of each context with its first `k` in the order of a cross-encoder's scores, the others behind them.
+    """The hits of each context, those of its first `k` texts in the order of a cross-encoder's scores, others behind.
 
-    A hit keeps its `score`; what the cross-encoder says of the first `k` is in `rerank_score`.
+    A hit keeps its `score`; what the cross-encoder says of the first is in `rerank_score`.
 
     Args:
         ranker: a cross-encoder.
         contexts: what the hits were found for.
         hits: [contexts], each best first.
-        k: how many of each are read again; of equal scores the one that was better before comes first.
+        k: how many different texts of each are read again; of equal scores the one that was better before comes first.
 
     Raises:
         InputError: `ranker` is no cross-encoder, `k` is below 1, or there are not as many contexts as lists of hits.
@@ -35,7 +35,7 @@ def rerank(
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
-    firsts = [list(found[:k]) for found in hits]
+    firsts = [list(found[: first_texts(found, k)]) for found in hits]
     place: dict[str, int] = {}
     for found in firsts:
         for hit in found:
@@ -46,7 +46,17 @@ def rerank(
     index = torch.tensor([[place[hit.text] for hit in found] + [-1] * (width - len(found)) for found in firsts])
     scores = score_texts(ranker, contexts, list(place), index)
     ordered = [_ordered(found, values) for found, values in zip(firsts, scores.tolist(), strict=True)]
-    return [[*best, *found[k:]] for best, found in zip(ordered, hits, strict=True)]
+    return [[*best, *found[len(best) :]] for best, found in zip(ordered, hits, strict=True)]
+
+
+def first_texts(hits: Sequence[Hit], k: int) -> int:
+    """How many hits, from the first on, have the first `k` different texts; all if there are no more texts."""
+    texts: set[str] = set()
+    for place, hit in enumerate(hits):
+        texts.add(hit.text)
+        if len(texts) > k:
+            return place
+    return len(hits)
 
 
 def check_reranker(ranker: TextRanker, *, k: int) -> None:

@@ -13,12 +13,14 @@ from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastP
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions, changed, checked_filter
-from polyencoder.index.rerank import check_reranker, rerank
+from polyencoder.index.rerank import check_reranker, first_texts, rerank
 from polyencoder.protocol import Context
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
 
 __all__ = ["Searcher"]
+
+_AT_ONCE = 1024  # contexts whose vectors are in memory together; a scan reads all candidates once for them
 
 
 class Searcher:
@@ -26,6 +28,7 @@ class Searcher:
 
     Attributes:
         options: how the index is searched.
+        calibration: what makes probabilities of the scores that order the hits; None if nothing does.
         seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
         contexts: how many were answered.
         left_out: how many better candidates than those that were given were turns of their contexts.
@@ -41,9 +44,13 @@ class Searcher:
         rerank_k: int = 50,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
+        texts: int = 0,
         **changes: Any,
     ) -> None:
-        """See `Ranker.search` for the settings and errors; `changes` are fields of the options."""
+        """See `Ranker.search` for the settings and errors; `changes` are fields of the options.
+
+        With `texts` at least so many different texts are given, if there are as many, beyond `top_k` if need be.
+        """
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
         options = changed(options, changes)
@@ -56,7 +63,6 @@ class Searcher:
         self.index = index
         self.reranker = reranker
         self.options = options
-        self.top_k = options.k(len(index))
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
         self.contexts = self.left_out = 0
         self._ranker = ranker
@@ -64,69 +70,85 @@ class Searcher:
         self._keep_turns = keep_turns
         self.calibration = ranker.calibration if reranker is None else reranker.calibration
         self._least = least_probability(self.calibration, min_probability, of=reranker or ranker)
-        self._among: int | None = None
+        self._texts = texts
+
+    @property
+    def top_k(self) -> int:
+        """How many hits a context has now: as many as were asked for, or as the index has."""
+        return self.options.k(len(self.index))
 
     @property
     def among(self) -> int:
-        """How many candidates the filter lets through, counted when first asked."""
-        if self._among is None:
-            self._among = self.index.count(self.options.filter)
-        return self._among
+        """How many different texts the filter lets through now; in Milvus, which cannot tell, how many candidates."""
+        return self.index.count_texts(self.options.filter)
 
     def __call__(self, contexts: Sequence[Context]) -> list[list[Hit]]:
         """The hits of each context, best first."""
-        with self._timed("encode"):
-            encoded = self._ranker.encode_contexts(contexts)
-            if encoded.vectors.is_cuda:
-                torch.cuda.synchronize()  # or the next step would be charged for this one
-        return self.find(encoded, contexts)
+        hits: list[list[Hit]] = []
+        for first in range(0, max(len(contexts), 1), _AT_ONCE):
+            some = contexts[first : first + _AT_ONCE]
+            with self._timed("encode"):
+                encoded = self._ranker.encode_contexts(some)
+                if encoded.vectors.is_cuda:
+                    torch.cuda.synchronize()  # or the next step would be charged for this one
+            hits += self.find(encoded, some)
+        return hits
 
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
         """The same of contexts that are encoded already.
 
         Their texts say what was said already, and are read by the cross-encoder.
         """
-        wanted = self.top_k
+        top_k, texts = self.top_k, self._texts
         if self.calibration is not None:
-            wanted = max(wanted, DEPTH)
+            texts = max(texts, DEPTH)
         if self.reranker is not None:
-            wanted = max(wanted, self._rerank_k)
+            texts = max(texts, self._rerank_k)
         with self._timed("search"):
-            hits = self._search(encoded, contexts, wanted)
+            hits = self._search(encoded, contexts, top_k=top_k, texts=texts)
         if self.reranker is not None:
             with self._timed("rerank"):
                 hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
         if self.calibration is not None:
-            hits = [self._probable(found, self.calibration) for found in hits]
+            among = self.among
+            hits = [self._probable(found, self.calibration, among=among) for found in hits]
         self.contexts += len(hits)
-        return [found[: self.top_k] for found in hits]
+        return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
-    def _search(self, encoded: ContextEncoding, contexts: Sequence[Context], wanted: int) -> list[list[Hit]]:
-        """The best candidates that are no turns of their contexts. Of the best of all, so that certificates hold."""
+    def _search(
+        self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int
+    ) -> list[list[Hit]]:
+        """The best candidates that are no turns of their contexts, `top_k` at least, and so many different `texts`.
+
+        They are the best of all, so that certificates hold.
+        """
         said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
-        asked = wanted + max(map(len, said), default=0)
+        asked = max(top_k, texts) + max(map(len, said), default=0)
         while True:
             found = self.index.search(encoded, self.options, top_k=asked)
             kept = [
                 [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
             ]
             # an index may have a text several times, so that more must be asked for
-            if all(len(new) >= wanted or len(old) < asked for new, old in zip(kept, found, strict=True)):
+            if all(
+                len(old) < asked or (len(new) >= top_k and len({hit.text for hit in new}) >= texts)
+                for new, old in zip(kept, found, strict=True)
+            ):
                 break
-            asked *= 2
+            asked *= 4
         for new, old in zip(kept, found, strict=True):
-            last = new[: self.top_k][-1:]
-            self.left_out += (old.index(last[0]) + 1 if last else len(old)) - len(new[: self.top_k])
-        return [new[:wanted] for new in kept]
+            last = new[:top_k][-1:]
+            self.left_out += (old.index(last[0]) + 1 if last else len(old)) - len(new[:top_k])
+        return kept
 
-    def _probable(self, hits: list[Hit], calibration: Calibration) -> list[Hit]:
+    def _probable(self, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """The hits with their probability; those that are too improbable are left out.
 
         What a cross-encoder has not read has none.
         """
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones
-        values = calibration.of_ranking([hit.text for hit in hits[: len(read)]], read, among=self.among)
+        values = calibration.of_ranking([hit.text for hit in hits[: len(read)]], read, among=among)
         known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
         if self._least is None:
             return known + hits[len(read) :]

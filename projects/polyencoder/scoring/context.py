@@ -83,6 +83,24 @@ class ContextEncoding:
         mask = None if self.mask is None else self.mask[rows]
         return ContextEncoding(self.vectors[rows], mask, None if self.keys is None else self.keys.select(rows))
 
+    def empty(self, batch_size: int) -> ContextEncoding:
+        """`batch_size` contexts of zeros with as many codes as these; if these have a mask, no code is real."""
+
+        def zeros(like: Tensor) -> Tensor:
+            return like.new_zeros(batch_size, *like.shape[1:])
+
+        keys = None if self.keys is None else Keys(zeros(self.keys.vectors), zeros(self.keys.biases), self.keys.heads)
+        return ContextEncoding(zeros(self.vectors), None if self.mask is None else zeros(self.mask), keys)
+
+    def put(self, rows: Tensor, part: ContextEncoding) -> None:
+        """Write the contexts of `part`, which have no more codes, into these rows, int64 [batch of the part]."""
+        for whole, some in zip(self._tensors(), part._tensors(), strict=True):
+            whole[rows, : some.size(1)] = some
+
+    def _tensors(self) -> list[Tensor]:
+        keys = () if self.keys is None else (self.keys.vectors, self.keys.biases)
+        return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
+
 
 def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""

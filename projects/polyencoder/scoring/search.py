@@ -12,6 +12,7 @@ from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_above, score_chunk
+from polyencoder.scoring.precision import full_precision
 from polyencoder.scoring.rows import Chunks, Rows, TensorRows
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
@@ -122,7 +123,7 @@ def scan(
                 permitted = None if count == len(chunk) else permitted.to(device)
         chunk, indices = chunk.to(contexts.vectors), indices.to(device)
         for part, best in zip(parts, running, strict=True):
-            with torch.autocast(device.type, enabled=False):  # which would round what is said to be exact
+            with full_precision(device):
                 _add(best, part, chunk, indices, permitted, scale=scale, scales=scales)
     found = [best.best for best in running if best.best is not None]
     if not found:
@@ -184,7 +185,7 @@ def _scored_again(
         some = indices[i : i + at_once]
         vectors = rows.take(some.flatten()).to(indices.device).unflatten(0, some.shape)
         part = context.select(slice(i, i + at_once))
-        with torch.autocast(indices.device.type, enabled=False):
+        with full_precision(indices.device):
             scores.append(score(part, vectors, attention=attention, max_elements=max_elements))
     return ranked(TopK(comparable(torch.cat(scores)), indices), k)
 

@@ -13,6 +13,7 @@ from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.index import Candidate
+from polyencoder.index.searcher import Searcher
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -75,6 +76,42 @@ def test_searching_is_ranking(make_ranker, sentences):
     among_four = ranker.search(CONTEXT, index, filter={"even": True})
     alone = ranker.rank(CONTEXT, sentences[::2])
     assert [hit.probability for hit in among_four] == pytest.approx([one.probability for one in alone], rel=1e-3)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 5, 40])
+@pytest.mark.parametrize("where", ["folder", "milvus:{}/texts.db"])
+def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_path, where, top_k):
+    """However few are asked for: the best ten different texts count, among as many as there are."""
+    if where.startswith("milvus"):
+        pytest.importorskip("milvus_lite")
+    ranker = make_ranker("poly")
+    ranker.calibration = Calibration(2.0, -1.0, "")
+    texts = [*sentences, *(f"candidate {i}" for i in range(8))]
+    first = ranker.rank(CONTEXT, texts)[0].text
+    often = [f"of the first {i}" for i in range(30)]
+    index = ranker.index([*texts, *({"text": first, "id": id_} for id_ in often)], where.format(tmp_path))
+    ranked = ranker.rank(CONTEXT, texts)
+    expected = {one.text: one.probability for one in ranked}
+    for one in ranker.rank(CONTEXT, [*texts, *[first] * 30], top_k=top_k):
+        assert one.probability == pytest.approx(expected[one.text], rel=1e-3)
+    searcher = Searcher(ranker, index, top_k=top_k)
+    (hits,) = searcher([CONTEXT])
+    if not where.startswith("milvus"):  # which counts ids
+        assert searcher.among == len(texts)
+        assert [hit.probability for hit in hits] == pytest.approx([expected[hit.text] for hit in hits], rel=1e-3)
+    alone = {hit.text: hit.probability for hit in Searcher(ranker, index, top_k=60)([CONTEXT])[0]}
+    assert [hit.probability for hit in hits] == pytest.approx([alone[hit.text] for hit in hits], rel=1e-6)
+    assert len(hits) == top_k
+
+
+def test_a_searcher_follows_its_index(make_ranker, sentences):
+    ranker = make_ranker("poly")
+    index = ranker.index(sentences[:2])
+    searcher = Searcher(ranker, index, top_k=5)
+    assert (searcher.top_k, searcher.among, len(searcher([CONTEXT])[0])) == (2, 2, 2)
+    index.add([*sentences[2:], {"text": sentences[0], "id": "again"}])
+    assert (searcher.top_k, searcher.among, len(searcher([CONTEXT])[0])) == (5, len(sentences), 5)
+    assert len({hit.text for hit in Searcher(ranker, index, top_k=1, texts=4)([CONTEXT])[0]}) == 4
 
 
 def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences):

@@ -37,7 +37,14 @@ def test_equal_texts_keep_their_order(cross):
     hits = [Hit(str(i), "the same", 1.0, None, "exact") for i in range(5)]
     (after,) = rerank(cross, ["hello"], [hits], k=4)
     assert [hit.id for hit in after] == list("01234")
-    assert len({hit.rerank_score for hit in after[:4]}) == 1
+    assert len({hit.rerank_score for hit in after}) == 1
+
+
+def test_k_counts_different_texts(cross, sentences):
+    hits = [Hit(str(i), sentences[i // 2], 10.0 - i, None, "exact") for i in range(8)]
+    (after,) = rerank(cross, ["hello"], [hits], k=3)
+    assert [hit.rerank_score is None for hit in after] == [False] * 6 + [True] * 2
+    assert len({hit.rerank_score for hit in after}) == 4
 
 
 def test_no_hits(cross):
