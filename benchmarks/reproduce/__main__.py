@@ -3,7 +3,7 @@
     python -m benchmarks.reproduce TABLE [--row ROW] [--scale small] [--seeds 3]
 
 Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed, and are printed
-beside the paper's and this project's. docs/results.md and README's table are made of `benchmarks/results`, which has
+beside the paper's and this project's. docs/results.md is made of `benchmarks/results`, which has
 this project's, and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in `--runs`: what was killed,
 or stopped by `--max-seconds`, goes on when it is started again with the same command. Where this is started several
 times, say once for each core with OMP_NUM_THREADS=1, the processes share the runs among themselves. Exit code 3: there
@@ -31,7 +31,6 @@ from benchmarks.reproduce.comparison import compared
 from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
 from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
-from benchmarks.reproduce.readme import README, opened
 from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.runs import Places
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
@@ -89,7 +88,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 
 def _write_docs(results: Path) -> int:
-    """`--write-docs`: the pictures, the page that shows them, and the table that opens README.md."""
+    """`--write-docs`: the pictures and the page that shows them."""
     scales = [read_scale(name) for name in scale_names()]
     tables = {name: read_table(name) for name in table_names()}
     here = {name: [measured(table, scale, results) for scale in scales] for name, table in tables.items()}
@@ -97,7 +96,6 @@ def _write_docs(results: Path) -> int:
     for name, table in tables.items():
         draw(table, here[name], times, PICTURES)
     write_text(PAGE, page(results))
-    write_text(README, opened(README.read_text(encoding="utf-8"), results))
     return 0
 
 
@@ -152,9 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_positive, help="how many (default: as the table or the scale says)")
     parser.add_argument("--dry-run", action="store_true", help="say what is not understood or missing, and run nothing")
     parser.add_argument("--display-commands", action="store_true", help="print the commands, and run nothing")
-    parser.add_argument(
-        "--write-docs", action="store_true", help="make docs/results.md, its pictures and README's table; run nothing"
-    )
+    parser.add_argument("--write-docs", action="store_true", help="make docs/results.md and its pictures; run nothing")
     parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keeps nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after so long; the same command goes on")
     parser.add_argument(

@@ -6,23 +6,16 @@ import dataclasses
 
 import pytest
 
-from benchmarks.reproduce.cells import run_of
 from benchmarks.reproduce.page import PAGE, measured, page
 from benchmarks.reproduce.plan import plan
-from benchmarks.reproduce.readme import README, opened
-from benchmarks.reproduce.results import RESULTS, Result, write_result
+from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 
 
 def test_the_page_is_that_of_today():
     assert PAGE.read_text(encoding="utf-8") == page(RESULTS), "python -m benchmarks.reproduce all --write-docs"
-
-
-def test_the_table_that_opens_readme_is_that_of_today():
-    text = README.read_text(encoding="utf-8")
-    assert text == opened(text, RESULTS), "python -m benchmarks.reproduce all --write-docs"
 
 
 def line_of(text: str, table: str, row: str) -> str:
@@ -94,43 +87,3 @@ def test_what_is_not_at_hand_has_nothing_run_for_it():
     amazonqa = dataclasses.replace(table, columns=table.columns[1:])
     asked = plan(amazonqa, read_scale("small"), [dataclasses.replace(row, paper=row.paper[1:])], seeds=None)
     assert [one.run.name for one in asked] == ["amazonqa-reddit-convert-convert"]
-
-
-ANSWERING = {
-    "bi-encoder": {"1000/median_ms": 21.4, "1000000/median_ms": 301.0, "1000000/peak_mb": 2_100.0},
-    "CrossEncoder": {"1000/median_ms": 61_234.0, "1000000/inferred_ms": 61_234_000.0},
-}
-
-
-def test_readme_opens_with_what_is_measured_and_nothing_else(keep):
-    folder = keep("small", "peers", "peer-bi", [0.751, 0.755, 0.759])
-    answering = {f"answering/{of}/{name}": n for of, found in ANSWERING.items() for name, n in found.items()}
-    table = read_table("peers")
-    column = table.columns[1]
-    run = run_of(read_scale("small"), table.cell(table.row("bi"), column), where="here")
-    numbers = {"scale": "small", "run": run.name, "commands": run.commands, "metrics": answering, "date": "2026-11-22"}
-    usual = {"seed": 0, "updates": 0, "examples": 0, "seconds": {}, "pieces": 1, "versions": {}}
-    usual |= {"machine": {"cpu": "a processor", "load": 5.8}}
-    write_result(folder, Result(**numbers, **usual), run)
-    before, after = "before\n<!-- made by", "--write-docs -->\nstale\n<!-- until here -->\nafter\n"
-    text = opened(f"{before} python -m benchmarks.reproduce all {after}", folder)
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert lines == [
-        "|  | R@1/20 | ms, 1,000 | ms, 1,000,000 | MB, process |",
-        "| --- | --- | --- | --- | --- |",
-        "| **This project** |  |  |  |  |",
-        "| Bi-encoder | not yet | 21 | 301 | 2,100 |",
-        "| **sentence-transformers** |  |  |  |  |",
-        "| Bi-encoder (SentenceTransformer) | 75.5 ± 0.4 | not yet | not yet | not yet |",
-        "| Cross-encoder (CrossEncoder) | not yet | 61,234 | ≈ 61,200,000 | not yet |",
-    ]
-    assert text.startswith("before\n")
-    assert text.endswith("<!-- until here -->\nafter\n")
-    assert "stale" not in text
-    assert "on one thread (a processor, 2026-11-22, a load of 6);" in " ".join(text.split())
-    assert text == opened(text, folder)
-
-
-def test_a_readme_without_marks_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="README.md: needs the lines"):
-        opened("no marks", tmp_path)
