@@ -25,24 +25,33 @@ class PolyencoderRanker:
     >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
     """
 
-    def __init__(self, model: Ranker | str, *, top_k: int | None = None, api_key: Secret | None = None) -> None:
+    def __init__(
+        self,
+        model: Ranker | str,
+        *,
+        top_k: int | None = None,
+        api_key: Secret | None = None,
+        served_model: str | None = None,
+    ) -> None:
         self.model = model
-        self.top_k = top_k
+        self.top_k = _checked(top_k)
         self.api_key = api_key
+        self.served_model = served_model
         self._relevance: Relevance | None = None
 
     def warm_up(self) -> None:
         """Load the model, if it is not loaded."""
         if self._relevance is None:
             key = None if self.api_key is None else self.api_key.resolve_value()
-            self._relevance = relevance_of(self.model, api_key=key)
+            self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
-        """The best documents, best first: copies, with their relevance as score."""
+        """The best documents, best first: copies, with their relevance as score. `top_k` replaces that of the init."""
+        top_k = self.top_k if top_k is None else _checked(top_k)
         self.warm_up()
         assert self._relevance is not None
-        found = self._relevance(query, [one.content or "" for one in documents], top_n=top_k or self.top_k)
+        found = self._relevance(query, [one.content or "" for one in documents], top_n=top_k)
         return {"documents": [replace(documents[place], score=relevance) for place, relevance in found]}
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +60,7 @@ class PolyencoderRanker:
         if model is None:
             raise InputError("the ranker is of no folder that could be named: save it, and give the folder")
         key = None if self.api_key is None else self.api_key.to_dict()
-        return default_to_dict(self, model=str(model), top_k=self.top_k, api_key=key)
+        return default_to_dict(self, model=str(model), top_k=self.top_k, api_key=key, served_model=self.served_model)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PolyencoderRanker:
@@ -60,3 +69,9 @@ class PolyencoderRanker:
         if given.get("api_key") is not None:
             given["api_key"] = Secret.from_dict(given["api_key"])
         return default_from_dict(cls, data)
+
+
+def _checked(top_k: int | None) -> int | None:
+    if top_k is not None and top_k <= 0:
+        raise ValueError(f"top_k must be > 0, but got {top_k}")  # as Haystack's own rankers say it
+    return top_k

@@ -13,7 +13,7 @@ require("llama_index.core", extra="llama-index")
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - behind the message of the extra
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402
-from pydantic import ConfigDict, PrivateAttr  # noqa: E402
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr  # noqa: E402
 
 __all__ = ["PolyencoderRerank"]
 
@@ -27,12 +27,14 @@ class PolyencoderRerank(BaseNodePostprocessor):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     model: Ranker | str
-    top_n: int | None = None
-    api_key: str | None = None
+    top_n: int | None = Field(None, ge=1)
+    api_key: SecretStr | None = None
+    served_model: str | None = None
     _relevance: Relevance = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        self._relevance = relevance_of(self.model, api_key=self.api_key)
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
 
     @classmethod
     def class_name(cls) -> str:

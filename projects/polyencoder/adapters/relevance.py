@@ -1,10 +1,10 @@
-"""What all adapters ask: documents in the order of their relevance, of a ranker in this process or of a server."""
+"""What all adapters call: documents ordered by relevance, by a ranker in this process or by a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import requests
 
@@ -19,7 +19,7 @@ class Relevance(Protocol):
     """Orders documents for a query."""
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """(place, relevance 0 to 1) of each document, best first; with `top_n` of only so many."""
+        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
         ...
 
 
@@ -37,48 +37,68 @@ class InProcess:
 
 @dataclass(frozen=True)
 class OfServer:
-    """`polyencoder serve`, or another server of this contract, by its URL.
+    """`polyencoder serve`, or another server with Cohere's or Jina's rerank route.
 
     Args:
-        url: without `/v1/rerank`.
-        api_key: where it has one.
+        url: such as `http://127.0.0.1:8000`, to which `/v1/rerank` is added, or one that ends in `/rerank`.
+        api_key: the server's key, if it has one.
+        served_model: the name of the model in requests, which Cohere and Jina need.
         seconds: to wait for an answer.
     """
 
     url: str
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    served_model: str | None = None
     seconds: float = 60.0
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """Raises PolyencoderError where the server cannot be reached or refuses; it says why."""
+        """Raises PolyencoderError with the reason if the server cannot be reached or refuses, or its answer is no ranking."""
         if not documents:
             return []
-        asked: dict[str, Any] = {"query": query, "documents": list(documents)}
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        address = f"{self.url.rstrip('/')}/v1/rerank"
+        optional = {"top_n": top_n, "model": self.served_model}
+        asked = {"query": query, "documents": list(documents)} | {k: v for k, v in optional.items() if v is not None}
+        headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        address = self.url.rstrip("/")
+        if not address.endswith("/rerank"):
+            address = f"{address.removesuffix('/v1')}/v1/rerank"
         try:
-            answer = requests.post(
-                address, json=asked | ({"top_n": top_n} if top_n else {}), headers=headers, timeout=self.seconds
-            )
-            said = answer.json()
+            answer = requests.post(address, json=asked, headers=headers, timeout=self.seconds)
         except (requests.RequestException, ValueError) as error:
             raise PolyencoderError(f"{address}: gives no answer ({first_line(error):.200})") from None
-        if answer.status_code == 422:
-            raise InputError(f"{address}: {said['message']}")
         if not answer.ok:
-            raise PolyencoderError(f"{address}: {answer.status_code}, {said.get('message', answer.reason)}")
-        return [(one["index"], one["relevance_score"]) for one in said["results"]]
+            kind = InputError if answer.status_code in (400, 422) else PolyencoderError
+            raise kind(f"{address}: {answer.status_code}, {_reason(answer):.300}")
+        try:
+            found = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
+        except (ValueError, KeyError, TypeError):
+            raise PolyencoderError(f"{address}: answers with no ranking, but {answer.text:.200}") from None
+        if not all(0 <= place < len(documents) for place, _ in found):
+            raise PolyencoderError(f"{address}: ranks a document that was not sent")
+        return found
 
 
-def relevance_of(model: Ranker | str, *, api_key: str | None = None) -> Relevance:
-    """Of a ranker, or its folder or hub id; or of a server, by its URL.
+def _reason(answer: requests.Response) -> str:
+    """Why a server refuses, wherever it says so: `message`, `detail`, `error`; else all that it says."""
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    for name in ("message", "detail", "error"):
+        if isinstance(said, dict) and said.get(name):
+            return str(said[name])
+    return " ".join(answer.text.split()) or answer.reason
+
+
+def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:
+    """The relevance of a ranker, which may be given by its folder or hub id, or of a server, given by its URL.
 
     Raises:
-        ConfigError: a key for what is no server.
+        ConfigError: a key or a model's name without a server.
         CheckpointError: there is no such model.
     """
     if isinstance(model, str) and model.startswith(("http://", "https://")):
-        return OfServer(model, api_key)
-    if api_key is not None:
-        raise ConfigError("a key is for a server, and the model is none: leave it out", argument="api_key")
+        return OfServer(model, api_key, served_model)
+    for name, value in {"api_key": api_key, "served_model": served_model}.items():
+        if value is not None:
+            raise ConfigError(f"{name} is for a server, and the model is none: leave it out", argument=name)
     return InProcess(model if isinstance(model, Ranker) else Ranker.from_pretrained(model))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -92,6 +95,94 @@ def test_haystack(model, expected, monkeypatch):
             pipeline.dumps()
 
 
+@pytest.mark.parametrize("top_n", [0, -1])
+def test_how_many_results_is_a_whole_number_above_0(ranker, top_n):
+    pydantic = pytest.importorskip("pydantic")
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    haystack = pytest.importorskip("haystack")
+    from polyencoder.adapters.haystack import PolyencoderRanker
+    from polyencoder.adapters.langchain import PolyencoderReranker
+    from polyencoder.adapters.llama_index import PolyencoderRerank
+
+    for adapter in (PolyencoderReranker, PolyencoderRerank):
+        with pytest.raises(pydantic.ValidationError, match="top_n"):
+            adapter(model=ranker, top_n=top_n)
+    with pytest.raises(ValueError, match=f"top_k must be > 0, but got {top_n}"):
+        PolyencoderRanker(ranker, top_k=top_n)
+    with pytest.raises(ValueError, match=f"top_k must be > 0, but got {top_n}"):
+        PolyencoderRanker(ranker, top_k=2).run(QUERY, [haystack.Document(content="a")], top_k=top_n)
+
+
+def test_keys_are_not_shown():
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    from polyencoder.adapters.langchain import PolyencoderReranker
+    from polyencoder.adapters.llama_index import PolyencoderRerank
+
+    server = "http://127.0.0.1:1"
+    for adapter in (PolyencoderReranker, PolyencoderRerank):
+        made = adapter(model=server, api_key=KEY)
+        for shown in (repr(made), str(made), made.model_dump_json(), repr(made.model_dump())):
+            assert KEY not in shown
+    assert KEY not in repr(relevance_of(server, api_key=KEY))
+
+
+@pytest.fixture
+def other_server():
+    """(status, body) -> the URL of a server that answers so; `asked` are the bodies and paths that it was sent."""
+    servers = []
+
+    def make(status: int, body: bytes) -> str:
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self):
+                sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                make.asked.append((self.path, sent))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Answer))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    make.asked = []
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "says"),
+    [
+        (422, b'{"detail": [{"msg": "model is missing"}]}', InputError, "422, .*model is missing"),
+        (400, b'{"error": "no model"}', InputError, "400, no model"),
+        (401, b'{"detail": "no key"}', PolyencoderError, "401, no key"),
+        (403, b"[1]", PolyencoderError, r"403, \[1\]"),
+        (502, b"<html>bad gateway</html>", PolyencoderError, "502, <html>bad gateway"),
+        (200, b"<html>hello</html>", PolyencoderError, "answers with no ranking, but <html>hello"),
+        (200, b'{"data": []}', PolyencoderError, "answers with no ranking"),
+        (200, b'[{"index": 0, "score": 0.5}]', PolyencoderError, "answers with no ranking"),
+        (200, b'{"results": [{"index": 9, "relevance_score": 0.5}]}', PolyencoderError, "that was not sent"),
+    ],
+)
+def test_what_another_server_answers_is_an_error_with_its_reason(other_server, status, body, error, says):
+    with pytest.raises(error, match=says):
+        OfServer(other_server(status, body))(QUERY, TEXTS)
+
+
+def test_another_server_is_sent_the_name_of_its_model(other_server):
+    url = other_server(200, b'{"results": [{"index": 1, "relevance_score": 0.5}]}')
+    for address, path in {url: "/v1/rerank", f"{url}/v1/": "/v1/rerank", f"{url}/v2/rerank": "/v2/rerank"}.items():
+        assert relevance_of(address, served_model="rerank-v3.5")(QUERY, TEXTS, top_n=1) == [(1, 0.5)]
+        asked = {"query": QUERY, "documents": TEXTS, "top_n": 1, "model": "rerank-v3.5"}
+        assert other_server.asked.pop() == (path, asked)
+
+
 def test_what_a_server_refuses_is_said(ranker, tmp_path):
     config = ServerConfig(model="tiny", port=0, api_key=KEY, limits=Limits(documents=2))
     with running(Service.of(config, ranker)) as url:
@@ -106,6 +197,8 @@ def test_what_a_server_refuses_is_said(ranker, tmp_path):
 def test_a_key_is_for_a_server_alone(ranker):
     with pytest.raises(ConfigError, match="the model is none"):
         relevance_of(ranker, api_key=KEY)
+    with pytest.raises(ConfigError, match="served_model is for a server"):
+        relevance_of(ranker, served_model="x")
 
 
 @pytest.mark.parametrize(
