@@ -52,7 +52,7 @@ class OfServer:
     seconds: float = 60.0
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """Raises PolyencoderError with the reason if the server cannot be reached or refuses, or its answer is no ranking."""
+        """Raises PolyencoderError with the reason if the server is away or refuses, or its answer is no ranking."""
         if not documents:
             return []
         optional = {"top_n": top_n, "model": self.served_model}

@@ -1,4 +1,4 @@
-"""What a server is told: which model and index, where it listens, what it takes at most."""
+"""The settings of a server: model and index, address, limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one worker takes at most. All are whole numbers of at least 1 or seconds above 0; else ConfigError."""
+    """The limits of one worker. All are whole numbers of at least 1 or seconds above 0; else ConfigError."""
 
     concurrent: int = 256
-    """Requests under way; one more is answered 429, with the seconds to wait in Retry-After."""
+    """Requests in progress; one more is answered 429, with the seconds to wait in Retry-After."""
     connections: int = 1024
     """Open connections; a request on one more is answered 503."""
     bytes: int = 8 << 20

@@ -1,4 +1,4 @@
-"""Texts as vectors: what `/v1/embeddings` gives, of models with one vector for a text."""
+"""Encodes texts as one vector each: `/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
+from polyencoder.serving.batch_forward import candidate, context
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job
-from polyencoder.serving.passes import candidate, context
 
 __all__ = ["InputType", "Vectors", "embed", "gives_embeddings"]
 
@@ -53,7 +53,7 @@ async def embed(engine: Engine, texts: Sequence[str], *, input_type: InputType) 
     else:
         ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
         job = Job([candidate(one) for one in ids], _of_candidates)
-    tokens = engine.tokens(job.pieces, name="input")
+    tokens = engine.tokens(job.items, name="input")
     return Vectors(await engine.run(job), tokens)
 
 

@@ -1,4 +1,4 @@
-"""`Engine`: a ranker for many requests at the same time, whose texts it tokenizes and has computed together."""
+"""`Engine`: tokenizes the texts of concurrent requests and computes them in shared batches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 from polyencoder.checks import checked_candidate, checked_context
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
-from polyencoder.serving.model_thread import Job, ModelThread, Piece
-from polyencoder.serving.passes import Passes
+from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 
 __all__ = ["Engine"]
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Engine:
     """One thread that tokenizes, and one for the model.
 
-    Coroutines that are cancelled while they wait for either drop what was not begun.
+    A coroutine that is cancelled while it waits for either drops the work that has not begun.
     """
 
     def __init__(self, ranker: Ranker, *, limits: Limits, batch_tokens: int, metrics: Metrics) -> None:
@@ -37,7 +37,7 @@ class Engine:
         self.metrics = metrics
         self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="polyencoder-tokenizer")
         self._model = ModelThread(
-            Passes(ranker, max_tokens=batch_tokens),
+            BatchForward(ranker, max_tokens=batch_tokens),
             max_tokens=batch_tokens,
             watcher=metrics,
             start=partial(torch.set_num_threads, torch.get_num_threads()),  # which each thread has by itself
@@ -54,14 +54,14 @@ class Engine:
         self._model.close()
 
     async def tokenized(self, call: Callable[[], T]) -> T:
-        """What a call gives that tokenizes, or reads the disk: it has its turn on the tokenizer's thread."""
+        """The result of a call that tokenizes or reads the disk, on the tokenizer's thread."""
         start = time.perf_counter()
         result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
         self.metrics.tokenizing.observe(time.perf_counter() - start)
         return result
 
     async def run(self, job: Job) -> Any:
-        """What the job's `finish` gives."""
+        """The job's result."""
         return await asyncio.wrap_future(self._model.submit(job))
 
     def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
@@ -92,14 +92,14 @@ class Engine:
                 f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
             )
 
-    def tokens(self, pieces: Sequence[Piece], *, name: str = "documents", numbered: bool = True) -> int:
+    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: bool = True) -> int:
         """The number of tokens of a request.
 
-        InputError if it is above the limit; it names the text that is one too many if each has its piece (`numbered`).
+        InputError if it is above the limit; it names the text that is one too many if each has its item (`numbered`).
         """
         total = 0
-        for place, piece in enumerate(pieces):
-            total += piece.cost
+        for place, item in enumerate(items):
+            total += item.cost
             if total > self.limits.tokens:
                 where = f"{name}.{place}" if numbered else name
                 raise InputError(

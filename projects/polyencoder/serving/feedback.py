@@ -1,4 +1,4 @@
-"""What people say of replies: JSON lines that `polyencoder train` reads."""
+"""Ratings of replies, as JSON lines that `polyencoder train` reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Feedback:
             ) from None
 
     def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
-        """Keep what was said of a reply, in a line that training and evaluation read.
+        """Keep the rating of a reply, in a line that training and evaluation read.
 
         Raises:
             InputError: they would refuse it.

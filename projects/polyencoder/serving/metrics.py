@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus: requests, the queue, what went through the model together, and how long."""
+"""Prometheus metrics: requests, the queue, batches of the model, and seconds of each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self._pieces = Histogram(
+        self._batch_size = Histogram(
             "polyencoder_batch_size",
             "Texts, or pairs, that went through the model together.",
             ["kind"],
@@ -88,9 +88,9 @@ class Metrics:
     def queued(self, tokens: int) -> None:
         self._queued.set(tokens)
 
-    def passed(self, kind: str, pieces: int, tokens: int, seconds: float) -> None:
+    def passed(self, kind: str, items: int, tokens: int, seconds: float) -> None:
         self._encoding.labels(kind).observe(seconds)
-        self._pieces.labels(kind).observe(pieces)
+        self._batch_size.labels(kind).observe(items)
         self._tokens.labels(kind).observe(tokens)
 
     def finished(self, jobs: int, seconds: float) -> None:

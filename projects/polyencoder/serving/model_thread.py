@@ -1,7 +1,6 @@
-"""One thread for the model: what requests ask of it waits in one queue and is computed together.
+"""Dynamic batching: one inference thread, one FIFO queue.
 
-First in, first out: the piece that came first is always in the next pass. The pieces of its kind that wait behind it,
-whoever sent them, join until the pass has its tokens. An empty queue is waited for, not looked at again and again.
+The oldest item is always in the next batch. Later items of its kind, of any request, join it within the token budget.
 """
 
 from __future__ import annotations
@@ -14,60 +13,60 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Job", "ModelThread", "Piece", "Watcher"]
+__all__ = ["Job", "ModelThread", "Watcher", "WorkItem"]
 
 
-class Piece(NamedTuple):
-    """What goes through the model by itself: a context, a candidate, or a pair of both."""
+class WorkItem(NamedTuple):
+    """One input of the model: a context, a candidate, or a pair of both."""
 
     kind: str
     tokens: Any
-    """As `Passes` takes them for this kind."""
+    """As `BatchForward` takes them for this kind."""
     cost: int
-    """How many tokens that is."""
+    """Its number of tokens."""
 
 
 class Job:
-    """What one request asks of the model: pieces, and what is made of them.
+    """One request's items, and the function that makes its result of theirs.
 
     Args:
-        pieces: what has to be computed, in the order in which `finish` reads it.
-        finish: is given the jobs that are computed at the same time and have the same `together`; gives what each makes
-            of its `results`. It runs on the model thread, unless it waits.
-        together: which jobs are finished in one call; None for one by itself.
-        about: what else `finish` has to know of it.
-        waits: whether `finish` mostly waits for another machine. It then runs on a thread of its own, with what else
-            has come to be finished meanwhile, and keeps the model from nothing.
+        items: the inputs, in the order in which `finish` reads their results.
+        finish: from jobs of the same `group_key` that were computed at the same time to the result of each. It runs on
+            the model thread, unless it is `blocking_io`.
+        group_key: jobs with an equal key are finished in one call; None for a job by itself.
+        payload: any data that `finish` needs.
+        blocking_io: `finish` mostly waits for another machine. It then runs on a thread of its own, with the jobs that
+            have been computed meanwhile.
 
     Attributes:
-        results: what the pieces became.
-        future: of what `finish` gives; cancelling it drops what has not been computed.
-        seconds: how long it waited, was in passes that it had a part in, and was finished.
+        results: of the items.
+        future: the result; cancelling it drops what has not been computed.
+        seconds: of waiting, of the batches with its items, and of `finish`.
     """
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        items: Sequence[WorkItem],
         finish: Callable[[Sequence[Job]], Sequence[Any]],
         *,
-        together: Hashable = None,
-        about: Any = None,
-        waits: bool = False,
+        group_key: Hashable = None,
+        payload: Any = None,
+        blocking_io: bool = False,
     ) -> None:
-        self.pieces = pieces
+        self.items = items
         self.finish = finish
-        self.together = together
-        self.about = about
-        self.waits = waits
-        self.results: list[Any] = [None] * len(pieces)
+        self.group_key = group_key
+        self.payload = payload
+        self.blocking_io = blocking_io
+        self.results: list[Any] = [None] * len(items)
         self.future: Future[Any] = Future()
         self.seconds = {"queue": 0.0, "encode": 0.0, "score": 0.0}
-        self._left = len(pieces)
+        self._left = len(items)
         self._since = time.perf_counter()
 
     @property
     def dropped(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it was cancelled or has its result."""
         return self.future.done()
 
 
@@ -78,30 +77,30 @@ class _Waiting(NamedTuple):
 
     @property
     def cost(self) -> int:
-        return self.job.pieces[self.place].cost
+        return self.job.items[self.place].cost
 
 
 class Watcher(Protocol):
-    """Is told what the thread does."""
+    """Receives the thread's measurements."""
 
     def queued(self, tokens: int) -> None:
-        """So many tokens wait now."""
+        """The number of tokens in the queue has changed."""
 
-    def passed(self, kind: str, pieces: int, tokens: int, seconds: float) -> None:
-        """So many pieces of a kind, of so many tokens, went through the model together."""
+    def passed(self, kind: str, items: int, tokens: int, seconds: float) -> None:
+        """A batch of items of a kind was computed."""
 
     def finished(self, jobs: int, seconds: float) -> None:
-        """So many jobs were finished in one call."""
+        """Jobs were finished in one call."""
 
 
 class ModelThread:
     """A thread that computes jobs.
 
     Args:
-        compute: gives the result of each of some pieces of one kind, from their `tokens`.
-        max_tokens: of the pieces that are computed together; a piece of more is computed alone.
-        watcher: is told of each pass.
-        start: is called on the thread before anything else.
+        compute: from a kind and the `tokens` of some items to the result of each.
+        max_tokens: of a batch; an item of more is computed alone.
+        watcher: receives measurements.
+        start: called first on each thread.
     """
 
     def __init__(
@@ -121,8 +120,8 @@ class ModelThread:
         self._changed = threading.Condition()
         self._closing = False
         self._queued_tokens = 0
-        self._computed: list[Job] = []  # that wait, and are not begun to be finished
-        self._waiting: set[Job] = set()  # that wait, and have not ended
+        self._computed: list[Job] = []  # of blocking_io, to be finished
+        self._waiting: set[Job] = set()  # of blocking_io, without a result
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="polyencoder-model", daemon=True)
         self._thread.start()
@@ -130,7 +129,7 @@ class ModelThread:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of the pieces that wait, of dropped jobs too until their turn would have come."""
+        """Tokens of the items in the queue, among them those of cancelled jobs until their turn."""
         return self._queued_tokens
 
     def submit(self, job: Job) -> Future[Any]:
@@ -138,13 +137,13 @@ class ModelThread:
         with self._changed:
             if self._closing:
                 raise RuntimeError("the model thread is closed")
-            for place, piece in enumerate(job.pieces):
-                self._queues[piece.kind].append(_Waiting(next(self._tickets), job, place))
-                self._queued_tokens += piece.cost
-            if job.waits:
+            for place, item in enumerate(job.items):
+                self._queues[item.kind].append(_Waiting(next(self._tickets), job, place))
+                self._queued_tokens += item.cost
+            if job.blocking_io:
                 self._waiting.add(job)
             self._changed.notify_all()
-        if job.waits:
+        if job.blocking_io:
             job.future.add_done_callback(lambda _: self._ended(job))
         self._tell_queued()
         return job.future
@@ -155,7 +154,7 @@ class ModelThread:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Compute and finish what somebody waits for, and end."""
+        """Compute and finish the jobs that are not cancelled, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -169,16 +168,16 @@ class ModelThread:
         self._start()
         while (taken := self._take()) is not None:
             self._tell_queued()
-            pieces = [one for one in taken if not one.job.dropped]
-            if pieces:
-                self._pass(pieces)
+            items = [one for one in taken if not one.job.dropped]
+            if items:
+                self._pass(items)
 
     def _tell_queued(self) -> None:
         if self._watcher is not None:
             self._watcher.queued(self._queued_tokens)
 
     def _take(self) -> list[_Waiting] | None:
-        """The pieces of the next pass, waited for; None when the thread is to end."""
+        """The items of the next batch, waited for; None when the thread is to end."""
         with self._changed:
             while not any(self._queues.values()):
                 if self._closing:
@@ -203,10 +202,10 @@ class ModelThread:
         jobs = {id(one.job): one.job for one in taken}.values()
         for job in jobs:
             job.seconds["queue"] += start - job._since
-        first = taken[0].job.pieces[taken[0].place]
+        first = taken[0].job.items[taken[0].place]
         try:
-            results = self._compute(first.kind, [one.job.pieces[one.place].tokens for one in taken])
-        except BaseException as error:  # whatever it is, those who wait are told, and the thread goes on
+            results = self._compute(first.kind, [one.job.items[one.place].tokens for one in taken])
+        except BaseException as error:  # of any kind: it is the jobs', and the thread continues
             for job in jobs:
                 _fail(job, error)
             return
@@ -220,11 +219,11 @@ class ModelThread:
         if self._watcher is not None:
             self._watcher.passed(first.kind, len(taken), sum(one.cost for one in taken), end - start)
         computed = [job for job in jobs if job._left == 0]
-        if waiting := [job for job in computed if job.waits]:
+        if waiting := [job for job in computed if job.blocking_io]:
             with self._changed:
                 self._computed += waiting
                 self._changed.notify_all()
-        self._finish([job for job in computed if not job.waits])
+        self._finish([job for job in computed if not job.blocking_io])
 
     def _run_waiting(self) -> None:
         self._start()
@@ -239,7 +238,7 @@ class ModelThread:
     def _finish(self, jobs: Sequence[Job]) -> None:
         groups: dict[Hashable, list[Job]] = defaultdict(list)
         for job in jobs:
-            groups[id(job) if job.together is None else (job.together,)].append(job)
+            groups[id(job) if job.group_key is None else (job.group_key,)].append(job)
         for whole in groups.values():
             if not (group := [job for job in whole if not job.dropped]):
                 continue
@@ -250,15 +249,15 @@ class ModelThread:
             try:
                 values = group[0].finish(group)
             except BaseException as error:
-                if len(group) > 1:  # of one among them, perhaps: the others have nothing to do with it
+                if len(group) > 1:  # perhaps of one alone
                     for job in group:
-                        job.together = None
+                        job.group_key = None
                     self._finish(group)
                     continue
                 _fail(group[0], error)
                 continue
             seconds = time.perf_counter() - start
-            if self._watcher is not None:  # before anybody has an answer: who then asks for the counts finds it in them
+            if self._watcher is not None:  # before anybody has an answer, who may then ask for the counts
                 self._watcher.finished(len(group), seconds)
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds

@@ -1,6 +1,6 @@
-"""Whether the index can be searched now, as `/ready` asks, and how much it has, as `/info` does.
+"""Whether the index can be searched now (`/ready`), and its number of candidates (`/info`).
 
-By one question of each kind at a time, however many ask.
+One check of each kind runs at a time; concurrent requests share its result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents of a request, ranked or scored: what `/v1/rerank` and `/score` do."""
+"""Ranks or scores the documents of a request: `/v1/rerank` and `/score`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from polyencoder.calibration.relevance import ranked, single
 from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.ranker import Ranker
+from polyencoder.serving.batch_forward import candidate, context, pair
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.model_thread import Job, Piece
-from polyencoder.serving.passes import candidate, context, pair
+from polyencoder.serving.model_thread import Job, WorkItem
 
 __all__ = ["Ranking", "Scores", "rank", "score"]
 
@@ -25,7 +25,7 @@ class Ranking(NamedTuple):
     order: list[tuple[int, float]]
     """(place in the request, relevance 0 to 1), best first."""
     tokens: int
-    """That the model has read."""
+    """Read by the model."""
 
 
 class Scores(NamedTuple):
@@ -64,14 +64,14 @@ async def _scores(
     """
     different = [list(dict.fromkeys(documents)) for _, documents in asked]
     groups = await engine.tokenized(
-        lambda: [_pieces(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, different, strict=True)]
+        lambda: [_items(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, different, strict=True)]
     )
-    pieces = [piece for group in groups for piece in group]
-    tokens = engine.tokens(pieces, name=name, numbered=different == [list(asked[0][1])])
+    items = [item for group in groups for item in group]
+    tokens = engine.tokens(items, name=name, numbered=different == [list(asked[0][1])])
     model = engine.ranker.model
     ends = [0, *accumulate(map(len, groups))]
     finish = _read if isinstance(model, CrossEncoder) else _dot
-    scores = await engine.run(Job(pieces, finish, about=(model, [slice(*both) for both in pairwise(ends)])))
+    scores = await engine.run(Job(items, finish, payload=(model, [slice(*both) for both in pairwise(ends)])))
     found = []
     for (_, documents), texts, values in zip(asked, different, scores, strict=True):
         of_text = dict(zip(texts, values.tolist(), strict=True))
@@ -79,7 +79,7 @@ async def _scores(
     return found, tokens
 
 
-def _pieces(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[Piece]:
+def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
     ids = ranker.text.context_ids(turns)
     candidates = ranker.text.candidate_ids(documents, remember=False)
     if isinstance(ranker.model, CrossEncoder):
@@ -89,17 +89,17 @@ def _pieces(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> l
 
 def _read(jobs: Sequence[Job]) -> list[list[Tensor]]:
     """A cross-encoder's scores, of each context of a job."""
-    return [[torch.tensor(job.results[group]) for group in job.about[1]] for job in jobs]
+    return [[torch.tensor(job.results[group]) for group in job.payload[1]] for job in jobs]
 
 
 @torch.inference_mode()
 def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
-    """The scores of each context of a job with the vectors of its candidates, the context last among its pieces."""
+    """The scores of each context of a job with the vectors of its candidates, the context last among its items."""
     found = []
     for job in jobs:
-        model: SeparableRanker = job.about[0]
+        model: SeparableRanker = job.payload[0]
         scores = []
-        for group in job.about[1]:
+        for group in job.payload[1]:
             *vectors, encoded = job.results[group]
             scores.append(model.score(encoded, torch.stack(vectors))[0].float().cpu())
         found.append(scores)

@@ -1,4 +1,4 @@
-"""The index, searched for many requests at the same time: what `/v1/search` and `/v1/chat` do."""
+"""Searches the index for concurrent requests: `/v1/search` and `/v1/chat`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.context import stacked
+from polyencoder.serving.batch_forward import context
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job
-from polyencoder.serving.passes import context
 
 __all__ = ["Found", "Search"]
 
 
 class Found(NamedTuple):
-    """What a search gives."""
+    """The result of a search."""
 
     hits: list[Hit]
     tokens: int
@@ -88,14 +88,14 @@ class Search:
                 self.searcher(*settings)  # what does not fit is this request's own error
             return engine.ranker.text.context_ids(turns)
 
-        piece = context(await engine.tokenized(tokenized))
+        item = context(await engine.tokenized(tokenized))
         prepared = time.perf_counter()
         find = partial(self._find, settings)
-        job = Job([piece], find, together=repr(settings), about=turns, waits=remote)
+        job = Job([item], find, group_key=repr(settings), payload=turns, blocking_io=remote)
         hits = await engine.run(job)
         seconds = {"tokenize": prepared - start, **job.seconds}
         seconds["search"] = seconds.pop("score")
-        return Found(hits, piece.cost, {step: round(1000 * value, 3) for step, value in seconds.items()})
+        return Found(hits, item.cost, {step: round(1000 * value, 3) for step, value in seconds.items()})
 
     def searcher(self, options: SearchOptions, least: LeastProbability | None, keep_turns: bool) -> Searcher:
         """What searches the newest state of the index; errors as of a search."""
@@ -118,4 +118,4 @@ class Search:
             return [[] for _ in jobs]
         encoded = stacked([job.results[0] for job in jobs])
         with torch.inference_mode():
-            return self.searcher(*settings).find(encoded, [job.about for job in jobs])
+            return self.searcher(*settings).find(encoded, [job.payload for job in jobs])

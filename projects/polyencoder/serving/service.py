@@ -1,4 +1,4 @@
-"""`Service`: all that a worker has loaded."""
+"""`Service`: everything that a worker has loaded."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Service:
         return cls(config, engine, search, Writer(engine, index), sessions, feedback, metrics, readiness)
 
     async def warm(self) -> None:
-        """Let a few texts go all the ways, so that no request is the first."""
+        """Rank, embed and search a few texts, so that no request pays for what the first one costs."""
         for _ in range(2):
             for way in (self._rank_some, self._embed_some, self._search_some):
                 with suppress(InputError):  # of limits that are smaller than these texts

@@ -1,4 +1,4 @@
-"""What was said in the sessions of the chat: a SQLite file that all workers share, bounded in number and age."""
+"""Chat sessions in a SQLite file that all workers share, limited in number and age."""
 
 from __future__ import annotations
 

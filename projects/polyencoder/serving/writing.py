@@ -1,4 +1,4 @@
-"""Changes of the index while it serves: on disk before they are answered, and seen by all workers."""
+"""Changes the index while it is searched: on disk before the answer, and visible to all workers."""
 
 from __future__ import annotations
 

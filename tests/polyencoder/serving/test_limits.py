@@ -1,4 +1,4 @@
-"""What is too much, too slow or nonsense: each has its answer, frees what it held, and the next is served as ever."""
+"""What is too much, too slow or nonsense: each has its answer, frees its resources, and the next request is served."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.serving.model_thread import Job, ModelThread, Piece
+from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 
 SECONDS = 30
 
@@ -49,7 +49,7 @@ def results_of(jobs):
 
 
 def job(*numbers, kind="a", cost=1, **others) -> Job:
-    return Job([Piece(kind, number, cost) for number in numbers], results_of, **others)
+    return Job([WorkItem(kind, number, cost) for number in numbers], results_of, **others)
 
 
 def blocked(make_thread, **options):
@@ -113,18 +113,18 @@ def test_jobs_that_belong_together_are_finished_together_and_one_that_fails_fail
     calls = []
 
     def finish(jobs):
-        calls.append([job.about for job in jobs])
-        if any(job.about == "bad" for job in jobs):
+        calls.append([job.payload for job in jobs])
+        if any(job.payload == "bad" for job in jobs):
             raise ValueError("bad")
-        return [job.about for job in jobs]
+        return [job.payload for job in jobs]
 
     gate, thread, _ = blocked(make_thread)
     names = ["x", "bad", "y"]
     futures = [
-        thread.submit(Job([Piece("a", 1, 1)], finish, together="z" if name == "z" else "all", about=name))
+        thread.submit(Job([WorkItem("a", 1, 1)], finish, group_key="z" if name == "z" else "all", payload=name))
         for name in names
     ]
-    other = thread.submit(Job([Piece("a", 1, 1)], finish, together="z", about="z"))
+    other = thread.submit(Job([WorkItem("a", 1, 1)], finish, group_key="z", payload="z"))
     gate.open.set()
     assert futures[0].result(SECONDS) == "x"
     assert futures[2].result(SECONDS) == "y"
@@ -152,13 +152,13 @@ def test_jobs_that_wait_for_another_machine_keep_the_others_from_nothing(make_th
     groups, entered, leave = [], threading.Event(), threading.Event()
 
     def finish(jobs):
-        groups.append([one.about for one in jobs])
+        groups.append([one.payload for one in jobs])
         entered.set()
         assert leave.wait(SECONDS)
         return results_of(jobs)
 
     def waiting(number):
-        return thread.submit(Job([Piece("a", number, 1)], finish, together="all", about=number, waits=True))
+        return thread.submit(Job([WorkItem("a", number, 1)], finish, group_key="all", payload=number, blocking_io=True))
 
     first = waiting(1)
     assert entered.wait(SECONDS)
@@ -181,7 +181,7 @@ def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_f
         assert leave.wait(2 * SECONDS)
         return results_of(jobs)
 
-    future = thread.submit(Job([Piece("a", 1, 1)], finish, waits=True))
+    future = thread.submit(Job([WorkItem("a", 1, 1)], finish, blocking_io=True))
     assert entered.wait(SECONDS)
     closing = threading.Thread(target=thread.close)
     closing.start()
@@ -202,15 +202,15 @@ def test_whatever_comes_everything_is_computed_once_in_order_and_within_the_budg
     thread = ModelThread(gate, max_tokens=max_tokens)
     cost: dict[int, int] = {}
     jobs = []
-    for pieces in asked:
-        numbered = [Piece(kind, len(cost) + i, n) for i, (kind, n) in enumerate(pieces)]
-        cost |= {piece.tokens: piece.cost for piece in numbered}
+    for items in asked:
+        numbered = [WorkItem(kind, len(cost) + i, n) for i, (kind, n) in enumerate(items)]
+        cost |= {item.tokens: item.cost for item in numbered}
         jobs.append(Job(numbered, results_of))
     futures = [thread.submit(one) for one in jobs]
     gate.open.set()
     thread.close()
     for one, future in zip(jobs, futures, strict=True):
-        assert future.result() == [2 * piece.tokens for piece in one.pieces]
+        assert future.result() == [2 * item.tokens for item in one.items]
     computed = [number for _, numbers in gate.passes for number in numbers]
     assert sorted(computed) == list(cost)
     for kind in "ab":

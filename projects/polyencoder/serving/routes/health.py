@@ -93,5 +93,5 @@ def _model(service: Service) -> dict[str, Any]:
 
 @router.get("/metrics")
 async def metrics(service: Serving) -> Response:
-    """What Prometheus reads."""
+    """Metrics for Prometheus."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

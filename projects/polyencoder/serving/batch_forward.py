@@ -1,4 +1,4 @@
-"""What goes through a ranker's model together: contexts, candidates, or pairs of both that a cross-encoder reads."""
+"""`BatchForward`: one batch of contexts, candidates, or pairs for a cross-encoder, through a ranker's model."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.serving.model_thread import Piece
+from polyencoder.serving.model_thread import WorkItem
 from polyencoder.text import token_batches
 
-__all__ = ["CANDIDATE", "CONTEXT", "PAIR", "Passes", "candidate", "context", "pair"]
+__all__ = ["CANDIDATE", "CONTEXT", "PAIR", "BatchForward", "candidate", "context", "pair"]
 
 CONTEXT, CANDIDATE, PAIR = "context", "candidate", "pair"
 
 Ids = Sequence[int]
 
 
-def context(ids: Ids) -> Piece:
+def context(ids: Ids) -> WorkItem:
     """Becomes a `ContextEncoding` of one context."""
-    return Piece(CONTEXT, ids, len(ids))
+    return WorkItem(CONTEXT, ids, len(ids))
 
 
-def candidate(ids: Ids) -> Piece:
+def candidate(ids: Ids) -> WorkItem:
     """Becomes a vector, [dim]."""
-    return Piece(CANDIDATE, ids, len(ids))
+    return WorkItem(CANDIDATE, ids, len(ids))
 
 
-def pair(context: Ids, candidate: Ids) -> Piece:
+def pair(context: Ids, candidate: Ids) -> WorkItem:
     """Becomes a score, of a cross-encoder."""
-    return Piece(PAIR, (context, candidate), len(context) + len(candidate))
+    return WorkItem(PAIR, (context, candidate), len(context) + len(candidate))
 
 
-class Passes:
-    """Computes pieces of one kind, sorted by length, at most `max_tokens` tokens at once, padding included.
+class BatchForward:
+    """Computes items of one kind, sorted by length, at most `max_tokens` tokens at once, padding included.
 
-    What a piece becomes does not depend on the others: in float32 up to the rounding of another order of sums.
+    The result of an item does not depend on the others: in float32 up to the rounding of another order of sums.
     """
 
     def __init__(self, ranker: TextRanker, *, max_tokens: int) -> None:
