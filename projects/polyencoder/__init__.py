@@ -3,11 +3,21 @@
 from polyencoder import Ranker
 ranker = Ranker.from_pretrained("path-or-hub-id")
 ranker.rank(["your persona: i ski .", "hi !"], candidates, top_k=5)
+
+What is named here is imported when it is first used: `import polyencoder` by itself does not import torch.
 """
 
-from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-from polyencoder.ranker import Ranked, Ranker
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polyencoder.config import RankerConfig, TextConfig
+    from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
+    from polyencoder.ranker import Ranked, Ranker
+
+    __version__: str
 
 __all__ = [
     "CheckpointError",
@@ -18,4 +28,24 @@ __all__ = [
     "Ranker",
     "RankerConfig",
     "TextConfig",
+    "__version__",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("RankerConfig", "TextConfig"), "polyencoder.config"),
+    **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "polyencoder.errors"),
+    **dict.fromkeys(("Ranked", "Ranker"), "polyencoder.ranker"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("polyencoder.versions").version_of("parlai-polyencoder") or "unknown"
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -31,6 +31,7 @@ from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder.calibration
+CALIBRATION_INT8 = "calibration.int8.json"  # that of its int8 graphs
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its files
 
@@ -116,7 +117,8 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
     del config["format_version"]
     if isinstance(model, ConveRT) and model.sizes.quantized:
         model, dtype = model.as_kept(), "float32"  # which is rounded already
-    weights = getattr(model, "weights_fingerprint", None) or weights_fingerprint(model.state_dict(), dtype=dtype)
+    known: Mapping[str, str] | None = getattr(model, "weights_fingerprints", None)
+    weights = known.get(dtype, known["float32"]) if known else weights_fingerprint(model.state_dict(), dtype=dtype)
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
@@ -132,7 +134,7 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
         return True
     try:
         config = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("architecture") in get_args(Architecture)
 

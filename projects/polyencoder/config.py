@@ -160,7 +160,7 @@ class RankerConfig:
         """Read what `to_json` wrote. `origin` names the file in error messages."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{origin}: not valid JSON ({error})") from None
         if not isinstance(values, dict) or "architecture" not in values:
             raise ConfigError(f"{origin}: not the configuration of a ranker (no `architecture` in it)")

@@ -141,7 +141,10 @@ class Ranker(Scorer):
             raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
         if isinstance(self.model, SeparableRanker):
             self.model.candidate_fingerprint = candidate_fingerprint(self.model, self.text)
-        self.model.weights_fingerprint = weights_fingerprint(self.model.state_dict())
+        state = self.model.state_dict()
+        self.model.weights_fingerprints = {
+            kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)
+        }
         for encoder in encoders:
             encoder.round(getattr(torch, dtype))
 

@@ -93,6 +93,12 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody():
         assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
 
 
+def test_the_image_has_what_opens_every_model_and_index():
+    """docs/deployment.md mounts any of them; faiss and onnx are asked for when a search or a graph is opened."""
+    extras = re.search(r"/src\[([\w,-]+)\]", DOCKERFILE)[1].split(",")
+    assert set(extras) >= {"serve", "faiss", "milvus", "onnx"}
+
+
 def test_the_balancer_asks_the_servers():
     assert re.findall(r"^\s+server (\S+);", NGINX, re.MULTILINE) == [f"{name}:8000" for name in SERVERS]
     assert f"listen {SERVICES['balancer']['ports'][0].rsplit(':', 1)[1]};" in NGINX

@@ -212,6 +212,12 @@ def test_a_configuration_that_cannot_be_used(folder, change_weights, edit_json, 
         Ranker.from_pretrained(folder)
 
 
+def test_a_configuration_nested_without_end(folder):
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="config.json: not valid JSON"):
+        Ranker.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pickle_in_the_folder_never_runs(folder, malicious_pickle, name, protocol):
@@ -228,7 +234,7 @@ def test_what_holds_a_ranker(folder, model_file, backbone_folder, no_network, tm
     assert not holds_ranker(backbone_folder("bert"))
     for name in (tmp_path, tmp_path / "nothing", "someone/model", "no such name"):
         assert not holds_ranker(name)
-    for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b"\xff"):
+    for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b"\xff", b"[" * 100_000):
         (folder / "config.json").write_bytes(content)
         assert not holds_ranker(folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pickle import UnpicklingError
 
 import numpy as np
@@ -74,3 +75,13 @@ def test_plain_numbers():
     assert plain == {"rate": 0.5, "steps": [3, (2.0, "text")], "weight": weight}
     assert [type(plain["rate"]), type(plain["steps"][0]), type(plain["steps"][1][0])] == [float, int, float]
     assert plain["weight"] is weight
+
+
+def test_one_thread_does_not_take_away_what_another_needs(tmp_path):
+    """What torch allows it allows to the whole process; eight threads begin and end at the same time."""
+    path = saved(np.float64(1.5), tmp_path / "file")
+    before = set(get_safe_globals())
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: load_states(path, mmap=False)["value"], range(200)))
+    assert found == [[1.5]] * 200
+    assert set(get_safe_globals()) == before

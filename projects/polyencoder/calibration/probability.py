@@ -27,8 +27,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CALIBRATION, model_fingerprint
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.checkpoint import CALIBRATION, CALIBRATION_INT8, model_fingerprint
+from polyencoder.checks import check_fields
+from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.files import explaining, write_text
 from polyencoder.protocol import TextRanker
 
@@ -68,6 +69,7 @@ class Calibration:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.temperature > 0:
             raise ValueError(f"the temperature is {self.temperature}")
 
@@ -99,9 +101,12 @@ class Calibration:
         known = dict(zip(first, values, strict=True))
         return [known[text] for text in texts]
 
-    def save(self, model: str | os.PathLike[str]) -> None:
-        """Write it beside the model on disk, where `read_calibration` finds it, whole or not at all."""
-        path = calibration_file(model)
+    def save(self, model: str | os.PathLike[str], *, of: TextRanker | None = None) -> None:
+        """Write it beside the model on disk, where `read_calibration` finds it, whole or not at all.
+
+        `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
+        """
+        path = calibration_file(model, of=of)
         with explaining(path, CheckpointError):
             write_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
@@ -114,28 +119,35 @@ class CalibratedRanker(TextRanker, Protocol):
     """The folder or file that it was loaded from."""
 
 
-def calibration_file(model: str | os.PathLike[str]) -> Path:
-    """Where the calibration of a model folder, or of a model file, is kept."""
+def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = None) -> Path:
+    """Where the calibration of a model folder, or of a model file, is kept; `of` is the ranker that is calibrated."""
     path = Path(model)
-    return path / CALIBRATION if path.is_dir() else path.with_name(f"{path.name}.{CALIBRATION}")
+    name = CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
+    return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
 
 
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
     """The calibration beside a model on disk, for the ranker that was loaded from there.
 
-    None if there is none, and, with a warning, if it was fitted to other weights: a model that was trained again must
-    be calibrated again. Raises CheckpointError if it is damaged or of another version.
+    None if there is none, and, with a warning, if it was fitted to other scores: a model that was trained again must
+    be calibrated again, and int8 graphs by themselves. Raises CheckpointError if it is damaged or of another version.
     """
-    path = calibration_file(model)
+    path = calibration_file(model, of=ranker)
     if not path.is_file():
+        if path.name.endswith(CALIBRATION_INT8) and (other := calibration_file(model)).is_file():
+            warnings.warn(
+                f"{other}: not used, as it was fitted to the scores of the float32 model, and those of int8 graphs are "
+                "others; fit one to them with `polyencoder calibrate --backend onnx-int8`",
+                stacklevel=2,
+            )
         return None
     again = "calibrate the model again, with `polyencoder calibrate`"
     try:
         values = json.loads(path.read_bytes())
         version = values["format_version"]
         calibration = Calibration(**values) if version == FORMAT_VERSION else None
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); {again}") from None
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)}); {again}") from None
     if calibration is None:
         raise CheckpointError(
             f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; {again}"
@@ -155,7 +167,7 @@ def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:
                 try:
                     if json.loads(path.read_bytes())["fingerprint"] == fingerprint:
                         return path
-                except (OSError, ValueError, TypeError, KeyError):
+                except (OSError, ValueError, TypeError, KeyError, RecursionError):
                     continue
     return None
 

@@ -12,6 +12,7 @@ from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.options import (
+    BackendName,
     CandidatesColumn,
     ContextColumn,
     Device,
@@ -56,11 +57,12 @@ def calibrate(
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
     device: Device = None,
     model_dtype: ModelDtype = "float32",
+    backend: BackendName = "torch",
 ) -> None:
     """Fit a temperature and the score of "none of these", so that results say how likely they are right.
 
     Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
-    until the model is trained again.
+    until the model is trained again. int8 graphs have one of their own: --backend onnx-int8.
     """
     calibrated = rerank or model
     if rerank and not index:
@@ -72,7 +74,7 @@ def calibrate(
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
     columns = Columns(context, response, candidates)
     examples = read_examples(data, columns=columns, with_candidates=index is None)
-    ranker = load(model, device=device, dtype=model_dtype)
+    ranker = load(model, device=device, dtype=model_dtype, backend=backend)
     reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
     searcher = None
     if index is None:
@@ -95,11 +97,11 @@ def calibrate(
         unanswerable=unanswerable,
         precision=precision,
     )
-    fitted.calibration.save(calibrated)
+    fitted.calibration.save(calibrated, of=ordering)
     typer.echo(_report(fitted, examples, unanswerable=unanswerable))
     if searcher is not None and (said := left_out(searcher)):
         typer.echo(said)
-    typer.echo(f"{calibration_file(calibrated)}: written")
+    typer.echo(f"{calibration_file(calibrated, of=ordering)}: written")
 
 
 def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str:

@@ -57,7 +57,7 @@ def export(
         folder,
         dtype=cast("WeightDtype", dtype),  # which is checked there
         run=read_run(model),
-        readme=card.read_text(encoding="utf-8") if card.is_file() else None,
+        earlier_card=card.read_text(encoding="utf-8") if card.is_file() else None,
         onnx=onnx,
         int8=int8,
         examples=examples,

@@ -11,6 +11,8 @@ import typer
 
 from polyencoder.checkpoint import CONFIG, CONFIG_KEY
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.export.folder import check_no_model, export_folder, placing
+from polyencoder.files import check_writable_folder, explaining
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.pickles import read_checkpoint
@@ -41,6 +43,7 @@ def import_model(
     tokenized: Annotated[
         bool, typer.Option("--tokenized", help="XLM: text is already split into words by spaces.")
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in FOLDER.")] = False,
 ) -> None:
     """Convert a model trained with ParlAI, fairseq or XLM into a folder; its kind is detected.
 
@@ -60,6 +63,8 @@ def import_model(
     given = {flag: value for flag, value in given.items() if value}
     kind = _kind(file)
     _check_flags(given, kind, file=file)
+    check_writable_folder(folder, argument="folder")
+    check_no_model(folder, overwrite=overwrite)
     _IMPORTS[kind](file, folder, given)
 
 
@@ -102,7 +107,7 @@ def _check_flags(given: Mapping[str, Any], kind: str, *, file: Path) -> None:
 
 def _import_parlai(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
     ranker = Ranker(*import_parlai(file), device="cpu")
-    ranker.save_pretrained(folder)
+    export_folder(ranker, folder)
     config = ranker.model.config
     typer.echo(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
     typer.echo(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))
@@ -115,26 +120,28 @@ def _search(ranker: Ranker, folder: Path) -> str:
 
 
 def _import_fairseq(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
-    import_fairseq(
-        file,
-        dictionary=given["--dictionary"],
-        encoder_json=given["--encoder-json"],
-        vocab_bpe=given["--vocab-bpe"],
-        out=folder,
-    )
+    with explaining(folder, CheckpointError), placing(folder) as made:
+        import_fairseq(
+            file,
+            dictionary=given["--dictionary"],
+            encoder_json=given["--encoder-json"],
+            vocab_bpe=given["--vocab-bpe"],
+            out=made,
+        )
     _report_backbone(folder, "fairseq")
 
 
 def _import_xlm(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
-    import_xlm(
-        file,
-        codes=given["--codes"],
-        out=folder,
-        vocabulary=given.get("--vocabulary"),
-        languages=given.get("--language", ()),
-        lower_case="--keep-case" not in given,
-        tokenized="--tokenized" in given,
-    )
+    with explaining(folder, CheckpointError), placing(folder) as made:
+        import_xlm(
+            file,
+            codes=given["--codes"],
+            out=made,
+            vocabulary=given.get("--vocabulary"),
+            languages=given.get("--language", ()),
+            lower_case="--keep-case" not in given,
+            tokenized="--tokenized" in given,
+        )
     _report_backbone(folder, "XLM")
 
 

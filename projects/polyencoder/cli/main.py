@@ -1,40 +1,124 @@
-"""`polyencoder COMMAND ...`: what production needs, without ParlAI."""
+"""`polyencoder COMMAND ...`: what production needs, without ParlAI.
+
+A command's module, and with it torch, is imported when the command is run: `polyencoder --help` needs neither.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn, cast
 
 import typer
-from transformers.utils import logging as transformers_log
+from typer.core import TyperCommand, TyperGroup
 
-from polyencoder.cli.calibrate import calibrate
-from polyencoder.cli.check import check
-from polyencoder.cli.encode import encode
-from polyencoder.cli.evaluate import evaluate
-from polyencoder.cli.export import export
 from polyencoder.cli.flags import flag_of
-from polyencoder.cli.importing import import_model
-from polyencoder.cli.index import index, update
-from polyencoder.cli.intents import intents
-from polyencoder.cli.map import map_candidates
-from polyencoder.cli.mine import mine
-from polyencoder.cli.overlap import overlap
-from polyencoder.cli.prepare_reddit import prepare_reddit
-from polyencoder.cli.pretrain import pretrain_encoder
-from polyencoder.cli.search import search
-from polyencoder.cli.serve import serve
-from polyencoder.cli.train import train
-from polyencoder.cli.vocab import vocab
-from polyencoder.cli.zoo import zoo
 from polyencoder.errors import PolyencoderError, first_line
-from polyencoder.modeling.cpu.products import remember_few_shapes
 from polyencoder.versions import versions_line
 
 __all__ = ["app", "main"]
 
+
+class _Place(NamedTuple):
+    """Where a command is: a module of this folder, and a function in it."""
+
+    module: str
+    function: str
+
+    def imported(self) -> Callable[..., None]:
+        function: Callable[..., None] = getattr(import_module(f"polyencoder.cli.{self.module}"), self.function)
+        return function
+
+    def help(self) -> str:
+        """Its docstring, from the source: nothing is imported."""
+        source = (Path(__file__).parent / f"{self.module}.py").read_text(encoding="utf-8")
+        defined = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        return next(ast.get_docstring(node) or "" for node in defined if node.name == self.function)
+
+
+_COMMANDS = {
+    "check": _Place("check", "check"),
+    "vocab": _Place("vocab", "vocab"),
+    "prepare-reddit": _Place("prepare_reddit", "prepare_reddit"),
+    "pretrain": _Place("pretrain", "pretrain_encoder"),
+    "overlap": _Place("overlap", "overlap"),
+    "train": _Place("train", "train"),
+    "evaluate": _Place("evaluate", "evaluate"),
+    "import": _Place("importing", "import_model"),
+    "export": _Place("export", "export"),
+    "calibrate": _Place("calibrate", "calibrate"),
+    "index": _Place("index", "index"),
+    "update": _Place("index", "update"),
+    "search": _Place("search", "search"),
+    "serve": _Place("serve", "serve"),
+    "mine": _Place("mine", "mine"),
+    "encode": _Place("encode", "encode"),
+    "intents": _Place("intents", "intents"),
+    "map": _Place("map", "map_candidates"),
+    "zoo": _Place("zoo", "zoo"),
+}
+
+
+class _Commands(Mapping[str, TyperCommand]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, TyperCommand] = {}
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        if name not in self._made:
+            alone = typer.Typer(add_completion=False)
+            alone.command(name)(_COMMANDS[name].imported())
+            self._made[name] = cast("TyperCommand", typer.main.get_command(alone))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Group(TyperGroup):
+    """A group whose list of commands needs none of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands()  # type: ignore[assignment]  # nothing adds to it
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+        """For lists of commands: a command of this name and help alone."""
+        place = _COMMANDS.get(cmd_name)
+        return None if place is None else TyperCommand(cmd_name, help=place.help())
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in self.commands:
+            _prepare_torch()
+            command = self.commands[name]
+        return name, command, rest
+
+
+def _prepare_torch() -> None:
+    """Settings of a process that runs one command."""
+    from transformers.utils import logging as transformers_log
+
+    from polyencoder.modeling.cpu.products import remember_few_shapes
+
+    remember_few_shapes()
+    if not sys.stderr.isatty():
+        transformers_log.disable_progress_bar()  # of loading weights, which a log file has no use for
+
+
 app = typer.Typer(
     name="polyencoder",
+    cls=_Group,
     help="Rankers for dialogue and search, without ParlAI: trained, evaluated, indexed, searched and served.",
     no_args_is_help=True,
     add_completion=False,
@@ -63,32 +147,8 @@ def options(
     """Flags that stand before a command."""
 
 
-app.command("check")(check)
-app.command("vocab")(vocab)
-app.command("prepare-reddit")(prepare_reddit)
-app.command("pretrain")(pretrain_encoder)
-app.command("overlap")(overlap)
-app.command("train")(train)
-app.command("evaluate")(evaluate)
-app.command("import")(import_model)
-app.command("export")(export)
-app.command("calibrate")(calibrate)
-app.command("index")(index)
-app.command("update")(update)
-app.command("search")(search)
-app.command("serve")(serve)
-app.command("mine")(mine)
-app.command("encode")(encode)
-app.command("intents")(intents)
-app.command("map")(map_candidates)
-app.command("zoo")(zoo)
-
-
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit code 1."""
-    remember_few_shapes()
-    if not sys.stderr.isatty():
-        transformers_log.disable_progress_bar()  # of loading weights, which a log file has no use for
     try:
         app()
     except PolyencoderError as error:

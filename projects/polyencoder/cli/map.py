@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from polyencoder.checkpoint import CONFIG
 from polyencoder.cli.options import BackboneName, ContextColumn, Device, ModelOrNone, ResponseColumn, load_encoder
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import Columns, Pair, examples_to_rank, read_all_pairs
@@ -18,6 +17,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import evaluate
 from polyencoder.evaluation.names import main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
+from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.files import check_writable_folder
 from polyencoder.index.meta import separable
 from polyencoder.ranker import Ranker
@@ -75,8 +75,7 @@ def map_candidates(
     )
     if out is not None:
         check_writable_folder(out, argument="out")
-        if (out / CONFIG).exists() and not overwrite:
-            raise ConfigError(f"{out}: holds a model already; give another folder", argument="overwrite")
+        check_no_model(out, overwrite=overwrite)
     columns, bad = Columns(context, response), BadExamples(skip=skip_bad_examples)
     pairs = list(read_all_pairs(train, columns=columns, bad=bad))
     others = list(read_all_pairs(valid, columns=columns, bad=bad)) if valid else []
@@ -101,7 +100,7 @@ def map_candidates(
             "mapped": evaluate(after, examples).report(),
         }
     if out is not None:
-        after.save_pretrained(out)
+        export_folder(after, out)
     if as_json:
         typer.echo(json.dumps(report))
         return

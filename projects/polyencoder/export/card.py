@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from polyencoder.modeling import ConveRT, CrossEncoder
 from polyencoder.protocol import TextRanker
 from polyencoder.versions import versions_line
 
-__all__ = ["Run", "model_card", "read_run"]
+__all__ = ["Run", "model_card", "read_run", "updated_card"]
 
 _KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder", "convert": "ConveRT"}
 
@@ -37,6 +38,8 @@ _FLAGS_OF_CONVERT = (
     *(name for name in _FLAGS if name not in ("history_size", "fp16", "backbone", "type_optimization")),
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
+_BAR = "\\|"  # in a cell
+_LOADED = re.compile(r'^(ranker = Ranker\.from_pretrained\()"([^"]*)"', re.M)
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 
@@ -125,6 +128,25 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
+def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
+    """The card of a folder that is exported again: what changes is its name, the precision and the graphs.
+
+    All else of it stays, also what people wrote. The arguments are those of `model_card`.
+    """
+    named = _LOADED.search(card)
+    rows = [("parameters", _parameters(ranker, dtype=dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
+    lines: list[str] = []
+    for line in card.splitlines():
+        if line.startswith("| parameters |"):
+            lines += map(_row, rows)
+        elif named and line == f"# {named[2]}":
+            lines.append(f"# {name}")
+        elif not line.startswith("| ONNX graphs |"):
+            lines.append(line)
+    text = "\n".join(lines) + "\n"
+    return _LOADED.sub(lambda found: f'{found[1]}"{name}"', text)
+
+
 def _parameters(ranker: TextRanker, *, dtype: str) -> str:
     """How many numbers a model has, and in how many bits they are kept."""
     model = ranker.model
@@ -196,9 +218,12 @@ def _encoder(backbone: Mapping[str, Any], *, name: str | None) -> str:
 
 
 def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    cells = [list(heading), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    cells.insert(1, ["---"] * len(cells[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    first = list(heading)
+    return "\n".join(map(_row, [first, ["---"] * len(first), *rows]))
+
+
+def _row(cells: Iterable[Any]) -> str:
+    return f"| {' | '.join(str(cell).replace('|', _BAR) for cell in cells)} |"
 
 
 def _number(value: float | None) -> str:

@@ -16,27 +16,37 @@ from dataclasses import replace
 from pathlib import Path
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
-from polyencoder.checkpoint import CALIBRATION, CONFIG, WeightDtype, load_folder, model_fingerprint, save_folder
+from polyencoder.checkpoint import (
+    CALIBRATION,
+    CALIBRATION_INT8,
+    CONFIG,
+    WeightDtype,
+    load_folder,
+    model_fingerprint,
+    save_folder,
+)
 from polyencoder.config import RankerConfig
 from polyencoder.data.readers.examples import Example
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import RecallChange, recall_change
-from polyencoder.export.card import Run, model_card
+from polyencoder.export.card import Run, model_card, updated_card
 from polyencoder.files import ABANDONED, explaining, replacing
 from polyencoder.scorer import Scorer
 
-__all__ = ["export_folder", "save_ranker"]
+__all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 
 README = "README.md"
 _GRAPHS = "onnx.json"  # `polyencoder.export.onnx.files.DESCRIPTION`; without it graphs are not read
+_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json")
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
     """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
     save_folder(folder, ranker.model, ranker.text, dtype=dtype)
+    (Path(folder) / CALIBRATION_INT8).unlink(missing_ok=True)  # of graphs of the model that was there
     if ranker.calibration is None:
-        calibration_file(folder).unlink(missing_ok=True)  # of the model that was there
+        calibration_file(folder).unlink(missing_ok=True)
     else:
         fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
         replace(ranker.calibration, fingerprint=fingerprint).save(folder)
@@ -49,6 +59,7 @@ def export_folder(
     dtype: WeightDtype = "float32",
     run: Run | None = None,
     readme: str | None = None,
+    earlier_card: str | None = None,
     onnx: bool = False,
     int8: bool = False,
     examples: Sequence[Example] = (),
@@ -61,6 +72,8 @@ def export_folder(
         dtype: of the weights; rounded ones are also what the graphs are made of.
         run: what is known of its training, for the model card.
         readme: the model card itself; None for one that is made of the ranker and `run`.
+        earlier_card: that of the folder which the ranker was loaded from, which knows of its training: it becomes the
+            card, with this export's name, precision and graphs.
         onnx: also write the ONNX graphs, each checked against torch.
         int8: also write the quantized graphs; implies `onnx`.
         examples: (context, label, candidates), on whose text the graphs are checked and R@1 is compared.
@@ -78,14 +91,17 @@ def export_folder(
     with explaining(target, CheckpointError):
         _check_target(target)
     change = None
-    with explaining(target, CheckpointError), _placing(target) as made:
+    with explaining(target, CheckpointError), placing(target) as made:
         save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
             change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
         if readme is None:
-            readme = model_card(ranker, name=target.resolve().name, run=run, dtype=dtype, graphs=graphs)
+            facts = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
+            readme = (
+                updated_card(earlier_card, ranker, **facts) if earlier_card else model_card(ranker, run=run, **facts)
+            )
         (made / README).write_text(readme, encoding="utf-8")
     return change
 
@@ -107,6 +123,21 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
     return recall_change(ranker, quantized, examples)
 
 
+def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise CheckpointError where a new model would be among other files, ConfigError where one is there already."""
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
+    if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
+        return
+    if not (target / CONFIG).is_file():
+        raise CheckpointError(f"{target}: has other files in it; give a new folder")
+    if not overwrite:
+        raise ConfigError(
+            f"{target}: holds a model already; give another folder, or overwrite it", argument="overwrite"
+        )
+
+
 def _check_target(target: Path) -> None:
     """Raise CheckpointError when exporting there would put a model among other things."""
     if target.exists() and not target.is_dir():
@@ -119,8 +150,11 @@ def _check_target(target: Path) -> None:
 
 
 @contextmanager
-def _placing(target: Path) -> Iterator[Path]:
-    """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays."""
+def placing(target: Path) -> Iterator[Path]:
+    """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays.
+
+    The other files of a model that was there, its card, graphs and calibration, are removed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob(f".{glob.escape(target.name)}.????????.part"):  # which killed exports left
         with suppress(OSError):
@@ -131,7 +165,7 @@ def _placing(target: Path) -> Iterator[Path]:
         yield made
         target.mkdir(exist_ok=True)
         names = {path.name for path in made.iterdir()}
-        for old in [*target.glob("*.onnx"), target / CALIBRATION]:  # of the model that was there
+        for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
             if old.name not in names:
                 old.unlink(missing_ok=True)
         (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs

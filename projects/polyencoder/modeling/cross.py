@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transform
 class CrossEncoder(nn.Module):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's."""
 
-    weights_fingerprint: str | None = None
+    weights_fingerprints: Mapping[str, str] | None = None
     """Of the weights that it was loaded with, where it computes with rounded ones."""
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:

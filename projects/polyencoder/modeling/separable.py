@@ -23,7 +23,7 @@ class SeparableRanker(nn.Module, ABC):
 
     candidate_fingerprint: str | None = None
     """Of the weights that it was loaded with, where it computes with rounded ones; see `polyencoder.encoding`."""
-    weights_fingerprint: str | None = None
+    weights_fingerprints: Mapping[str, str] | None = None
     candidate_map: nn.Linear | None
     """What stands behind the vectors of candidates, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None

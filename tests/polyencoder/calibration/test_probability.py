@@ -212,6 +212,10 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
     [
         ("{", "damaged"),
         ("[]", "damaged"),
+        ("[" * 100_000, "damaged"),
+        ('{"format_version": 1, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
+        ('{"format_version": 1, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
+        ('{"format_version": 1, "temperature": 1, "none": 0, "fingerprint": "", "threshold": [1]}', "threshold is"),
         ('{"format_version": 1, "temperature": 1}', "damaged"),
         ('{"format_version": 1, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*the temperature is -1"),
         ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 1"),

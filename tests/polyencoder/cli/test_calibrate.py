@@ -11,6 +11,7 @@ import pytest
 
 from polyencoder import Ranker
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.export.folder import export_folder
 from polyencoder.index.searcher import Searcher
 from tests.commands import run_command
 
@@ -162,3 +163,22 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
     with pytest.raises(InputError, match="precision is 90.0; it must be between 0 and 1"):
         call(*options, "--model", tmp_path / "model", "--precision", 90)
     assert not (tmp_path / "model" / "calibration.json").exists()
+
+
+def test_int8_graphs_have_a_calibration_of_their_own(make_ranker, write, texts, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
+    ranker = make_ranker("bi")
+    export_folder(ranker, tmp_path / "model", int8=True)
+    data = write(ranker, among=texts)
+    call("calibrate", "--model", tmp_path / "model", "--data", data)
+    exact = Ranker.from_pretrained(tmp_path / "model", backend="onnx").calibration
+    assert exact is not None
+    with pytest.warns(
+        UserWarning, match="not used, as it was fitted to the scores of the float32 model.*--backend onnx-int8"
+    ):
+        assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is None
+    said = call("calibrate", "--model", tmp_path / "model", "--data", data, "--backend", "onnx-int8")
+    assert "calibration.int8.json: written" in said
+    assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is not None
+    assert Ranker.from_pretrained(tmp_path / "model").calibration == exact

@@ -14,6 +14,7 @@ import torch
 
 from polyencoder.cli import importing
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.export.folder import export_folder
 from tests.commands import command_fails, run_command
 
 FAIRSEQ = {"args": Namespace(arch="roberta_base"), "model": {"a": torch.zeros(1)}}
@@ -30,7 +31,7 @@ def calls(monkeypatch, backbone_folder) -> list:
     def reader(name: str, kind: str):
         def read(file: Path, *, out: Path, **options):
             asked.append((name, file.name, {key: value for key, value in options.items() if value}))
-            shutil.copytree(backbone_folder(kind), out)
+            shutil.copytree(backbone_folder(kind), out, dirs_exist_ok=True)
 
         return read
 
@@ -117,3 +118,31 @@ def test_files_that_are_not_there_or_not_safe(tmp_path, malicious_pickle):
     (tmp_path / "model").write_bytes(data)
     command_fails(CheckpointError, "model: ", *arguments)
     assert not witness.exists()
+
+
+def test_a_model_that_is_there_is_not_written_over(run, calls, tmp_path, make_ranker):
+    pytest.importorskip("onnxruntime")
+    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    message = "out: holds a model already; give another folder, or overwrite it"
+    fails(run, FAIRSEQ, ConfigError, message, *FAIRSEQ_FLAGS)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert not calls
+
+
+def test_overwriting_leaves_nothing_of_the_old_model(run, calls, tmp_path, make_ranker, backbone_folder):
+    pytest.importorskip("onnxruntime")
+    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
+    (tmp_path / "out" / "calibration.json").write_text("{}")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    run(FAIRSEQ, *FAIRSEQ_FLAGS, "--overwrite")
+    expected = {path.name for path in Path(backbone_folder("roberta")).iterdir()} | {"notes.txt"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "out"]
+
+
+def test_a_folder_of_other_things_is_left_alone(run, calls, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    fails(run, XLM, CheckpointError, "out: has other files in it; give a new folder", "--codes", "codes", "--overwrite")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]

@@ -43,6 +43,9 @@ def test_from_pairs_to_a_ranker(run, tmp_path):
     assert json.loads(result.output)["R5@1"] == pytest.approx(report["valid"]["mapped"]["R5@1"])
     with pytest.raises(ConfigError, match="holds a model already"):
         run("--out", "mapped")
+    (tmp_path / "mapped" / "README.md").write_text("of another model")
+    run("--out", "mapped", "--overwrite")
+    assert "# mapped" in (tmp_path / "mapped" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

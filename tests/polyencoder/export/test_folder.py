@@ -13,7 +13,7 @@ from huggingface_hub import HfApi, RepoUrl
 
 from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.export.folder import _placing, export_folder
+from polyencoder.export.folder import export_folder, placing
 from polyencoder.ranker import Ranker
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
@@ -190,7 +190,7 @@ def _place_and_die(source, target, renames):
         replace(*paths)
 
     os.replace = kill
-    with _placing(target) as made:
+    with placing(target) as made:
         shutil.copytree(source, made, dirs_exist_ok=True)
     os._exit(1)
 

@@ -11,6 +11,7 @@ import torch
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import Head, HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
+from polyencoder.modeling import ConveRT
 from polyencoder.ranker import Ranker
 
 LABELS = ["pets", "ski", "work", "straße"]
@@ -81,6 +82,17 @@ def test_the_encoder_may_be_kept_in_16_bits(classifier, sentences, dtype, tmp_pa
     (tmp_path / "head" / "head.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match="learnt with another encoder"):
         IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_head_of_a_rounded_encoder_goes_with_every_form_of_it(classifier, dtype, tmp_path):
+    if isinstance(classifier.encoder.model, ConveRT):
+        return  # which is not loaded in another type
+    classifier.encoder.save_pretrained(tmp_path / "model")
+    classifier.encoder.save_pretrained(tmp_path / "small", dtype=dtype)
+    rounded = Ranker.from_pretrained(tmp_path / "model", dtype="bfloat16")
+    IntentClassifier(rounded, classifier.head, classifier.labels).save(tmp_path / "head")
+    IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Literal
 
 import safetensors.torch
 
-from polyencoder.checkpoint import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS, weights_fingerprint
+from polyencoder.checkpoint import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS, weights_fingerprint
 from polyencoder.config import Architecture
 from polyencoder.errors import CheckpointError
 
@@ -42,7 +42,8 @@ def int8_name(name: str) -> str:
 def download_patterns(precision: Precision) -> list[str]:
     """The files of a hub repository that this precision needs."""
     names = (CONTEXT, CANDIDATES, SCORER)
-    return [CONFIG, TOKENIZER, CALIBRATION, DESCRIPTION, *(names if precision == "float32" else map(int8_name, names))]
+    graphs = names if precision == "float32" else map(int8_name, names)
+    return [CONFIG, TOKENIZER, CALIBRATION, CALIBRATION_INT8, DESCRIPTION, *graphs]
 
 
 @dataclass(frozen=True)

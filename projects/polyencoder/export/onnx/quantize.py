@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from polyencoder.checkpoint import CONFIG, TOKENIZER
 from polyencoder.config import RankerConfig
@@ -19,9 +22,10 @@ from polyencoder.files import replacing
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
     """Write each float32 graph of a folder again as `*.int8.onnx`, for `backend="onnx-int8"`.
 
-    The weights of the linear layers become int8, with a scale for each of their outputs; embeddings, attention between
-    tokens, layer normalisation and the second layer of each feed-forward block stay float32. The scale of activations
-    is that of a whole batch, so that a text's vector depends a little on the texts beside it.
+    The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
+    scale for each token. What computes in int8 are the linear layers, except the second of each feed-forward block:
+    embeddings and its weights are stored in int8 alone. The scale of activations is that of a whole batch, so that a
+    text's vector depends a little on the texts beside it.
 
     Args:
         folder: what `export_onnx` wrote.
@@ -39,11 +43,13 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     graphs = {name: _read_graph(source / name, onnx) for name in graph_names(config.architecture)}
     with ExitStack() as written:
         for name, graph in graphs.items():
+            narrowing = _narrowing(graph)
+            _store_in_int8(graph, narrowing, onnx)
             quantization.quantize_dynamic(
                 graph,
                 written.enter_context(replacing(target / int8_name(name))),
                 op_types_to_quantize=["MatMul"],  # nn.Linear over tokens; a cross-encoder's last layer is no MatMul
-                nodes_to_exclude=_narrowing(graph),
+                nodes_to_exclude=narrowing,
                 per_channel=True,
                 # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
                 reduce_range=True,
@@ -93,3 +99,54 @@ def _narrowing(graph: Any) -> list[str]:
     shapes = {weight.name: tuple(weight.dims) for weight in graph.graph.initializer if len(weight.dims) == 2}
     layers = ((node.name, shapes.get(node.input[1])) for node in graph.graph.node if node.op_type == "MatMul")
     return [name for name, shape in layers if shape is not None and shape[0] > shape[1]]
+
+
+def _store_in_int8(graph: Any, layers: list[str], onnx: Any) -> None:
+    """Replace the embeddings, and the weights of these layers, by int8 ones that are made float32 again.
+
+    Of embeddings only the rows that are looked up; of layers all weights, once, when onnxruntime opens the graph.
+    """
+    weights = {weight.name: weight for weight in graph.graph.initializer}
+    uses = Counter(name for node in graph.graph.node for name in node.input)
+    stored = []
+    for node in graph.graph.node:
+        lookup = node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute)
+        place = 0 if lookup else 1
+        weight = weights.get(node.input[place]) if lookup or node.name in layers else None
+        is_matrix = weight is not None and len(weight.dims) == 2 and weight.data_type == onnx.TensorProto.FLOAT
+        if is_matrix and uses[weight.name] == 1:
+            stored.append((node, place, weight))
+    for node, place, weight in stored:
+        values = onnx.numpy_helper.to_array(weight)
+        scale = np.maximum(np.abs(values).max(1 - place, keepdims=True) / 127, np.finfo(np.float32).tiny)
+        parts = {"int8": np.rint(values / scale).astype(np.int8), "scale": scale.astype(np.float32)}
+        names = {kind: f"{weight.name} {kind}" for kind in parts}
+        graph.graph.initializer.remove(weight)
+        graph.graph.initializer.extend(onnx.numpy_helper.from_array(parts[kind], names[kind]) for kind in parts)
+        at = list(graph.graph.node).index(node)
+        made = _looked_up(node, names, onnx) if place == 0 else _whole(node, names, onnx)
+        if place == 0:
+            graph.graph.node.remove(node)
+        for one in reversed(made):
+            graph.graph.node.insert(at, one)
+
+
+def _looked_up(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
+    """What gives the same as this Gather: the rows of both, multiplied."""
+    rows = {kind: f"{node.output[0]} {kind}" for kind in names}
+    make = onnx.helper.make_node
+    return [
+        *(make("Gather", [names[kind], node.input[1]], [rows[kind]], f"{node.name} {kind}", axis=0) for kind in names),
+        make("Cast", [rows["int8"]], [f"{rows['int8']} float"], f"{node.name} float", to=onnx.TensorProto.FLOAT),
+        make("Mul", [f"{rows['int8']} float", rows["scale"]], [node.output[0]], f"{node.name} rows"),
+    ]
+
+
+def _whole(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
+    """What makes the weights of this MatMul, which is given them."""
+    make, cast = onnx.helper.make_node, f"{names['int8']} float"
+    node.input[1] = f"{names['int8']} scaled"
+    return [
+        make("Cast", [names["int8"]], [cast], f"{node.name} float", to=onnx.TensorProto.FLOAT),
+        make("Mul", [cast, names["scale"]], [node.input[1]], f"{node.name} weights"),
+    ]

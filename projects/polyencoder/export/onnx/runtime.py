@@ -6,6 +6,7 @@ The scores are `polyencoder.scoring`'s, from the vectors that the graphs give. N
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,8 +111,10 @@ class _Exported(nn.Module):
 
     candidate_fingerprint: str | None = None
     """Decides, as `polyencoder.encoding.candidate_fingerprint` does, which rankers can share an index."""
-    weights_fingerprint: str | None = None
+    weights_fingerprints: Mapping[str, str] | None = None
     """Of the torch weights that the graphs were made from."""
+
+    precision: Precision = "float32"
 
     def _stand(self, config: RankerConfig) -> None:
         self.config = config
@@ -227,7 +230,8 @@ def load_onnx(
         model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
         exact = precision == "float32"  # an int8 ranker's vectors are others
         model.candidate_fingerprint = description.candidates if exact else f"{description.candidates}-{precision}"
-    model.weights_fingerprint = description.weights
+    model.weights_fingerprints = {"float32": description.weights}
+    model.precision = precision
     return model.eval(), text
 
 

@@ -36,19 +36,39 @@ def test_scores_are_near_those_of_torch(quantized, dialogues, sentences, kind):
     assert torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1] > 0.97
 
 
-def test_the_linear_layers_are_int8_and_the_rest_is_not(quantized):
+def test_all_matrices_are_stored_in_int8(quantized):
     import onnx
 
     for name in ("context.int8.onnx", "candidates.int8.onnx"):
         graph = onnx.load(quantized("bi")[2] / name).graph
-        integer = {one.name: len(one.dims) for one in graph.initializer if one.data_type == onnx.TensorProto.INT8}
-        matrices = [name for name, dims in integer.items() if dims == 2]
-        assert len(matrices) == 2 * 5  # two layers: query, key, value, output, the first of the feed-forward part
+        integer = [one for one in graph.initializer if one.data_type == onnx.TensorProto.INT8 and len(one.dims) == 2]
+        # two layers: query, key, value, output and both of the feed-forward part; words, positions, segments
+        assert len(integer) == 2 * 6 + 3
+        # the second of the feed-forward part computes in float32
         assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 5
         floats = [
-            one.name for one in graph.initializer if tuple(one.dims) == (32, 16)
-        ]  # the feed-forward part's second
-        assert len(floats) == 2
+            one
+            for one in graph.initializer
+            if one.data_type == onnx.TensorProto.FLOAT and len(one.dims) == 2 and min(one.dims) > 1
+        ]
+        assert floats == []
+
+
+def test_an_embedding_is_off_by_half_a_step_at_most(quantized, sentences):
+    """A scale for each token: one large embedding makes no other one coarse."""
+    import onnx
+
+    ranker, _, folder = quantized("bi")
+    words = ranker.model.context_tower.model.embeddings.word_embeddings.weight.detach().numpy()
+    arrays = {
+        one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(folder / "context.int8.onnx").graph.initializer
+    }
+    stored, scale = (
+        next(arrays[name] for name in arrays if name.endswith(f"word_embeddings.weight {kind}"))
+        for kind in ("int8", "scale")
+    )
+    assert (abs(stored * scale - words) <= scale * 0.5001).all()
+    assert scale.shape == (len(words), 1)
 
 
 def test_out_is_complete_by_itself(quantized):

@@ -1,0 +1,70 @@
+"""What pyproject.toml asks for is what the code imports: nothing is missing, and nothing of ParlAI's is the library's."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+INSTALLED = packages_distributions()
+OF_MODULES = {"faiss": "faiss-cpu", "grpc": "grpcio", "haystack": "haystack-ai", "llama_index": "llama-index-core"}
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+def distribution(module: str) -> str:
+    found = INSTALLED.get(module, [module])
+    return name(OF_MODULES.get(module, found[0]))
+
+
+def imports(folder: str) -> dict[str, Path]:
+    """The packages that the code of a folder imports, also by `require`, and a file of each."""
+    found: dict[str, Path] = {}
+    for file in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "require":
+                names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
+            found |= {one.partition(".")[0]: file for one in names}
+    return {
+        one: file for one, file in found.items() if one not in {*sys.stdlib_module_names, "polyencoder", "parlai", ""}
+    }
+
+
+CORE = {name(one) for one in PROJECT["dependencies"]}
+EXTRAS = {extra: {name(one) for one in wanted} for extra, wanted in PROJECT["optional-dependencies"].items()}
+
+
+def test_what_the_library_imports_is_asked_for():
+    asked = CORE.union(*(wanted for extra, wanted in EXTRAS.items() if extra != "parlai"))
+    for module, file in imports("projects").items():
+        assert distribution(module) in asked, f"{file} imports {module}"
+
+
+def test_the_library_asks_for_nothing_that_it_does_not_import():
+    assert {distribution(module) for module in imports("projects")} >= CORE
+
+
+@pytest.mark.parametrize("folder", ["agents", "tasks", "zoo"])
+def test_the_plugin_asks_for_what_it_imports(folder):
+    for module, file in imports(folder).items():
+        assert distribution(module) in CORE | EXTRAS["parlai"], f"{file} imports {module}"
+
+
+def test_the_lowest_versions_are_safe():
+    """torch before 2.6 runs code that a file names (CVE-2025-32434), filelock before 3.20.1 follows links."""
+    assert "torch>=2.6" in PROJECT["dependencies"]
+    assert "filelock>=3.20.1" in PROJECT["dependencies"]

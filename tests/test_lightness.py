@@ -1,0 +1,56 @@
+"""What costs seconds, torch and transformers, is imported when it is needed, and not before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import polyencoder
+from polyencoder.cli.main import _COMMANDS, app
+
+LIST = "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+
+def loaded(code: str) -> set[str]:
+    """The packages that are imported after this code in a new process."""
+    whole = f"import atexit, json, sys\natexit.register(lambda: {LIST})\n{code}"
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True, timeout=120)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import polyencoder",
+        "import polyencoder; polyencoder.__version__; polyencoder.ConfigError; dir(polyencoder)",
+        *(
+            f"import runpy; sys.argv = ['polyencoder', {flag!r}]; runpy.run_module('polyencoder', run_name='__main__')"
+            for flag in ("--help", "--version", "no-such-command")
+        ),
+    ],
+)
+def test_no_torch_and_no_transformers(code):
+    done = loaded(code) if "no-such" not in code else loaded(f"try:\n  {code}\nexcept SystemExit: pass")
+    assert "polyencoder" in done
+    assert not done & {"torch", "transformers", "tokenizers", "numpy", "sklearn", "parlai"}
+
+
+def test_all_names_are_there():
+    for name in polyencoder.__all__:
+        assert getattr(polyencoder, name) is not None
+        assert name in dir(polyencoder)
+    assert polyencoder.__version__.startswith("0.")
+    with pytest.raises(AttributeError, match="module 'polyencoder' has no attribute 'Rankers'"):
+        _ = polyencoder.Rankers
+
+
+def test_the_list_of_commands_has_their_own_help():
+    """It is read without importing them."""
+    commands = typer.main.get_group(app).commands
+    assert list(commands) == list(_COMMANDS)
+    for name, place in _COMMANDS.items():
+        assert " ".join(commands[name].help.split()) == " ".join(place.help().split())
