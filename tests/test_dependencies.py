@@ -1,16 +1,16 @@
-"""What pyproject.toml asks for is what the code imports: nothing is missing, and nothing of ParlAI's is the library's."""
+"""What pyproject.toml asks for is what the code imports: nothing is missing, and nothing is ParlAI's alone."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
-import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 INSTALLED = packages_distributions()

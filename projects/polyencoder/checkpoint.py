@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -95,17 +95,24 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     return weights
 
 
-def weights_fingerprint(weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32") -> str:
+def weights_fingerprint(
+    weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32", progress: Callable[[int], object] | None = None
+) -> str:
     """A digest of a model's weights, the same in whichever dtype the same numbers are kept.
 
-    `dtype`: as they will be when they have been saved so.
+    `dtype`: as they will be when they have been saved so. `progress` is called with the bytes of each tensor.
     """
-    parts: list[bytes | memoryview | str] = []
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu()
-        values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
-        parts += [name, values.contiguous().flatten().view(torch.uint8).numpy().data]
-    return fingerprint(parts)
+
+    def parts() -> Iterator[memoryview | str]:
+        for name in sorted(weights):
+            tensor = weights[name].detach().cpu()
+            values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
+            yield name
+            yield values.contiguous().flatten().view(torch.uint8).numpy().data
+            if progress is not None:
+                progress(tensor.nbytes)
+
+    return fingerprint(parts())
 
 
 def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
@@ -148,11 +155,14 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     """Read a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
     source = Path(folder)
     config, tokenizer = _read_folder(source)
+    return _assemble(config, _read_weights(source), tokenizer, origin=str(source / WEIGHTS))
+
+
+def _read_weights(source: Path) -> dict[str, Tensor]:
     try:
-        weights = safetensors.torch.load_file(source / WEIGHTS)
+        return safetensors.torch.load_file(source / WEIGHTS)
     except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(f"{source / WEIGHTS}: damaged or not a safetensors file ({error})") from None
-    return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
 
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path]:
@@ -199,13 +209,55 @@ def read_digests(folder: str | os.PathLike[str]) -> dict[str, str]:
     return digests
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, as `sha256sum` prints it."""
+def file_digest(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> str:
+    """The SHA-256 of a file, as `sha256sum` prints it. `progress` is called with numbers of bytes that were read."""
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
+            if progress is not None:
+                progress(len(chunk))
         return digest.hexdigest()
+
+
+def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> None:
+    """Compare all files of a model folder with the digests that were saved with its weights.
+
+    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a file that is missing or
+    damaged, and for a folder without digests, whose damage nobody can see.
+    """
+    source = Path(folder)
+    _read_folder(source)
+    expected = read_digests(source).get(WEIGHTS)
+    if expected is None:
+        raise CheckpointError(
+            f"{source / WEIGHTS}: holds no checksums: another program or an earlier version wrote it; write the folder "
+            "anew with `polyencoder export`"
+        )
+    if weights_fingerprint(_read_weights(source), progress=progress) != expected:
+        raise CheckpointError(
+            f"{source / WEIGHTS}: damaged, its checksum is another than when it was written; copy or export it again"
+        )
+
+
+def check_archive(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> bool:
+    """Compare what `torch.save` wrote with its checksums; whether there are any, as files before torch 1.6 have none.
+
+    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a damaged file.
+    """
+    name = os.fspath(path)
+    if not zipfile.is_zipfile(name):
+        return False
+    try:
+        with zipfile.ZipFile(name) as archive:
+            for part in archive.infolist():
+                with archive.open(part) as file:
+                    while chunk := file.read(1 << 20):
+                        if progress is not None:
+                            progress(len(chunk))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise CheckpointError(f"{name}: damaged ({first_line(error)}); copy it again") from None
+    return True
 
 
 def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:

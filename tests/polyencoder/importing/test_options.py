@@ -146,4 +146,4 @@ class TestCommand:
 
     def test_nothing_there(self, check, tmp_path):
         code, said = check(tmp_path / "model")
-        assert (code, "no such model file" in said) == (1, True)
+        assert (code, "no such model, index or .opt file" in said) == (1, True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, read_folder_config, weights_fingerprint
+from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, file_digest, read_folder_config, weights_fingerprint
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.attention import for_graphs
@@ -74,7 +74,8 @@ def export_onnx(
     weights = weights_fingerprint(model.state_dict())
     _check_model_there(target, model, text, weights)
     example, batches = _token_batches(model, text, texts)
-    steps, traced, differences = steps_of(model), steps_of(for_graphs(model)), dict[str, float]()
+    steps, traced = steps_of(model), steps_of(for_graphs(model))
+    differences, digests = dict[str, float](), dict[str, str]()
     with _no_empty_folder(target), ExitStack() as written:
         # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
         description = written.enter_context(replacing(target / DESCRIPTION))
@@ -82,11 +83,12 @@ def export_onnx(
             path = written.enter_context(replacing(target / name))
             write_graph(traced[name], _inputs(step, example), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name))
+            digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # which have digests of theirs
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
                 written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
         candidates = None if isinstance(model, CrossEncoder) else candidate_fingerprint(model, text)
-        description.write_text(Description(weights, candidates, differences).to_json(), encoding="utf-8")
+        description.write_text(Description(weights, candidates, differences, digests).to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):
             (target / name).unlink(missing_ok=True)
 

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import safetensors.torch
 
-from polyencoder.checkpoint import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS, weights_fingerprint
+from polyencoder.checkpoint import (
+    CALIBRATION,
+    CALIBRATION_INT8,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    file_digest,
+    weights_fingerprint,
+)
 from polyencoder.config import Architecture
 from polyencoder.errors import CheckpointError
 
@@ -56,6 +65,8 @@ class Description:
     """Fingerprint of all that decides a candidate's vector, as of the torch ranker; None for a cross-encoder."""
     differences: dict[str, float]
     """What the check found: the graphs' largest deviation from torch, relative to the largest value."""
+    graphs: dict[str, str] = field(default_factory=dict)
+    """The SHA-256 of each graph's file, by its name."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -77,6 +88,27 @@ def read_description(folder: Path) -> Description:
     raise CheckpointError(
         f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; export again"
     )
+
+
+def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = None) -> list[str]:
+    """Compare the graphs of a folder with their digests; gives their names.
+
+    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a graph that is missing or
+    damaged, and for a folder without digests.
+    """
+    expected = read_description(folder).graphs
+    if not expected:
+        raise CheckpointError(f"{folder / DESCRIPTION}: holds no checksums of the graphs; export again")
+    for name, digest in sorted(expected.items()):
+        try:
+            found = file_digest(folder / name, progress=progress)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror}); export again") from None
+        if found != digest:
+            raise CheckpointError(
+                f"{folder / name}: damaged, its checksum is another than when it was written; copy or export it again"
+            )
+    return sorted(expected)
 
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:

@@ -6,12 +6,13 @@ import os
 import shutil
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER
+from polyencoder.checkpoint import CONFIG, TOKENIZER, file_digest
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
@@ -38,16 +39,19 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     source, target = Path(folder), Path(out or folder)
     onnx = require("onnx", extra="onnx")
     quantization = require("onnxruntime.quantization", extra="onnx")
-    read_description(source)
+    description = read_description(source)
     config = RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
     graphs = {name: _read_graph(source / name, onnx) for name in graph_names(config.architecture)}
+    digests = description.graphs if target.resolve() == source.resolve() else {}
     with ExitStack() as written:
+        described = written.enter_context(replacing(target / DESCRIPTION))  # entered first: it takes its place last
         for name, graph in graphs.items():
             narrowing = _narrowing(graph)
             _store_in_int8(graph, narrowing, onnx)
+            path = written.enter_context(replacing(target / int8_name(name)))
             quantization.quantize_dynamic(
                 graph,
-                written.enter_context(replacing(target / int8_name(name))),
+                path,
                 op_types_to_quantize=["MatMul"],  # nn.Linear over tokens; a cross-encoder's last layer is no MatMul
                 nodes_to_exclude=narrowing,
                 per_channel=True,
@@ -56,8 +60,10 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
                 weight_type=quantization.QuantType.QInt8,
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # where it cannot infer one
             )
+            digests = {**digests, int8_name(name): file_digest(path)}
+        described.write_text(replace(description, graphs=digests).to_json(), encoding="utf-8")
         if target.resolve() != source.resolve():
-            for name in (CONFIG, TOKENIZER, DESCRIPTION):
+            for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(source / name, written.enter_context(replacing(target / name)))
 
 
