@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -57,6 +58,57 @@ def calibrated(make_ranker):
     return ranker
 
 
+def figures(item) -> dict[str, str]:
+    """The labels of a candidate with their values."""
+    terms, values = (item.find_elements("css selector", f".numbers {one}") for one in ("dt", "dd"))
+    return {term.text: value.text for term, value in zip(terms, values, strict=True)}
+
+
+def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wait, all_of):
+    client = serve("bi")
+    browser.set_window_size(1000, 800)
+    browser.get(str(client.base_url))
+    wait(lambda: "5 candidates, not calibrated" in all_of("#about")[0].text)
+    assert "chooses the best reply from the candidates" in all_of("#welcome")[0].text
+    first = all_of("#examples button")[0]
+    example = first.text
+    first.click()
+    wait(lambda: all_of(".reply"))
+    assert [one.text for one in all_of(".said")] == [example]
+    assert not all_of("#welcome")[0].is_displayed()
+    assert browser.switch_to.active_element.get_attribute("id") == "message"
+    all_of(".reply summary")[0].click()
+    assert figures(all_of(".reply li")[0]).keys() >= {"score", "found", "id"}
+    assert not all_of(".none")  # of scores nothing is known of it
+    assert "not calibrated" in all_of(".note")[0].text
+    all_of("#again")[0].click()
+    assert all_of("#welcome")[0].is_displayed()
+    assert not all_of(".turn")
+
+
+def test_it_is_dark_where_the_system_is(serve, browser, wait, all_of):
+    client = serve("bi")
+    levels = []
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.get(str(client.base_url))
+        for selector in ("#say", "#welcome"):
+            script = "return getComputedStyle(document.querySelector(arguments[0]))"
+            background = browser.execute_script(f"{script}.backgroundColor", selector)
+            text = browser.execute_script(f"{script}.color", selector)
+            levels.append((luminance(background), luminance(text)))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert all(background - text > 0.6 for background, text in levels[:2])
+    assert all(text - background > 0.6 for background, text in levels[2:])
+
+
+def luminance(color: str) -> float:
+    """About how bright a CSS color is, 0 to 1."""
+    numbers = [float(one) for one in re.findall(r"[\d.]+", color)][:3]
+    return sum(numbers) / 3 / (255 if color.startswith("rgb") else 1)
+
+
 def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
     serve, calibrated, browser, wait, all_of, tmp_path
 ):
@@ -84,19 +136,28 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
         for step in expected["milliseconds"]:
             assert step in summary.text
         summary.send_keys(Keys.ENTER)
-        shown = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
+        *shown, none = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
         assert len(shown) == len(expected["results"])
+        left = 1 - sum(one["probability"] for one in expected["results"])
+        assert none.find_element("css selector", ".text").text == "None of these"
+        assert figures(none) == {"probability": f"{100 * left:.1f} %"}
         for item, one in zip(shown, expected["results"], strict=True):
             assert item.find_element("css selector", ".text").text == one["text"]
-            numbers = item.find_element("css selector", ".numbers").text
-            assert f"{100 * one['probability']:.1f} %" in numbers
-            assert f"{one['score']:.3f}" in numbers
-            assert one["found"] in numbers
+            assert figures(item) == {
+                "probability": f"{100 * one['probability']:.1f} %",
+                "score": f"{one['score']:.3f}",
+                "found": one["found"],
+                "id": one["id"],
+                **one.get("metadata", {}),
+            }
             bar = float(item.find_element("css selector", "meter").get_attribute("value"))
             assert bar == pytest.approx(one["probability"], abs=1e-6)
         dialogue.append(expected["reply"])
     assert browser.title == "polyencoder"
     assert not all_of("main img, main script, main b")
+    icons = all_of(".reply:last-child .up svg")
+    assert icons
+    assert all(icon.size["width"] > 10 for icon in icons if icon.is_displayed())
 
     up, down = (all_of(f".reply:last-child .{kind}")[place] for kind, place in (("up", 0), ("down", 1)))
     for button in (up, down):

@@ -2,7 +2,12 @@
 "use strict";
 
 const at = (id) => document.getElementById(id);
-const SHOWN = 10; // candidates of a reply
+const SHOWN = 10; // candidates of a reply, all that a probability takes into account
+const HOW = {
+  exact: "every candidate of the index was compared",
+  certified: "lists were compared, and it is proved that none is better",
+  approximate: "lists were compared; a better candidate may be missing",
+};
 
 let messages = [];
 let persona = [];
@@ -32,9 +37,14 @@ async function introduce() {
   try {
     const info = await ask("info");
     feedback = info.feedback;
-    const candidates = info.candidates === null ? "no index: it cannot reply" : `${info.candidates} candidates`;
-    const calibrated = info.calibrated ? "" : ", not calibrated: bars show scores, from the lowest that is shown to the highest";
-    at("about").textContent = `${info.model} (${info.architecture}), ${candidates}${calibrated}`;
+    const candidates = info.candidates === null ? "no index" : `${info.candidates} candidates`;
+    const calibrated = info.calibrated ? "calibrated" : "not calibrated: scores without probabilities";
+    at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${calibrated}`;
+    if (info.candidates === null) {
+      at("what").textContent = "This server has no index to choose replies from: it ranks and embeds texts over HTTP.";
+      at("try").textContent = "Its routes are listed at /docs. To chat, start it with polyencoder serve --index INDEX.";
+      at("examples").hidden = true;
+    }
   } catch (error) {
     at("about").textContent = error.message;
   }
@@ -51,31 +61,78 @@ function turn(kind, text) {
 
 function showReply(answer, asked) {
   const shown = at("reply").content.cloneNode(true).firstElementChild;
+  const results = answer.results;
   shown.querySelector(".text").textContent = answer.reply;
-  const steps = Object.entries(answer.milliseconds).map(([step, value]) => `${step} ${value.toFixed(1)} ms`);
-  shown.querySelector("summary").textContent = [`${answer.results.length} candidates`, ...steps].join(", ");
-  const scores = answer.results.map((one) => one.rerank_score ?? one.score);
+  const steps = Object.entries(answer.milliseconds);
+  const total = steps.reduce((sum, [, value]) => sum + value, 0).toFixed(1);
+  const each = steps.map(([step, value]) => `${step} ${value.toFixed(1)}`).join(", ");
+  const what = answer.answered ? "Why this reply?" : "No candidate was good enough.";
+  shown.querySelector("summary").textContent = `${what} ${results.length} candidates in ${total} ms (${each})`;
+  const scores = results.map((one) => one.rerank_score ?? one.score);
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  answer.results.forEach((one, place) => {
+  const calibrated = results.some((one) => one.probability !== undefined);
+  const list = shown.querySelector("ol");
+  results.forEach((one, place) => {
     const width = one.probability ?? (high > low ? (scores[place] - low) / (high - low) : 1);
-    shown.querySelector("ol").append(candidate(one, width, answer, asked));
+    list.append(candidate(one, width, answer, asked));
   });
+  if (calibrated) list.append(noneOf(results));
+  shown.querySelector(".note").textContent = calibrated
+    ? "Probability: that a candidate is the right reply, among all of the index."
+    : "The model is not calibrated: bars show scores, from the lowest shown to the highest.";
   at("dialogue").append(shown);
   shown.scrollIntoView({ block: "nearest" });
 }
 
-function candidate(one, width, answer, asked) {
+function figures(shown, values) {
+  for (const [label, value, title] of values) {
+    const pair = document.createElement("div");
+    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
+    [term.textContent, text.textContent] = [label, value];
+    if (title) pair.title = title;
+    pair.append(term, text);
+    shown.querySelector(".numbers").append(pair);
+  }
+}
+
+const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
+
+function noneOf(results) {
+  const known = new Map(results.map((one) => [one.text, one.probability ?? 0])); // equal texts are one candidate
+  const left = Math.max(0, 1 - [...known.values()].reduce((sum, one) => sum + one, 0));
+  const shown = row("None of these", left, "probability");
+  shown.className = "none";
+  figures(shown, [["probability", percent(left)]]);
+  return shown;
+}
+
+function row(text, width, measure) {
   const shown = at("candidate").content.cloneNode(true).firstElementChild;
-  const probability = one.probability === undefined ? [] : [`${(100 * one.probability).toFixed(1)} %`];
-  const score = one.rerank_score === undefined ? one.score.toFixed(3) : `${one.rerank_score.toFixed(3)} of ${one.score.toFixed(3)}`;
-  shown.querySelector(".text").textContent = one.text;
-  shown.querySelector(".numbers").textContent = [...probability, score, one.found, one.id].join(" · ");
+  shown.querySelector(".text").textContent = text;
   const meter = shown.querySelector("meter");
   meter.value = width;
-  meter.setAttribute("aria-label", probability.length ? "probability" : "score");
+  meter.setAttribute("aria-label", measure);
+  return shown;
+}
+
+function candidate(one, width, answer, asked) {
+  const probable = one.probability !== undefined;
+  const shown = row(one.text, width, probable ? "probability" : "score");
+  figures(shown, [
+    ...(probable ? [["probability", percent(one.probability)]] : []),
+    ...(one.rerank_score === undefined ? [] : [["reranked", one.rerank_score.toFixed(3), "the cross-encoder's score"]]),
+    ["score", one.score.toFixed(3), "the model's score of this candidate for the dialogue"],
+    ["found", one.found, HOW[one.found]],
+    ["id", one.id],
+    ...Object.entries(one.metadata ?? {}).map(([key, value]) => [
+      key,
+      typeof value === "string" ? value : JSON.stringify(value),
+    ]),
+  ]);
   shown.querySelector(".thumbs").hidden = !feedback;
   for (const [kind, good] of [["up", true], ["down", false]]) {
     const button = shown.querySelector(`.${kind}`);
+    button.title = good ? "a good reply" : "not a good reply";
     button.setAttribute("aria-label", `${good ? "A good" : "Not a good"} reply: ${one.text}`);
     button.addEventListener("click", async () => {
       try {
@@ -92,12 +149,23 @@ function candidate(one, width, answer, asked) {
   return shown;
 }
 
-at("say").addEventListener("submit", async (event) => {
+at("say").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = at("message").value;
+  say(at("message").value);
+});
+
+for (const example of at("examples").children) {
+  example.addEventListener("click", () => {
+    at("message").value = example.textContent;
+    say(example.textContent);
+  });
+}
+
+async function say(text) {
   const send = at("say").querySelector("[type=submit]");
   if (send.disabled || !text.trim()) return;
   send.disabled = true;
+  at("welcome").hidden = true;
   if (!messages.length) {
     persona = at("persona").value.split("\n").filter((line) => line.trim());
     at("persona").disabled = true;
@@ -115,12 +183,13 @@ at("say").addEventListener("submit", async (event) => {
   }
   send.disabled = false;
   at("message").focus();
-});
+}
 
 at("again").addEventListener("click", () => {
   messages = [];
   at("persona").disabled = false;
   at("dialogue").replaceChildren();
+  at("welcome").hidden = false;
   at("message").focus();
 });
 
