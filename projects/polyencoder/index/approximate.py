@@ -6,8 +6,6 @@ Where no proof is asked for, codes that are much alike ask together, by their me
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +13,13 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.certificate import Proposal, search_by_lists
+from polyencoder.index.certificate import search_by_lists
 from polyencoder.index.faiss_file import FAISS, FaissFile, is_of, read_faiss
 from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.groups import TOLERANCE, group_means
 from polyencoder.index.options import Found, SearchOptions, changed
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
 
 __all__ = ["LONGEST_LIST", "FaissSearch", "Results", "scan_vectors"]
@@ -106,7 +104,8 @@ class FaissSearch:
         Args:
             contexts: the encoded contexts, any number of them.
             options: of these `filter` is not for here.
-            allowed: bool [rows], True for the rows that may be found. If they are few they are scanned.
+            allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
+                everything for a `top_k` above 1,024 and, unless an option says how to look, with a flat index.
             attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead" no list says
                 anything of a score: everything is scanned. The certificate holds for the others. But the
                 weights of "sqrt" are flatter and its scores lie further below the largest logit: longer lists are
@@ -122,7 +121,8 @@ class FaissSearch:
         scale_of(contexts, attention)  # complains of one that does not fit
         available = len(self.vectors) if allowed is None else int(allowed.sum())
         few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
-        if few or contexts.batch_size == 0:
+        long = not options.list_length and self._list_length(options.k(available)) > LONGEST_LIST
+        if few or long or self._compares_all(options) or contexts.batch_size == 0:
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
@@ -137,22 +137,32 @@ class FaissSearch:
         """`search` of one context at least, by FAISS also where few rows are allowed, at least one."""
         available = len(self.vectors) if allowed is None else int(allowed.sum())
         k = options.k(available)
-        lists = _Lists(self, contexts, options, k=k, allowed=allowed, attention=attention, available=available)
-        tuned = self.meta.tuned
-        length = options.list_length or max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
+        lists = _Lists(self, options, k=k, allowed=allowed, attention=attention, available=available)
+        length = options.list_length or self._list_length(k)
         answers = search_by_lists(
             contexts,
+            lists,
             k=k,
             exactness=options.exactness or "approximate",
-            exact_lists=self.meta.has_exact_lists,
             length=length,
             longest=max(length, LONGEST_LIST, 2 * k),
-            propose=lists.propose,
-            scan=partial(search, candidates=self.vectors, k=k, allowed=allowed, attention=attention),
+            beside=lists.newer(contexts),
             attention=attention,
         )
         scores, rows, found = zip(*answers, strict=True)
         return Results(torch.stack(scores), torch.stack(rows), list(found))
+
+    def _list_length(self, k: int) -> int:
+        """How many candidates each code, or group of codes, proposes unless a search says it."""
+        tuned = self.meta.tuned
+        return max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
+
+    def _compares_all(self, options: SearchOptions) -> bool:
+        """Whether nothing says how to look, in an index that compares everything anyway: then the scan, which is exact.
+
+        A flat index is faster for contexts of many codes, by groups of these; so one that was tuned is used.
+        """
+        return self.meta.kind == "flat" and self.meta.tuned is None and not options.exactness and not options.of_lists
 
     def check(self, options: SearchOptions) -> None:
         """Raise ConfigError for an option that this kind of index has no use for."""
@@ -171,12 +181,13 @@ class FaissSearch:
 
 
 class _Lists:
-    """What FAISS proposes for the codes of some contexts, or for groups of codes where no certificate is wanted."""
+    """What FAISS proposes for the codes of contexts, or for groups of codes where no certificate is wanted."""
+
+    most_named = 1 << 22
 
     def __init__(
         self,
         searcher: FaissSearch,
-        contexts: ContextEncoding,
         options: SearchOptions,
         *,
         k: int,
@@ -184,8 +195,8 @@ class _Lists:
         attention: str,
         available: int,
     ) -> None:
+        self.exact_lists = searcher.meta.has_exact_lists
         self._searcher = searcher
-        self._contexts = contexts
         self._k = k
         self._allowed = allowed
         self._attention = attention
@@ -193,48 +204,28 @@ class _Lists:
         certified = options.exactness == "certified"
         self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
         self._parameters = self._faiss_parameters(options.effort, share=available / len(self._vectors), all=certified)
-        self._exact = self._meta.has_exact_lists and (
+        self._proves = self.exact_lists and (
             self._meta.kind == "flat" or self._parameters.nprobe >= searcher.most_effort
         )
 
-    def propose(self, which: Sequence[int], length: int) -> Iterator[Proposal]:
-        """As `certificate.Propose`. Of equal scores the lowest row comes first."""
-        newer = self._newer_rows
-        unions, outside = self._unions(self._contexts.select(torch.tensor(which, device=self._device)), length=length)
-        for i, rows, highest in zip(which, unions, outside, strict=True):
-            if newer is not None:  # all of them come behind those that FAISS knows
-                rows = torch.cat([rows, newer[i]])
-            yield Proposal(rows, self._vectors.take(rows), partial(self._proves, highest))
+    def take(self, rows: Tensor) -> Tensor:
+        return self._vectors.take(rows)
 
-    def _proves(self, highest: float, score: float) -> bool:
-        return self._exact and score >= highest
+    def scan(self, contexts: ContextEncoding) -> TopK:
+        return search(contexts, self._vectors, k=self._k, allowed=self._allowed, attention=self._attention)
 
-    @property
-    def _device(self) -> torch.device:
-        return self._contexts.vectors.device
-
-    @cached_property
-    def _newer_rows(self) -> Tensor | None:
-        """The best of the rows that FAISS does not know, ascending [batch, at most k]; None if it knows all of them."""
-        covered = self._meta.rows
-        if len(self._vectors) == covered:
-            return None
-        newer = torch.arange(len(self._vectors)) >= covered
+    def newer(self, contexts: ContextEncoding) -> TopK | None:
+        """The best of the rows that FAISS does not know, at most k; None if it knows all of them."""
+        newer = torch.arange(len(self._vectors)) >= self._meta.rows
         if self._allowed is not None:
             newer &= self._allowed.cpu()
         k = min(self._k, int(newer.sum()))
-        if k == 0:
-            return None
-        found = search(self._contexts, self._vectors, k=k, allowed=newer, attention=self._attention)
-        return found.indices.sort(dim=1).values.cpu()
+        return search(contexts, self._vectors, k=k, allowed=newer, attention=self._attention) if k else None
 
-    def _unions(self, contexts: ContextEncoding, *, length: int) -> tuple[list[Tensor], list[float]]:
-        """For each context the rows of all its lists, and what its codes' inner products with others can be.
+    def propose(self, contexts: ContextEncoding, length: int) -> tuple[list[Tensor], list[float]]:
+        """As in `certificate.Engine`; the rows ascend, int64 on the CPU.
 
-        Returns:
-            for each context the rows, each once and ascending (int64, on the CPU); and the highest that the inner
-            product of its codes with a row outside can be (of use if the lists are exact): inf if that is not known,
-            -inf if nothing is outside.
+        Of use as a bound is the highest that the inner product of a context's codes with a row outside can be.
         """
         asking, codes = _asking(contexts, tolerance=self._tolerance)
         counts = [len(part) for part in asking]
@@ -251,6 +242,8 @@ class _Lists:
                 part[:] = torch.inf
         # A list with gaps (id -1) or of all rows has nothing outside.
         outside[(rows[:, -1] < 0) | (length == self._meta.rows)] = -torch.inf
+        if not self._proves:
+            outside[:] = torch.inf
         unions = [part[part >= 0].unique() for part in rows.split(counts)]
         return unions, [part.max().item() if len(part) else -torch.inf for part in outside.split(counts)]
 

@@ -13,31 +13,48 @@ or compressed vectors (PQ) have recall instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from polyencoder.index.options import Found
 from polyencoder.scoring import ContextEncoding, TopK, search
+from polyencoder.scoring.topk import ranked
 
-__all__ = ["Answer", "Proposal", "Propose", "search_by_lists"]
-
-
-class Proposal(NamedTuple):
-    """What the lists of one context's codes hold."""
-
-    rows: Tensor
-    """int64 [n], the numbers of candidates, each once, in the order that equal scores shall have."""
-    vectors: Tensor
-    """[n, dim], theirs."""
-    proves: Callable[[float], bool]
-    """Whether no other candidate can have a score above this one. Always false if the lists are not exact."""
+__all__ = ["Answer", "Engine", "search_by_lists"]
 
 
-Propose = Callable[[Sequence[int], int], Iterable[Proposal]]
-"""From the numbers of some contexts and the length of the lists to what is proposed for each of them."""
+class Engine(Protocol):
+    """What proposes candidates, by numbers of its own."""
+
+    @property
+    def exact_lists(self) -> bool:
+        """Whether any list can prove anything."""
+        ...
+
+    @property
+    def most_named(self) -> int:
+        """How many candidates the lists of contexts may name that are asked for together."""
+        ...
+
+    def propose(self, contexts: ContextEncoding, length: int) -> tuple[Sequence[Tensor], Sequence[float]]:
+        """What lists of this length hold for each context, and a bound of each.
+
+        Returns:
+            rows: int64 [n], the numbers of candidates, each once, in the order that equal scores shall have.
+            bounds: no other candidate has a score above; inf where that is not known, so that nothing is proven.
+        """
+        ...
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The vectors [n, dim] of rows that were just proposed for a context."""
+        ...
+
+    def scan(self, contexts: ContextEncoding) -> TopK:
+        """The k best of all for each context."""
+        ...
 
 
 class Answer(NamedTuple):
@@ -52,50 +69,58 @@ class Answer(NamedTuple):
 
 def search_by_lists(
     contexts: ContextEncoding,
+    engine: Engine,
     *,
     k: int,
     exactness: Found,
-    exact_lists: bool,
     length: int,
     longest: int,
-    propose: Propose,
-    scan: Callable[[ContextEncoding], TopK],
+    beside: TopK | None = None,
     attention: str = "basic",
 ) -> list[Answer]:
     """The k best of what is proposed for each context, the lists being doubled until that is good enough.
 
-    Good enough are k candidates, which for "certified" must be proven to be the best. What is still not good enough
-    when lists are `longest` is scanned; so is everything where no list can give what is wanted: for "exact", for
-    "certified" without exact lists, and under multi-head attention, of whose scores an inner product says nothing.
+    Good enough are k candidates, which for "certified" must be proven to be the best: the k-th score reaches the bound.
+    What is still not good enough when lists are `longest` is scanned; so is everything where no list can give what is
+    wanted: for "exact", for "certified" without exact lists, and under multi-head attention, of whose scores an inner
+    product says nothing.
 
     Args:
         contexts: the encoded contexts, any number of them.
+        engine: proposes candidates.
         k: how many, at least 1; there are so many.
         exactness: what every result must be at least.
-        exact_lists: whether lists can prove anything.
         length: of the first lists.
         longest: of the last ones.
-        propose: asks the engine; vectors of one context need not be in memory while those of another are.
-        scan: scores everything, for some of the contexts.
+        beside: the best for each context of candidates that no list holds; of equal scores they come last.
         attention: as in `polyencoder.scoring.score`.
     """
     device = contexts.vectors.device
-    answers: list[Answer | None] = [None] * contexts.batch_size
+    answers: dict[int, Answer] = {}
     waiting = list(range(contexts.batch_size))
-    hopeless = exactness == "exact" or (exactness == "certified" and not exact_lists) or contexts.keys is not None
+    hopeless = (
+        exactness == "exact" or (exactness == "certified" and not engine.exact_lists) or contexts.keys is not None
+    )
     while waiting and not hopeless and length <= longest:
-        for i, proposal in zip(waiting, propose(waiting, length), strict=True):
-            if len(proposal.rows) < k:
-                continue
-            best = search(contexts.select(i), proposal.vectors.to(device), k=k, attention=attention)
-            proven = proposal.proves(best.scores[0, -1].item())
-            if proven or exactness == "approximate":
-                rows = proposal.rows.to(device)[best.indices[0]]
-                answers[i] = Answer(best.scores[0], rows, "certified" if proven else "approximate")
-        waiting = [i for i in waiting if answers[i] is None]
+        at_once = max(1, engine.most_named // (contexts.n_codes * length))
+        for first in range(0, len(waiting), at_once):
+            some = waiting[first : first + at_once]
+            part = contexts.select(torch.tensor(some, device=device))
+            for i, rows, bound in zip(some, *engine.propose(part, length), strict=True):
+                if len(rows) == 0 or len(rows) + (0 if beside is None else beside.scores.size(1)) < k:
+                    continue
+                vectors = engine.take(rows).to(device)
+                best = search(contexts.select(i), vectors, k=min(k, len(rows)), attention=attention)
+                best = best._replace(indices=rows.to(device)[best.indices])
+                if beside is not None:
+                    both = zip(best, beside, strict=True)
+                    best = ranked(TopK(*(torch.cat([one, other[i : i + 1]], 1) for one, other in both)), k)
+                proven = best.scores[0, -1].item() >= bound
+                if proven or exactness == "approximate":
+                    answers[i] = Answer(best.scores[0], best.indices[0], "certified" if proven else "approximate")
+        waiting = [i for i in waiting if i not in answers]
         length *= 2
     if waiting:
-        found = scan(contexts.select(torch.tensor(waiting, device=device)))
-        for i, scores, rows in zip(waiting, *found, strict=True):
-            answers[i] = Answer(scores, rows, "exact")
-    return [answer for answer in answers if answer is not None]
+        found = engine.scan(contexts.select(torch.tensor(waiting, device=device)))
+        answers |= {i: Answer(scores, rows, "exact") for i, scores, rows in zip(waiting, *found, strict=True)}
+    return [answers[i] for i in range(contexts.batch_size)]

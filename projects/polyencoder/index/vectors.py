@@ -121,10 +121,11 @@ class Vectors:
         if self.dtype != torch.int8:
             return None
         self._check(start, stop - 1)
+        behind, end = torch.searchsorted(self._starts, torch.tensor([start + 1, stop])).tolist()
+        files = slice(behind - 1, end)
         parts = [
             scales[max(start - first, 0) : stop - first]
-            for first, scales in zip(self._starts.tolist(), self._scales, strict=False)
-            if first < stop and start < first + len(scales)
+            for first, scales in zip(self._starts[files].tolist(), self._scales[files], strict=False)
         ]
         return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0), *parts])
 

@@ -68,38 +68,28 @@ def score(
     return scores
 
 
-def score_chunk(
-    context: ContextEncoding, candidates: Tensor, *, scale: float, candidate_scales: Tensor | None = None
-) -> Tensor:
+def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
     """What training, evaluation and search all run: the scores [batch, n] of as many candidates as fit in memory.
 
     `candidates`, [n, dim] or [batch, n, dim], take the contexts' dtype and device; `scale` multiplies the logits inside
-    the softmax. Candidates that are stored as integers times a number each have these in `candidate_scales`, fp32 [n].
-    The result is fp32, or float64 for float64 vectors.
+    the softmax. The result is fp32, or float64 for float64 vectors.
     """
     mask, keys = context.mask, context.keys
     candidates = candidates.to(context.vectors)
-    logits = _logits(context, candidates, candidate_scales)
+    logits = _logits(context, candidates)
     if candidates.dim() == 3 and mask is not None:
         mask = mask.unsqueeze(1)
     if keys is None:
         scores = _attended(logits, mask, scale=scale)
     else:
         biases = keys.biases.to(logits.dtype)
-        weighing = _products(keys.vectors, candidates, candidate_scales)
+        weighing = _products(keys.vectors, candidates)
         weighing = weighing + (biases.unsqueeze(1) if candidates.dim() == 3 else biases)
         scores = attended_by_heads(logits, _masked(weighing, mask), heads=keys.heads)
     return scores if candidates.dim() == 3 else scores.t().contiguous()
 
 
-def score_above(
-    context: ContextEncoding,
-    candidates: Tensor,
-    least: Tensor,
-    *,
-    scale: float,
-    candidate_scales: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def score_above(context: ContextEncoding, candidates: Tensor, least: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
     """The scores of those candidates [n, dim] that may be above `least` [batch] for any context; others may be there.
 
     No score is above the largest of its logits, which takes a fifth of the time of a softmax. The other arguments are
@@ -108,7 +98,7 @@ def score_above(
     Returns:
         scores [batch, kept] as of `score_chunk`, and the rows that were kept, int64 [kept], in their order.
     """
-    logits = _logits(context, candidates.to(context.vectors), candidate_scales)  # [n, batch, codes]
+    logits = _logits(context, candidates.to(context.vectors))  # [n, batch, codes]
     highest = logits.amax(dim=-1)
     kept = (highest + _ROUNDING * highest.abs() > least).any(dim=1).nonzero().squeeze(1)
     if 2 * len(kept) > len(logits):
@@ -118,15 +108,15 @@ def score_above(
     return _attended(logits, context.mask, scale=scale).t().contiguous(), kept
 
 
-def _logits(context: ContextEncoding, candidates: Tensor, candidate_scales: Tensor | None) -> Tensor:
+def _logits(context: ContextEncoding, candidates: Tensor) -> Tensor:
     vectors = context.vectors
     if context.mask is not None:
         # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
         vectors = vectors.masked_fill(~context.mask.unsqueeze(-1), 0)
-    return _products(vectors, candidates, candidate_scales)
+    return _products(vectors, candidates)
 
 
-def _products(vectors: Tensor, candidates: Tensor, candidate_scales: Tensor | None) -> Tensor:
+def _products(vectors: Tensor, candidates: Tensor) -> Tensor:
     """Inner products in at least fp32: [batch, n, codes] with candidates of their own, [n, batch, codes] with shared.
 
     Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
@@ -134,10 +124,7 @@ def _products(vectors: Tensor, candidates: Tensor, candidate_scales: Tensor | No
     dtype = at_least_fp32(vectors.dtype)
     if candidates.dim() == 3:
         return (candidates @ vectors.transpose(1, 2)).to(dtype)
-    products = (candidates @ vectors.flatten(0, 1).t()).to(dtype)  # [n, batch * codes]
-    if candidate_scales is not None:
-        products = products * candidate_scales.to(products.device).unsqueeze(1)
-    return products.unflatten(1, vectors.shape[:2])
+    return (candidates @ vectors.flatten(0, 1).t()).to(dtype).unflatten(1, vectors.shape[:2])
 
 
 def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:

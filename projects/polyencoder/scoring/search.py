@@ -13,7 +13,7 @@ from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_above, score_chunk
 from polyencoder.scoring.precision import full_precision
-from polyencoder.scoring.rows import Chunks, Rows, TensorRows
+from polyencoder.scoring.rows import Chunks, Rows, TensorRows, pieces
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
 __all__ = ["scan", "search"]
@@ -28,9 +28,6 @@ _WORTH_TWO_PASSES = 4
 
 # Rows that are scored before it is asked which of the others may be better than the best of them.
 _FIRST = 2048
-
-# Of a chunk that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
-_FEW = 0.5
 
 
 @torch.no_grad()
@@ -98,73 +95,29 @@ def scan(
 ) -> TopK:
     """The k best rows for each context, fewer where fewer come, in one pass in the contexts' dtype.
 
-    Each chunk is read once, for all contexts. int8 rows are multiplied as whole numbers, which floats hold exactly, and
-    the logits with each row's scale. `scale` is what `scoring.exact.scale_of` says of the attention type.
+    Each chunk is read once, for all contexts. As soon as there are k, only those are scored whose logits say that they
+    may be better. `scale` is what `scoring.exact.scale_of` says of the attention type.
     """
     device = contexts.vectors.device
     like = torch.empty(1, dtype=rows.dtype, device=rows.device).expand(max(len(rows), 1), rows.dim)
     at_once, step = chunk_sizes(contexts, like, max_elements=max_elements)
     parts = [contexts.select(slice(i, i + at_once)) for i in range(0, contexts.batch_size, at_once)]
     running = [RunningTopK(k) for _ in parts]
-    for first, chunk in rows.chunks(step):
-        scales = rows.scales(first, first + len(chunk))
-        indices = torch.arange(first, first + len(chunk))
-        permitted: Tensor | None = None
-        if allowed is not None:
-            permitted = allowed[first : first + len(chunk)].cpu()
-            count = int(permitted.sum())
-            if count == 0:
-                continue
-            if count < _FEW * len(chunk):
-                kept = permitted.nonzero().squeeze(1)
-                chunk, scales = chunk[kept.to(chunk.device)], None if scales is None else scales[kept]
-                indices, permitted = indices[kept], None
-            else:
-                permitted = None if count == len(chunk) else permitted.to(device)
-        chunk, indices = chunk.to(contexts.vectors), indices.to(device)
-        for part, best in zip(parts, running, strict=True):
-            with full_precision(device):
-                _add(best, part, chunk, indices, permitted, scale=scale, scales=scales)
+    bounded = contexts.keys is None and contexts.n_codes > 1
+    first = max(_FIRST, k) if bounded else step
+    with full_precision(device):
+        for piece in pieces(rows, step, first=first, k=k, allowed=allowed, like=contexts.vectors):
+            for part, best in zip(parts, running, strict=True):
+                if bounded and best.least is not None:
+                    scores, kept = score_above(part, piece.vectors, best.least, scale=scale)
+                    best.add(*piece.allowed_of(scores, kept))
+                else:
+                    best.add(*piece.allowed_of(score_chunk(part, piece.vectors, scale=scale)))
     found = [best.best for best in running if best.best is not None]
     if not found:
         nothing = contexts.vectors.new_empty(contexts.batch_size, 0, dtype=at_least_fp32(contexts.vectors.dtype))
         return TopK(nothing, nothing.long())
     return TopK(torch.cat([best.scores for best in found]), torch.cat([best.indices for best in found]))
-
-
-def _add(
-    best: RunningTopK,
-    contexts: ContextEncoding,
-    chunk: Tensor,
-    indices: Tensor,
-    permitted: Tensor | None,
-    *,
-    scale: float,
-    scales: Tensor | None,
-) -> None:
-    """Take in a chunk, of which the rows that are `permitted` may be found, or all where it is None.
-
-    As soon as there are k, only those are scored whose logits say that they may be better.
-    """
-    bounded = contexts.keys is None and contexts.n_codes > 1
-    start = 0
-    while start < len(chunk):
-        least = best.least if bounded else None
-        stop = start + max(_FIRST, best.k) if bounded and least is None else len(chunk)
-        piece = slice(start, stop)
-        some = None if scales is None else scales[piece]
-        if least is None:
-            scores = score_chunk(contexts, chunk[piece], scale=scale, candidate_scales=some)
-            rows = torch.arange(start, start + scores.size(1), device=indices.device)
-        else:
-            scores, rows = score_above(contexts, chunk[piece], least, scale=scale, candidate_scales=some)
-            rows = rows + start
-        if permitted is not None:
-            among = permitted[rows]
-            scores, rows = scores[:, among], rows[among]
-        if len(rows):
-            best.add(scores, indices[rows])
-        start = stop
 
 
 def _scored_again(

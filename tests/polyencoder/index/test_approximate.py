@@ -237,9 +237,26 @@ def test_newer_rows_are_found(make_search):
 
 def test_a_context_without_codes_is_scanned(make_search):
     contexts = ContextEncoding(torch.randn(2, 2, 8), torch.tensor([[True, False], [False, False]]))
-    found = make_search(torch.randn(50, 8)).search(contexts, top_k=2)
+    found = make_search(torch.randn(50, 8)).search(contexts, top_k=2, exactness="certified")
     assert found.found == ["certified", "exact"]
     assert found.rows[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf-flat"])
+def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monkeypatch):
+    """An index that compares everything by itself, unless told how to look; and very many results."""
+    torch.manual_seed(0)
+    searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
+    contexts = ContextEncoding(torch.randn(2, 3, 8))
+    by_itself = searcher.search(contexts, top_k=5)
+    assert set(by_itself.found) == ({"exact"} if kind == "flat" else {"approximate"})
+    assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
+    monkeypatch.setattr(approximate, "LONGEST_LIST", 4 * 64)
+    assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
+    many = searcher.search(contexts, top_k=65, exactness="approximate")
+    assert set(many.found) == {"exact"}
+    check_against_scan(many, searcher, contexts, top_k=65)
+    assert set(searcher.search(contexts, top_k=65, list_length=80).found) <= {"approximate", "certified"}
 
 
 def test_an_empty_batch(make_search):

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.certificate import Proposal, search_by_lists
+from polyencoder.index.certificate import search_by_lists
 from polyencoder.scoring import ContextEncoding, score, search
 
 
 class Engine:
     """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
 
-    def __init__(self, contexts, vectors, *, exact=True):
-        self.contexts, self.vectors, self.exact = contexts, vectors, exact
-        self.asked: list[tuple[list[int], int]] = []
+    most_named = 1 << 20
 
-    def propose(self, which, length):
-        self.asked.append((list(which), length))
-        for i in which:
-            products = self.contexts.vectors[i] @ self.vectors.t()
-            best = products.topk(min(length, len(self.vectors)))
+    def __init__(self, contexts, vectors, *, exact=True):
+        self.contexts, self.vectors, self.exact_lists = contexts, vectors, exact
+        self.asked: list[tuple[int, int]] = []
+
+    def propose(self, contexts, length):
+        self.asked.append((contexts.batch_size, length))
+        rows, bounds = [], []
+        for codes in contexts.vectors:
+            best = (codes @ self.vectors.t()).topk(min(length, len(self.vectors)))
+            rows.append(best.indices.unique())
             highest = best.values[:, -1].max().item() if length < len(self.vectors) else -torch.inf
-            rows = best.indices.unique()
-            yield Proposal(rows, self.vectors[rows], lambda score, bound=highest: self.exact and score > bound + 1e-9)
+            bounds.append(highest + 1e-9 if self.exact_lists else torch.inf)
+        return rows, bounds
+
+    def take(self, rows):
+        return self.vectors[rows]
+
+    def scan(self, contexts):
+        return search(contexts, self.vectors, k=self.k)
 
     def search(self, *, k, **settings):
-        scan = partial(search, candidates=self.vectors, k=k)
-        return search_by_lists(self.contexts, k=k, exact_lists=self.exact, propose=self.propose, scan=scan, **settings)
+        self.k = k
+        return search_by_lists(self.contexts, self, k=k, **settings)
 
 
 def drawn(seed, *, batch, n, codes, stretch=1.0):
@@ -53,7 +60,9 @@ def drawn(seed, *, batch, n, codes, stretch=1.0):
 def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, longest):
     contexts, vectors = drawn(seed, batch=batch, n=n, codes=codes, stretch=stretch)
     k = int(torch.randint(1, n + 1, ()))
-    answers = Engine(contexts, vectors).search(k=k, exactness="certified", length=length, longest=longest)
+    engine = Engine(contexts, vectors)
+    engine.most_named = int(torch.randint(1, 400, ()))  # of which contexts are asked for together
+    answers = engine.search(k=k, exactness="certified", length=length, longest=longest)
     expected, order = score(contexts, vectors).sort(dim=1, descending=True)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
         assert answer.found in ("certified", "exact")
@@ -67,8 +76,8 @@ def test_lists_are_doubled_for_who_waits_alone():
     codes = torch.tensor([[[4.0, 0.0], [4.0, 0.1]], [[0.1, 0.1], [-0.1, 0.1]]], dtype=torch.float64)
     engine = Engine(ContextEncoding(codes), vectors)
     answers = engine.search(k=1, exactness="certified", length=2, longest=64)
-    assert engine.asked[0] == ([0, 1], 2)
-    assert [which for which, _ in engine.asked[1:]] == [[1]] * (len(engine.asked) - 1)
+    assert engine.asked[0] == (2, 2)
+    assert [batch for batch, _ in engine.asked[1:]] == [1] * (len(engine.asked) - 1)
     assert [length for _, length in engine.asked] == [2 << i for i in range(len(engine.asked))]
     assert answers[0].found == "certified"
 
@@ -94,3 +103,19 @@ def test_lists_that_prove_nothing_are_approximate():
     answers = engine.search(k=3, exactness="approximate", length=2, longest=64)
     assert [answer.found for answer in answers] == ["approximate"] * 2
     assert [len(answer.rows) for answer in answers] == [3, 3]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
+def test_what_no_list_holds_is_merged(seed, batch, n, newer, codes):
+    """Candidates beside those of the engine, of which the best are known."""
+    contexts, vectors = drawn(seed, batch=batch, n=n + newer, codes=codes)
+    k = int(torch.randint(1, n + newer + 1, ()))
+    beside = search(contexts, vectors[n:], k=min(k, newer))
+    engine = Engine(contexts, vectors[:n])
+    engine.scan = lambda some: search(some, vectors, k=k)
+    answers = engine.search(
+        k=k, exactness="certified", length=3, longest=64, beside=beside._replace(indices=beside.indices + n)
+    )
+    for answer, rows in zip(answers, score(contexts, vectors).sort(dim=1, descending=True).indices, strict=True):
+        assert torch.equal(answer.rows, rows[:k])

@@ -5,8 +5,8 @@ All codes of some contexts ask in one request. What they name is fetched, each v
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.certificate import Proposal, search_by_lists
+from polyencoder.index.certificate import search_by_lists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
 from polyencoder.index.options import Found
 from polyencoder.scoring import ContextEncoding, TopK
@@ -57,7 +57,9 @@ class MilvusSearch:
         self.attention = attention
         self.exact_lists = exact_lists
         self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
-        self._no_norm_above = torch.inf
+        self._vectors = torch.empty(0)  # of what was proposed last
+        self._place_of: dict[int, int] = {}  # in these, of a candidate's number
+        self._norm: float | None = None
 
     def best(self, *, exactness: Found = "approximate", list_length: int) -> list[Best]:
         """The result of each context, at least as certain as `exactness`.
@@ -71,33 +73,36 @@ class MilvusSearch:
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
         answers = search_by_lists(
             contexts,
+            self,
             k=self.k,
             exactness=exactness,
-            exact_lists=self.exact_lists,
             length=length,
             longest=min(longest, (self.available - 1) // contexts.n_codes),
-            propose=self._propose,
-            scan=self._scan,
             attention=self.attention,
         )
         keys = list(self._numbers)
         return [Best([keys[row] for row in rows.tolist()], scores.tolist(), found) for scores, rows, found in answers]
 
-    def _scan(self, contexts: ContextEncoding) -> TopK:
+    @property
+    def most_named(self) -> int:
+        return _NAMED_AT_ONCE
+
+    def scan(self, contexts: ContextEncoding) -> TopK:
         """By fetching and scoring all candidates. In memory are a page, the keys, and the best so far."""
         pages = _Pages(self.collection, self.condition, dim=contexts.dim, available=self.available)
         found = scan(contexts, pages, k=self.k, scale=scale_of(contexts, self.attention))
         keys = pages.keys(found.indices.flatten())
         return found._replace(indices=self._numbers_of(keys).view_as(found.indices))
 
-    def _propose(self, which: Sequence[int], length: int) -> Iterator[Proposal]:
-        """As `certificate.Propose`, for as many contexts at a time as name no more than `_NAMED_AT_ONCE`."""
-        at_once = max(1, _NAMED_AT_ONCE // (self.contexts.n_codes * length))
-        for i in range(0, len(which), at_once):
-            some = torch.tensor(which[i : i + at_once], device=self.contexts.vectors.device)
-            yield from self._proposals(self.contexts.select(some), length)
+    def take(self, rows: Tensor) -> Tensor:
+        return self._vectors[torch.tensor([self._place_of[row] for row in rows.tolist()])]
 
-    def _proposals(self, contexts: ContextEncoding, length: int) -> Iterator[Proposal]:
+    def propose(self, contexts: ContextEncoding, length: int) -> tuple[list[Tensor], list[float]]:
+        """As in `certificate.Engine`.
+
+        Outside a code's list no product is above the last in it, and no score above the largest product, but for
+        rounding, which grows with the candidate's norm.
+        """
         real = contexts.mask
         if real is None:
             real = torch.ones(contexts.vectors.shape[:2], dtype=torch.bool, device=contexts.vectors.device)
@@ -107,44 +112,34 @@ class MilvusSearch:
         # dim x 2^-24 x |y| each, twice that for the score.
         rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
         lists = [list(islice(answers, n)) for n in real.sum(dim=1).tolist()]
-        keys, vectors = self.collection.vectors(
+        keys, self._vectors = self.collection.vectors(
             {key for own in lists for named in own for key in named}, dim=contexts.dim
         )
         place_of = {key: place for place, key in enumerate(keys)}
         numbers = self._numbers_of(keys)
-        longest = float(vectors.norm(dim=1).max()) if keys else 0.0
+        self._place_of = {number: place for place, number in enumerate(numbers.tolist())}
+        rows, bounds = [], []
         for own in lists:
             units = list(islice(rounding, len(own)))
-            places = torch.tensor(sorted({place_of[key] for named in own for key in named if key in place_of})).long()
+            places = sorted({place_of[key] for named in own for key in named if key in place_of})
+            rows.append(numbers[torch.tensor(places).long()])
             # A list of all that there are is one of everything: it is not worth a case of its own.
-            full = self.exact_lists and all(len(named) == length for named in own)
-            proves = partial(self._proves, own, units, longest) if full else _nothing
-            yield Proposal(numbers[places], vectors[places], proves)
+            full = self.exact_lists and places and all(len(named) == length for named in own)
+            norm = self._most_norm() if full else math.inf
+            ends = (min(named.values()) + unit * norm for named, unit in zip(own, units, strict=True))
+            bounds.append(math.inf if norm == math.inf else max(ends))
+        return rows, bounds
 
-    def _proves(
-        self, lists: Sequence[Mapping[str, float]], rounding: Sequence[float], longest: float, score: float
-    ) -> bool:
-        """Whether no candidate outside a context's lists can have a score above this one.
+    def _most_norm(self) -> float:
+        """A norm that no vector of the collection exceeds; inf where one is a thousand times longer than those met.
 
-        Outside a code's list no product is above the last in it, and no score above the largest product, but for
-        rounding: so the proof holds for candidates up to some norm.
+        Those of one model are about as long as each other: Milvus is asked about the double of the longest.
         """
-        ends = [(min(named.values()), unit) for named, unit in zip(lists, rounding, strict=True)]
-        norm = min((score - last) / max(unit, 1e-30) for last, unit in ends)
-        return norm >= longest and self._none_above(norm, longest=longest)
-
-    def _none_above(self, norm: float, *, longest: float) -> bool:
-        """Whether no vector of the collection is longer than `norm`; the `longest` that was met is not.
-
-        Those of one model are about as long as each other: what Milvus says of the double does for all contexts.
-        """
-        for asked in sorted({min(norm, 2 * longest), norm}):
-            if asked >= self._no_norm_above:
-                return True
-            if not self.collection.any(f"norm > {min(asked, 1e30):f}"):
-                self._no_norm_above = asked
-                return True
-        return False
+        longest = float(self._vectors.norm(dim=1).max())
+        if self._norm is None or self._norm < longest:
+            norms = (factor * longest for factor in (2, 16, 1024))
+            self._norm = next((norm for norm in norms if not self.collection.any(f"norm > {norm!r}")), math.inf)
+        return self._norm
 
     def _numbers_of(self, keys: Sequence[str]) -> Tensor:
         """int64 [keys], for each key a number of its own in this search."""
@@ -183,8 +178,3 @@ class _Pages:
         if len(rows) == 0:
             return []
         return [key.decode() for key in np.concatenate(self._keys)[rows.cpu().numpy()]]
-
-
-def _nothing(score: float) -> bool:
-    """What lists that are not exact, or not full, prove."""
-    return False

@@ -13,7 +13,7 @@ from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.expressions import condition
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, search
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -70,6 +70,29 @@ class TestSearching:
         assert {hit.found for hits in index.search(contexts, top_k=5, exactness="certified") for hit in hits} == {
             "exact"
         }
+
+    @pytest.mark.parametrize("size", [1e-9, 1e-3, 1e6])
+    def test_vectors_of_any_length_are_certified(self, where, ranker, size):
+        """Norms of a billionth are no zeros to Milvus."""
+        torch.manual_seed(0)
+        vectors = size * torch.randn(200, 16)
+        index = MilvusIndex.create(where, ranker, kind="flat")
+        index.collection.write(
+            {
+                "key": f"{i:03}",
+                "id": str(i),
+                "text": str(i),
+                "metadata": {},
+                "norm": float(one.norm()),
+                "vector": one.tolist(),
+            }
+            for i, one in enumerate(vectors)
+        )
+        contexts = ContextEncoding(torch.randn(3, 1, 16))
+        found = index.search(contexts, top_k=5, exactness="certified")
+        assert {hit.found for hits in found for hit in hits} == {"certified"}
+        expected = search(contexts, vectors, k=5)
+        assert [[int(hit.id) for hit in hits] for hits in found] == expected.indices.tolist()
 
     def test_what_lists_miss_is_not_certified(self, where, ranker):
         """The best candidate is second in both codes' lists."""
