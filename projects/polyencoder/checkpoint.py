@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, identity
-from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
 from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
@@ -144,6 +144,19 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("architecture") in get_args(Architecture)
+
+
+def stored_architecture(name: str | os.PathLike[str]) -> Architecture | None:
+    """The architecture of the ranker in a folder, model file or hub id; None where there is none that can be read."""
+    path = Path(name)
+    try:
+        if not there(name):
+            path = downloaded(name, [CONFIG])
+        if path.is_file():
+            return read_model_file(path)[0].architecture
+        return read_folder_config(path).architecture
+    except (PolyencoderError, OSError):
+        return None
 
 
 def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:

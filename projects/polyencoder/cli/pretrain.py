@@ -9,7 +9,7 @@ import typer
 from polyencoder.cli.runs import logged, one_of_several, with_flags
 from polyencoder.files import check_writable_folder
 from polyencoder.pretraining.run import PretrainingReport, pretrain
-from polyencoder.pretraining.settings import WARMUP, WARMUP_SHARE, PretrainingSettings
+from polyencoder.pretraining.settings import WARMUP_SHARE, PretrainingSettings
 from polyencoder.training.values import checked_values
 
 __all__ = ["pretrain_encoder"]
@@ -50,7 +50,7 @@ HELP: dict[str, dict[str, str]] = {
         "beta2": "Second beta of adamw, adam and adamax.",
         "weight_decay": "Weight decay of matrices.",
         "schedule": "invsqrt, linear, cosine or constant.",
-        "warmup_steps": f"Updates of linear warm-up (default: {WARMUP_SHARE:.0%} of --max-steps, else {WARMUP:,}).",
+        "warmup_steps": f"Updates of linear warm-up (default: {WARMUP_SHARE:.0%} of the run).",
         "precision": "float32, bfloat16 or, on a GPU, float16.",
         "bf16": "Short for --precision bfloat16.",
         "accumulate": "Batches per update (gradient accumulation).",
@@ -86,6 +86,9 @@ def pretrain_encoder(
         report = pretrain(settings)
         if first:
             typer.echo(_summary(report))
+            if report.not_learnt:
+                advice = "train longer, or with another learning rate"
+                typer.echo(f"warning: little was learnt: {'; '.join(report.not_learnt)}. {advice}", err=True)
 
 
 def _summary(report: PretrainingReport) -> str:

@@ -35,7 +35,7 @@ HELP: dict[str, dict[str, str]] = {
     "Model": {
         "backbone": "A pre-trained encoder, or a ranker whose encoder a new one starts from: folder or hub id.",
         "init": "A trained ranker to go on training instead, as it is: folder, model file or hub id.",
-        "architecture": "bi, poly, cross or convert.",
+        "architecture": "bi, poly, cross or convert (default: poly, or as --init).",
         "n_codes": "Number of context vectors of a poly-encoder (default: 64).",
         "reduction": "How outputs are pooled into one vector (default: a sentence encoder's own, else first).",
         "normalize": "Normalize vectors to length 1 and compare them by cosine (default: only for sentence encoders).",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from polyencoder.data.epochs import Episode, Epochs, Reader, Source
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
 
-__all__ = ["TrainingLoader", "episode_of", "prefetched"]
+__all__ = ["TrainingLoader", "episode_of", "example_of", "prefetched"]
 
 T = TypeVar("T")
 
@@ -68,13 +69,18 @@ class TrainingLoader:
         )
         messages = (message for episode in iter(epochs.take, None) for message in episode)
         while batch := list(islice(messages, self.batch_size)):
-            yield [self._example(message) for message in batch]
+            yield [self._with_candidates(example_of(message)) for message in batch]
 
-    def _example(self, message: dict[str, Any]) -> TrainingExample:
-        label, candidates = message["labels"][0], message.get("candidates")
-        if self._sampler is not None:
-            candidates = self._sampler.candidates([label], own=candidates)
-        return TrainingExample(message.get("turns") or [message["text"]], label, candidates)
+    def _with_candidates(self, example: TrainingExample) -> TrainingExample:
+        if self._sampler is None:
+            return example
+        return replace(example, candidates=self._sampler.candidates([example.label], own=example.candidates))
+
+
+def example_of(message: dict[str, Any]) -> TrainingExample:
+    """A message of an episode as an example."""
+    turns = message.get("turns") or [message["text"]]
+    return TrainingExample(turns, message["labels"][0], message.get("candidates"))
 
 
 def episode_of(example: TrainingExample) -> Episode:

@@ -54,7 +54,7 @@ class HeldOut(Callback):
     ) -> None:
         self._objective, self._every, self._at = objective, every, -1
         self._processes = Processes.of_this_group()
-        self._batches = _held_out_batches(examples, inputs, tokens=tokens)
+        self.batches = _held_out_batches(examples, inputs, tokens=tokens)
         self.report: dict[str, float] = {}
         """The last one."""
 
@@ -72,7 +72,7 @@ class HeldOut(Callback):
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
-            for batch in self._processes.share(self._batches):
+            for batch in self._processes.share(self.batches):
                 with autocast():
                     name, losses, right = self._objective.losses(batch.to(device))
                 sums[f"{name}_loss"] += losses.double().sum().item()

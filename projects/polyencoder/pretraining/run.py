@@ -25,12 +25,14 @@ from polyencoder.files import write_text
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
 from polyencoder.pretraining.card import encoder_card, ranker_flags
+from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.rate import product_rate
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
@@ -42,6 +44,7 @@ __all__ = ["PretrainingReport", "pretrain"]
 _log = logging.getLogger(__name__)
 
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
+COUNTED = 10_000  # examples whose words are counted
 SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates stay what they were
@@ -61,6 +64,8 @@ class PretrainingReport:
     resumed: bool
     ranker_flags: str
     """Of `polyencoder train` that a ranker of it needs, as on its card."""
+    not_learnt: list[str]
+    """In what the encoder is no better than chance, a line for each."""
 
 
 def pretrain(settings: PretrainingSettings) -> PretrainingReport:
@@ -123,6 +128,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             KeepEncoder(save),
             *([PretrainingCurve(Path(settings.out) / CURVE, title=Path(settings.out).name)] if is_first else []),
             checkpoints,
+            *([ExpectedUpdates()] if is_first else []),
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
         ],
     )
@@ -130,6 +136,8 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     progress = trainer.fit()
     if bad.count and is_first:
         _log.warning(bad.summary())
+    read = (episode[0][EXAMPLE] for episode in islice(train.episodes(None, share=iter), COUNTED))
+    chance = Chance.of(evaluation.batches, read, pretrained.text)
     return PretrainingReport(
         before,
         evaluation.report,
@@ -139,6 +147,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         log.tokens * processes.count,
         checkpoints.resumed,
         ranker_flags(pretrained),
+        chance.not_beaten_by(evaluation.report),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -13,17 +12,27 @@ from polyencoder.training.config import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.schedule import ScheduleConfig, ScheduleName
+from polyencoder.training.values import ABOVE_0, AT_LEAST_0, AT_LEAST_1, SHARE, check_limits, check_types
 
 __all__ = ["WARMUP", "WARMUP_SHARE", "PretrainingSettings"]
 
-WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, steps
+WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, as in ParlAI's loop, steps
+
+LIMITS = {
+    **dict.fromkeys(("held_out_examples", "shuffle_buffer", "evaluate_every", "save_every_seconds"), ABOVE_0),
+    **dict.fromkeys(("tokens_per_batch", "max_steps", "max_seconds", "learning_rate"), ABOVE_0),
+    **dict.fromkeys(("n_layers", "embedding_size", "n_heads", "ffn_size", "accumulate", "max_nonfinite"), AT_LEAST_1),
+    **dict.fromkeys(("warmup_steps", "weight_decay", "clip"), AT_LEAST_0),
+    **dict.fromkeys(("held_out", "dropout", "attention_dropout", "beta1", "beta2"), SHARE),
+}
 
 
 @dataclass(frozen=True)
 class PretrainingSettings:
     """Everything that a pre-training is made of, flat. The defaults are the paper's (Section 4.1).
 
-    What the paper does not state: the warm-up, 6% of the steps; `clip`, which is XLM's, with which the paper trained.
+    What the paper does not state: the warm-up, 6% of the steps, or of those that are expected in the time; `clip`,
+    which is XLM's, with which the paper trained.
     """
 
     corpus: tuple[str, ...] = ()
@@ -74,6 +83,8 @@ class PretrainingSettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, but=("corpus",))
+        check_limits(self, LIMITS)
         if not self.corpus or not self.out:
             raise ConfigError(
                 "a pre-training needs a corpus and a folder for the encoder (out)",
@@ -103,20 +114,9 @@ class PretrainingSettings:
             raise ConfigError("a run without an end: give max_steps or max_seconds", argument="max_steps")
         if self.bf16 and self.precision == "float16":
             raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them", argument="bf16")
-        for name, value in vars(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
-        for name in ("held_out_examples", "shuffle_buffer", "evaluate_every", "save_every_seconds", "tokens_per_batch"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0", argument=name)
-        for name in ("n_layers", "embedding_size", "n_heads", "ffn_size"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ConfigError(f"{name} is {size}; it must be at least 1", argument=name)
         if self.n_positions is not None and self.n_positions < 8:
             raise ConfigError(f"n_positions is {self.n_positions}; it must be at least 8", argument="n_positions")
-        for name in ("held_out", "dropout", "attention_dropout", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1", argument=name)
+        self.training()  # raises ConfigError for what cannot be
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -135,8 +135,8 @@ class PretrainingSettings:
     def training(self) -> TrainingConfig:
         """The trainer's part of the settings."""
         warmup = self.warmup_steps
-        if warmup is None:
-            warmup = WARMUP if self.max_steps is None else max(1, round(WARMUP_SHARE * self.max_steps))
+        if warmup is None and self.max_seconds is None and self.max_steps is not None:
+            warmup = max(1, round(WARMUP_SHARE * self.max_steps))
         return TrainingConfig(
             epochs=None,
             max_updates=self.max_steps,
@@ -145,7 +145,7 @@ class PretrainingSettings:
             optimizer=OptimizerConfig(
                 self.optimizer, self.learning_rate, self.weight_decay, betas=(self.beta1, self.beta2)
             ),
-            schedule=ScheduleConfig(self.schedule, warmup),
+            schedule=ScheduleConfig(self.schedule, warmup, warmup_share=WARMUP_SHARE, longest_warmup=None),
             precision="bfloat16" if self.bf16 else self.precision,
             fine_tuned="all",
             accumulate=self.accumulate,

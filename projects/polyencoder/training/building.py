@@ -85,7 +85,7 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     return OptimizerUpdates(
         learner.model,
         optimizer,
-        Schedule(optimizer, config.schedule, total_updates=total),
+        Schedule(optimizer, config.schedule, total_updates=total, by_time=goal.seconds is not None),
         precision=precision,
         accumulate=config.accumulate,
         clip=config.clip,

@@ -11,9 +11,15 @@ from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.training.values import ABOVE_0, AT_LEAST_1, SHARE, check_limits
 
 __all__ = ["TrainingConfig"]
 
+LIMITS = {
+    **dict.fromkeys(("epochs", "max_updates", "max_seconds", "clip", "loss_scale"), ABOVE_0),
+    **dict.fromkeys(("batch_size", "accumulate", "max_nonfinite", "hard_negatives_every"), AT_LEAST_1),
+    "label_smoothing": SHARE,
+}
 SHARED_CANDIDATES = ("batch", "batch-all-cands")  # which serve every example of a batch
 
 
@@ -60,12 +66,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.epochs is None and self.max_updates is None and self.max_seconds is None:
             raise ConfigError("a run without an end: give epochs, max_updates or max_seconds")
-        for name in ("epochs", "max_updates", "max_seconds"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
-        for name in ("accumulate", "max_nonfinite", "hard_negatives_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
+        check_limits(self, LIMITS)
         for name in ("grad_cache", "pair_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(

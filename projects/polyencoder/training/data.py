@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from polyencoder.data.collator import OWN_CANDIDATES, TrainingExample
 from polyencoder.data.episodes import Streamed
@@ -27,12 +27,14 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples, CountedOnce
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import InputError
+from polyencoder.files import fingerprint
 from polyencoder.training.settings import RunSettings
 
 __all__ = ["RunData", "open_data"]
 
 _log = logging.getLogger(__name__)
 
+ENDS = 1 << 16  # bytes
 HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most so many pairs, and a tenth
 
 
@@ -52,6 +54,8 @@ class RunData:
     responses: Callable[[], Iterator[str]]
     sampler: NegativeSampler | None
     bad: BadExamples
+    digest: str
+    """Of what is trained and evaluated on; of a stream, of the sizes of its files and their beginnings and ends."""
 
 
 def open_data(settings: RunSettings) -> RunData:
@@ -81,7 +85,22 @@ def open_data(settings: RunSettings) -> RunData:
         raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
     ranked = examples_to_rank(valid, sampler)
-    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None, bad)
+    parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.train)
+    parts = chain(parts, (repr((pair.context, pair.response, pair.candidates)) for pair in valid))
+    digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
+    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None, bad, digest)
+
+
+def _of_files(names: str) -> Iterator[str]:
+    """What tells the files of a stream from others of their names; of a dataset of the hub there is nothing else."""
+    for name in data_files(names):
+        if name.startswith(HUB):
+            continue
+        size = os.path.getsize(name)
+        with open(name, "rb") as file:
+            first = file.read(ENDS)
+            file.seek(max(0, size - ENDS))
+            yield f"{size} {fingerprint([first, file.read(ENDS)])}"
 
 
 def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source, int, Callable[[], Iterator[str]]]:

@@ -37,6 +37,10 @@ class Goal:
         pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
         return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
 
+    def time(self, done: Progress) -> float:
+        """The share of the time that has passed, from 0 to 1; 0 where there is no limit."""
+        return min(1.0, done.seconds / self.seconds) if self.seconds else 0.0
+
     def is_reached(self, done: Progress) -> bool:
         return self.share(done) == 1.0
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.data.collator import TrainingExample
+from polyencoder.data.epochs import Source
+from polyencoder.data.loader import example_of
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
 from polyencoder.export.folder import README
@@ -25,6 +30,7 @@ from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
+from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
@@ -45,6 +51,7 @@ __all__ = ["RunReport", "train_ranker"]
 _log = logging.getLogger(__name__)
 
 METRIC = "hits@1"
+SAMPLE = 100  # pairs whose tokens are counted
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
@@ -98,7 +105,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
     seed_everything(settings.seed)
     ranker = starting_ranker(settings)
     best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
-    checkpoints = _checkpoints(settings, ranker, processes)
+    checkpoints = _checkpoints(settings, ranker, data, processes)
     baselines = Baselines(
         data.valid,
         untrained=partial(untrained_ranker, settings),
@@ -116,15 +123,15 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
             best,
             *_shown(settings, is_first=processes.is_first),
             checkpoints,
+            *([ExpectedUpdates()] if processes.is_first else []),
             baselines,
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if processes.is_first else []),
         ],
     )
     if processes.is_first:
+        _say_what_learns(trainer, data)
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
-    if processes.is_first:
-        _warn_of_a_high_rate(trainer)
     if settings.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run
@@ -161,11 +168,18 @@ def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
     return replace(config, loss_scale=QUANTIZED_LOSS_SCALE, precision="float16" if halves else config.precision)
 
 
-def _checkpoints(settings: RunSettings, ranker: Ranker, processes: Processes) -> Checkpoints:
-    path, every = Path(settings.out) / CHECKPOINT, settings.save_every_seconds
+def _checkpoints(settings: RunSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
     # what each process has of the data goes by their number
-    begun_with = _of_the_run(settings) | _of_the_model(ranker) | {"processes": processes.count}
-    return Checkpoints(path, settings=begun_with, earlier=_before_the_model_was_asked(settings), every_seconds=every)
+    of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
+    return Checkpoints(
+        Path(settings.out) / CHECKPOINT,
+        settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
+        earlier=_before_the_model_was_asked(settings),
+        changeable={"max_seconds"},
+        given=settings.given(),
+        instead=f"continue its model in another folder (init {settings.out})",
+        every_seconds=settings.save_every_seconds,
+    )
 
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:
@@ -193,6 +207,28 @@ def _before_the_model_was_asked(settings: RunSettings) -> dict[str, Any]:
     return values | {name: default for name, default in (model | text).items() if values[name] is None}
 
 
+def _say_what_learns(trainer: Trainer, data: RunData) -> None:
+    """The sizes of a run: pairs, and of the first of them the tokens; parameters."""
+    own = data.train
+    some = own[:SAMPLE] if isinstance(own, Sequence) else _first_examples(own)
+    contexts = trainer.text.contexts([one.turns for one in some]).mask.sum() / len(some)
+    labels = trainer.text.candidates([one.label for one in some]).mask.sum() / len(some)
+    parameters = list(trainer.model.parameters())
+    _log.info(
+        "%s pairs, of about %d and %d tokens; %s parameters, %s of them learn",
+        f"{data.size:,}",
+        contexts,
+        labels,
+        f"{sum(p.numel() for p in parameters):,}",
+        f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
+    )
+
+
+def _first_examples(source: Source) -> list[TrainingExample]:
+    episodes = islice(source.episodes(None, share=iter), SAMPLE)
+    return [example_of(message) for episode in episodes for message in episode]
+
+
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
     """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
     model, config = trainer.model, trainer.config
@@ -201,23 +237,6 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
         return
     if reason := model.scale.why_low(updates * config.accumulate):
         _log.warning(reason)
-
-
-def _warn_of_a_high_rate(trainer: Trainer) -> None:
-    """Say so where time ended the run before its learning rate had fallen: a shorter one would have learnt more."""
-    config, done = trainer.config, trainer.progress
-    planned = _planned_updates(trainer)
-    by_time = config.max_seconds is not None and done.seconds >= config.max_seconds
-    if planned is None or not by_time or config.schedule.name not in ("linear", "cosine"):
-        return
-    if done.updates < 0.9 * planned:
-        _log.warning(
-            "max_seconds ended the run after %d of the %d updates over which the learning rate falls: with max_updates "
-            "about %d the same time ends with a small one",
-            done.updates,
-            planned,
-            done.updates,
-        )
 
 
 def _planned_updates(trainer: Trainer) -> int | None:

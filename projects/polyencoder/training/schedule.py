@@ -26,9 +26,9 @@ class ScheduleConfig:
     """How the learning rate changes; the defaults are the paper's (Section 5.1).
 
     name: "plateau" multiplies it by `decay` whenever `patience` + 1 validations in a row have not lowered the loss;
-    "linear" and "cosine" take it to `final` at the run's last update; "invsqrt" divides it by the root of the updates;
-    "constant" keeps it. warmup_updates: over which it rises to its full value; None for 100, or a tenth of the
-    run where that is less.
+    "linear" and "cosine" take it to `final` at the run's end; "invsqrt" divides it by the root of the updates;
+    "constant" keeps it. warmup_updates: over which it rises to its full value; None for `warmup_share` of the run, but
+    at most `longest_warmup`.
     """
 
     name: ScheduleName = "plateau"
@@ -37,6 +37,9 @@ class ScheduleConfig:
     patience: int = 0
     final: float = 0.0
     """The factor at the end of "linear" and "cosine"."""
+    warmup_share: float = 0.1
+    longest_warmup: int | None = 100
+    """Updates; None for no limit."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(ScheduleName):
@@ -48,43 +51,52 @@ class ScheduleConfig:
             raise ConfigError(
                 f"warmup_updates is {self.warmup_updates}; it must be 0 or more", argument="warmup_updates"
             )
+        if not 0 <= self.final <= 1:
+            raise ConfigError(
+                f"the final learning rate is {self.final:.4g} times the peak; it must be from 0 up to the peak",
+                argument="final_learning_rate",
+            )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"the decay of the learning rate is {self.decay}; it must be above 0 and at most 1")
 
 
-WARMUP, WARMUP_START, WARMUP_SHARE = 100, 1e-4, 10
+WARMUP, WARMUP_START = 100, 1e-4
+MEASURED = 5  # updates after which the time that they took says how many there will be
+BINDING = 0.9  # of the updates that are planned: with fewer to be expected it is time that ends the run
 
 
 class Schedule:
     """Sets the learning rate of an optimizer; the rate that its groups have when it comes is the full one.
 
+    Where time will end the run before its updates are done, the rate follows time: warm-up and decay are then shares of
+    the updates that are to be expected at the speed so far.
+
     Args:
         optimizer: whose rate it is.
         config: how it changes.
-        total_updates: of the whole run; None if that is not known.
+        total_updates: of the whole run, if time does not end it; None if that is not known.
+        by_time: whether time may end it, and `step` is told of that.
 
     Raises:
-        ConfigError: the schedule needs the number of updates, which is not known, or its warm-up takes all of them.
+        ConfigError: the schedule needs the end of the run, which is not known, or its warm-up takes all of the updates.
     """
 
-    def __init__(self, optimizer: Optimizer, config: ScheduleConfig, *, total_updates: int | None) -> None:
-        if config.name in ("linear", "cosine") and total_updates is None:
+    def __init__(
+        self, optimizer: Optimizer, config: ScheduleConfig, *, total_updates: int | None, by_time: bool = False
+    ) -> None:
+        if config.name in ("linear", "cosine") and total_updates is None and not by_time:
             raise ConfigError(
                 f"the schedule {config.name!r} needs to know how many updates there will be: give their number, or "
                 "train for epochs of data whose size is known"
             )
         self._optimizer, self._config, self._total = optimizer, config, total_updates
-        limit = None if total_updates is None else max(1, total_updates // WARMUP_SHARE)
-        self.warmup_updates = config.warmup_updates
-        if self.warmup_updates is None:
-            self.warmup_updates = WARMUP if limit is None else min(WARMUP, limit)
-        elif total_updates is not None and self.warmup_updates >= total_updates:
+        if config.warmup_updates is not None and total_updates is not None and config.warmup_updates >= total_updates:
             raise ConfigError(
-                f"a warm-up of {self.warmup_updates} updates takes the whole run, of {total_updates}",
+                f"a warm-up of {config.warmup_updates} updates takes the whole run, of {total_updates}",
                 argument="warmup_updates",
             )
         self._base = [float(group["lr"]) for group in optimizer.param_groups]
-        self._updates, self._reduction = 0, 1.0
+        self._updates, self._time, self._reduction = 0, 0.0, 1.0
         self._best, self._bad = math.inf, 0
         self._set()
 
@@ -93,14 +105,33 @@ class Schedule:
         """That of the next update."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def step(self, updates: int) -> None:
-        """After an update: so many were done."""
-        self._updates = updates
+    def step(self, updates: int, *, time: float = 0.0) -> None:
+        """After an update: so many were done, in this share of the time that the run has, 0 where it has no limit."""
+        self._updates, self._time = updates, time
         self._set()
+
+    @property
+    def expected_updates(self) -> float | None:
+        """How many the run will have, as far as that is known."""
+        if self._time <= 0 or self._updates < MEASURED:
+            return self._total
+        by_time = self._updates / self._time
+        return by_time if self._total is None or by_time < BINDING * self._total else self._total
+
+    @property
+    def warmup_updates(self) -> int:
+        """Over how many updates the rate rises to its full value."""
+        config, expected = self._config, self.expected_updates
+        if config.warmup_updates is not None:
+            return config.warmup_updates
+        if expected is None:
+            return WARMUP if config.longest_warmup is None else config.longest_warmup
+        share = max(1, int(expected * config.warmup_share))
+        return share if config.longest_warmup is None else min(config.longest_warmup, share)
 
     def validated(self, loss: float) -> None:
         """After a validation, of which the schedule "plateau" takes note unless it is still warming up."""
-        if self._config.name != "plateau" or self._updates < self._warmup:
+        if self._config.name != "plateau" or self._updates < self.warmup_updates:
             return
         if loss < self._best * (1 - BETTER):
             self._best, self._bad = loss, 0
@@ -111,17 +142,19 @@ class Schedule:
             self._set()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self._updates, "reduction": self._reduction, "best": self._best, "bad": self._bad}
+        return {
+            "updates": self._updates,
+            "time": self._time,
+            "reduction": self._reduction,
+            "best": self._best,
+            "bad": self._bad,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._updates, self._reduction = state["updates"], state["reduction"]
+        self._time = state.get("time", 0.0)  # earlier ones do not have it
         self._best, self._bad = state["best"], state["bad"]
         self._set()
-
-    @property
-    def _warmup(self) -> int:
-        assert self.warmup_updates is not None
-        return self.warmup_updates
 
     def _set(self) -> None:
         factor = self._factor() * self._reduction
@@ -129,7 +162,7 @@ class Schedule:
             group["lr"] = base * factor
 
     def _factor(self) -> float:
-        config, warmup = self._config, self._warmup
+        config, warmup = self._config, self.warmup_updates
         if self._updates < warmup:
             return WARMUP_START + (1 - WARMUP_START) * self._updates / warmup
         done = self._updates - warmup
@@ -138,7 +171,7 @@ class Schedule:
             return math.sqrt(gamma / (gamma + done))
         if config.name in ("plateau", "constant"):
             return 1.0
-        assert self._total is not None
-        share = min(1.0, done / max(1, self._total - warmup))
+        total = self.expected_updates
+        share = 0.0 if total is None else min(1.0, done / max(1, total - warmup))
         falling = 1 - share if config.name == "linear" else (1 + math.cos(math.pi * share)) / 2
         return config.final + (1 - config.final) * falling

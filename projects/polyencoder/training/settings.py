@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from polyencoder.checkpoint import stored_architecture
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError
 from polyencoder.training.config import TrainingConfig
@@ -19,7 +19,15 @@ from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
 from polyencoder.training.presets import preset
 from polyencoder.training.schedule import ScheduleConfig, ScheduleName
-from polyencoder.training.values import checked_values
+from polyencoder.training.values import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    SHARE,
+    check_limits,
+    check_types,
+    checked_values,
+)
 
 __all__ = ["RunSettings"]
 
@@ -36,6 +44,16 @@ NOT_OF_CONVERT = ("n_codes", "reduction", "normalize", "output_scaling", "share_
 
 
 EPOCHS = 3.0
+LIMITS = {
+    **dict.fromkeys(("shuffle_buffer", "epochs", "max_updates", "max_seconds", "batch_size", "learning_rate"), ABOVE_0),
+    **dict.fromkeys(("evaluations", "patience", "quantization_update", "output_scaling"), ABOVE_0),
+    **dict.fromkeys(("n_codes", "num_negatives", "text_truncate", "label_truncate", "hidden_size"), AT_LEAST_1),
+    **dict.fromkeys(("intermediate_size", "attention_heads", "reduction_heads", "accumulate"), AT_LEAST_1),
+    **dict.fromkeys(("hard_negatives_every", "max_nonfinite"), AT_LEAST_1),
+    **dict.fromkeys(("extra_contexts", "scale_batches", "final_learning_rate", "weight_decay"), AT_LEAST_0),
+    **dict.fromkeys(("warmup_updates", "clip", "embedding_clip", "save_every_seconds"), AT_LEAST_0),
+    **dict.fromkeys(("dropout", "label_smoothing"), SHARE),
+}
 _OF_A_TEACHER = tuple(f"distillation_{name}" for name in ("weight", "loss", "temperature", "candidates"))
 _OF_MINING = ("hard_negatives_every", "hard_negative_ranks", "hard_negative_margin")
 
@@ -55,7 +73,8 @@ class RunSettings:
     backbone: str | None = None
     init: str | None = None
     vocabulary: str | None = None
-    architecture: Architecture = "poly"
+    architecture: Architecture = _PRESET
+    """"poly", or that of `init`."""
     context: str = "context"
     response: str = "response"
     column_candidates: str = "candidates"
@@ -145,11 +164,16 @@ class RunSettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
+        check_limits(self, LIMITS)
         if not self.train or not self.out:
             raise ConfigError(
                 "a run needs its training data (train) and a folder for the model (out)",
                 argument="out" if self.train else "train",
             )
+        if self.architecture is None:
+            own = stored_architecture(self.init) if self.init else None
+            object.__setattr__(self, "architecture", own or "poly")
         self._check_start()
         if self.epochs is None and self.max_updates is None:
             object.__setattr__(self, "epochs", EPOCHS)
@@ -171,14 +195,8 @@ class RunSettings:
             raise ConfigError(
                 "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
             )
-        for name, value in vars(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{name} is {value}; it must be a finite number", argument=name)
         if not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; it must have 64 bits at most", argument="seed")
-        for name in ("shuffle_buffer", "evaluations", "patience", "batch_size", "quantization_update"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be above 0", argument=name)
         self.training()  # raises ConfigError for what cannot be
 
     def _check_start(self) -> None:
@@ -196,7 +214,7 @@ class RunSettings:
                 )
         elif bool(self.backbone) == bool(self.init) or self.vocabulary:
             raise ConfigError(
-                "give one of backbone, an encoder to start from, and init, a ranker to go on training",
+                "give either backbone ENCODER (a new model) or init RANKER (to continue one)",
                 argument="backbone",
             )
         for name in NOT_OF_CONVERT:
@@ -215,6 +233,14 @@ class RunSettings:
                 raise ConfigError(
                     f"{name} is that of {self.init}, the ranker that is trained on: leave it out", argument=name
                 )
+
+    def given(self) -> set[str]:
+        """The names of those that are neither their defaults nor what suits the architecture."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        usual |= {"architecture": self.architecture, **preset(self.architecture, fine_tuning=bool(self.init))}
+        if self.max_updates is None:
+            usual["epochs"] = EPOCHS
+        return {name for name, value in vars(self).items() if value != usual[name]}
 
     def unread(self) -> list[str]:
         """The settings that were given, in vain: nothing of this run reads them. Why, a line for each."""

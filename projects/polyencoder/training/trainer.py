@@ -101,6 +101,8 @@ class Trainer:
         if outcome is not None:
             self.updates.backward(outcome.loss)
             self.updates.check_losses(outcome.losses)
+            if isinstance(self.updates, OptimizerUpdates):
+                self.updates.time = self.goal.time(self.progress)
             self.updates.step()
             if isinstance(self.model, ConveRT):
                 self.model.advance()
@@ -114,10 +116,12 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds += now - self._clock
         self._clock = now
+        if self.goal.seconds is not None:  # the first process's clock counts
+            self.progress.seconds = gather_objects(self.progress.seconds)[0]
         self.progress.batches += 1
         self.progress.examples += examples * self.processes.count
         self.progress.updates = self.updates.count
-        self.is_over = self._is_over()
+        self.is_over = self.goal.is_reached(self.progress)
 
     # ---- the loop
 
@@ -190,11 +194,6 @@ class Trainer:
         elif self._loader is not None:
             for examples in self._loader.batches(seen=self.progress.batches * self._loader.batch_size):
                 yield self._collator(examples)
-
-    def _is_over(self) -> bool:
-        """Whether the goal is reached: for all processes when it is for the first, whose clock counts."""
-        over = self.goal.is_reached(self.progress)
-        return bool(gather_objects(over)[0]) if self.goal.seconds is not None else over
 
     def _has_ended(self) -> bool:
         """Whether the goal is reached, or a callback of any process has stopped the run: of all processes alike."""

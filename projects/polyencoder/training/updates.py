@@ -77,7 +77,8 @@ class OptimizerUpdates:
 
     Attributes:
         count: the updates so far. norm: of the last update's gradients, before they were clipped.
-        left_out: updates that were left out so far.
+        left_out: updates that were left out so far. time: the share of the run's time that has passed, as whoever
+        trains says; 0 where there is no limit.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class OptimizerUpdates:
             raise ConfigError(f"gradients cannot be clipped at a norm of {clip}; it must be above 0")
         self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
         self.count = self.left_out = 0
-        self.norm = 0.0
+        self.norm = self.time = 0.0
         self._accumulate, self._clip = accumulate, clip
         self._collected = 0  # batches since the last update
         self._finite = FiniteUpdates(limit=max_nonfinite)
@@ -140,7 +141,7 @@ class OptimizerUpdates:
             self.norm = float(nn.utils.clip_grad_norm_(parameters, clip))
             self.precision.step(self.optimizer)
         self.count += 1
-        self.schedule.step(self.count)
+        self.schedule.step(self.count, time=self.time)
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on, in tensors, numbers and containers of them."""

@@ -1,16 +1,58 @@
-"""Values of settings as flags and YAML files give them: known names, and the types of a dataclass's fields."""
+"""Values of settings, as flags, YAML files and Python give them: known names, the types of fields, and their limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["checked_values"]
+__all__ = ["ABOVE_0", "AT_LEAST_0", "AT_LEAST_1", "SHARE", "Limit", "check_limits", "check_types", "checked_values"]
+
+
+class Limit(NamedTuple):
+    """What a number must be, in words, and whether it is that."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+ABOVE_0 = Limit("above 0", lambda value: value > 0)
+AT_LEAST_0 = Limit("at least 0", lambda value: value >= 0)
+AT_LEAST_1 = Limit("at least 1", lambda value: value >= 1)
+SHARE = Limit("at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def check_limits(settings: Any, limits: Mapping[str, Limit]) -> None:
+    """Raise ConfigError, which names all of them, for numbers of a dataclass that are not finite or break a limit."""
+    wrong = {}
+    for name, value in vars(settings).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            wrong[name] = f"{name} is {value}; it must be a finite number"
+        elif isinstance(value, int | float) and name in limits and not limits[name].holds(value):
+            wrong[name] = f"{name} is {value}; it must be {limits[name].words}"
+    if wrong:
+        raise ConfigError("; and ".join(wrong.values()), argument=next(iter(wrong)))
+
+
+def check_types(settings: Any, *, but: Iterable[str] = ()) -> None:
+    """Raise ConfigError for a value of a frozen dataclass of settings that is of another type than its field.
+
+    Whole numbers become floats, and paths texts, where a field has these. None is what it is by default.
+    """
+    kinds = get_type_hints(type(settings))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in but or (value is None and field.default is None):
+            continue
+        typed = _typed(value, kinds[field.name], name=field.name, origin=None)
+        object.__setattr__(settings, field.name, typed)
 
 
 def checked_values(settings: type, values: Mapping[str, Any], *, origin: str | None) -> dict[str, Any]:
@@ -44,6 +86,8 @@ def _typed(value: Any, kind: Any, *, name: str, origin: str | None) -> Any:
             with suppress(TypeError, ValueError):
                 return float(value)
             fits = False
+        elif option is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
         else:
             fits = isinstance(value, option) and (option is bool or not isinstance(value, bool))
         if fits:

@@ -39,7 +39,7 @@ def line(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([*TRAIN, "--backbone", ""], "give one of backbone, .* (flag --backbone)"),
+        ([*TRAIN, "--backbone", ""], "give either backbone ENCODER .* (flag --backbone)"),
         ([*TRAIN, "--patience", "0"], "patience is 0; it must be above 0 (flag --patience)"),
         ([*TRAIN, "--optimizer", "best"], "optimizer is 'best'; .* (flag --optimizer)"),
         ([*MINE, "--negatives", "0"], "hard negatives: their number is 0; .* (flag --negatives)"),

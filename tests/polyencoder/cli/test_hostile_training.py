@@ -28,8 +28,8 @@ TRAINING = {
         [*instead(TRAIN, "pairs.jsonl", "plain.jsonl"), "--candidates", "inline", "--num-negatives", "99"],
         "plain.jsonl has only",
     ),
-    "nothing to start from": (["train", "--train", "pairs.jsonl", "--out", "out"], "give one of backbone"),
-    "two to start from": ([*TRAIN, "--backbone", "model"], "give one of backbone"),
+    "nothing to start from": (["train", "--train", "pairs.jsonl", "--out", "out"], "give either backbone"),
+    "two to start from": ([*TRAIN, "--backbone", "model"], "give either backbone"),
     "no backbone": (
         ["train", "--train", "pairs.jsonl", "--backbone", "./nothing", "--out", "out"],
         "nothing",

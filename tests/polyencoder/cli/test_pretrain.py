@@ -49,8 +49,9 @@ def test_each_setting_has_a_flag_and_a_line_of_help():
 def test_an_encoder_that_a_ranker_is_made_of(folder):
     result = CliRunner().invoke(app, arguments("encoder"), catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    said = result.output.splitlines()
+    said = result.stdout.splitlines()
     assert [line.split()[0] for line in said[-4:-2]] == ["before", "pre-trained"]
+    assert "warning: little was learnt: masked words have a perplexity of" in result.stderr
     assert "perplexity" in said[-3]
     assert said[-2].startswith("4 updates, ")
     assert "tokens/s" in result.output or "of held-out text" in result.output

@@ -86,7 +86,8 @@ def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
 
 def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     """With the same responses to draw from and the same seed: the same candidates."""
-    output = run(*arguments, "--architecture", "bi", "--epochs", 2, "--seed", 3)
+    output = run(*arguments, "--architecture", "bi", "--epochs", 6, "--seed", 3)
+    assert "kept: the model after" in output  # else the folder has the one before training
     trained = next(line for line in output.splitlines() if line.startswith("trained ")).split()[-1]
     asked = ["--data", pairs / "valid.jsonl", "--negatives", pairs / "train.jsonl", "--seed", 3, "--json"]
     report = json.loads(run("evaluate", "--model", pairs / "out", *asked))
@@ -125,6 +126,19 @@ def test_it_goes_on_where_it_was(run, arguments, pairs):
     assert "training gained" in output
     with pytest.raises(CheckpointError, match=r"was begun with epochs 2\.0, not 3\.0"):
         run(*arguments, "--epochs", 3, "--architecture", "bi")
+    with pytest.raises(CheckpointError, match="was begun with max_updates None, not 9; .* another folder .init .*out"):
+        run(*arguments, "--max-updates", 9, "--architecture", "bi")
+    lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
+    for changed, message in ((lines[1:], "data '50 pairs, .*, not '49 pairs, "), (lines[::-1], "data '50 pairs, ")):
+        (pairs / "train.jsonl").write_text("".join(changed))
+        with pytest.raises(CheckpointError, match=message):
+            run(*arguments, "--epochs", 2, "--architecture", "bi")
+
+
+def test_a_limit_of_time_may_be_raised(run, arguments, pairs):
+    flags = ["--epochs", 2, "--architecture", "bi"]
+    assert "in 10 updates" not in run(*arguments, *flags, "--max-seconds", 1e-6)
+    assert "in 10 updates" in run(*arguments, *flags, "--max-seconds", 1e6)
 
 
 def test_a_yaml_file_holds_settings_and_flags_go_before_it(run, arguments, pairs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -78,7 +79,36 @@ def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
     assert report.trained["masked_accuracy"] > 0.8
     assert report.trained["perplexity"] < 3
     assert report.trained["next_accuracy"] > 0.8
+    assert not any(line.startswith("masked words") for line in report.not_learnt)
     assert report.tokens > 50_000
+
+
+@pytest.mark.parametrize("next", ["yes-no", "contrastive"])
+def test_what_learns_nothing_is_told_from_chance(make_settings, next):
+    report = pretrain(make_settings(max_steps=2, warmup_steps=1, learning_rate=1e-6, next=next))
+    words, responses = report.not_learnt
+    assert re.fullmatch(r"masked words have a perplexity of 1\d\d, and \d\d by the frequencies of .*", words)
+    assert "next utterances are right in 0." in responses
+    assert "by chance" in responses
+
+
+def test_warm_up_and_decay_follow_the_time(make_settings, monkeypatch, caplog):
+    """The first 6 % of updates are warm-up, and at the end the rate is small. Each look at the clock is a second."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr("polyencoder.training.trainer.time.monotonic", lambda: float(next(clock)))
+    rates = []
+
+    def seen(self, run, outcome):
+        rates.append(run.updates.learning_rate)
+
+    monkeypatch.setattr(module.PretrainingLog, "after_step", seen)
+    limits = {"max_steps": None, "max_seconds": 40.0, "warmup_steps": None, "save_every_seconds": 1e9}
+    with caplog.at_level("INFO", "polyencoder"):
+        report = pretrain(make_settings(schedule="linear", learning_rate=1e-3, evaluate_every=10_000, **limits))
+    assert max(rates[5:]) > 7e-4
+    assert rates[-1] < 1.5e-4
+    assert report.updates == len(rates)
+    assert re.search(r"expected in max_seconds: \d\d updates, 1 of them warm-up", caplog.text)
 
 
 def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.config import TrainingConfig
 from polyencoder.training.settings import RunSettings
 
 
@@ -45,9 +48,53 @@ def test_settings_that_nothing_reads_are_told(given, unread):
         ({"hard_negatives": 2, "architecture": "cross", "candidates": "batch"}, "hard_negatives"),
         ({"accumulate": 0}, "accumulate"),
         ({"learning_rate": 0.0}, "learning_rate"),
+        ({"final_learning_rate": -1e-3}, "final_learning_rate"),
+        ({"final_learning_rate": 1.0}, "final_learning_rate"),
+        ({"label_smoothing": 1.5}, "label_smoothing"),
+        ({"clip": -1}, "clip"),
+        ({"n_codes": 0}, "n_codes"),
+        ({"num_negatives": 0}, "num_negatives"),
+        ({"save_every_seconds": -1}, "save_every_seconds"),
+        ({"max_seconds": -1}, "max_seconds"),
+        ({"extra_contexts": -2}, "extra_contexts"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"batch_size": True}, "batch_size"),
+        ({"learning_rate": "fast"}, "learning_rate"),
+        ({"seed": None}, "seed"),
+        ({"schedule": "steps"}, "schedule"),
+        ({"train": 3}, "train"),
     ],
 )
 def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
     with pytest.raises(ConfigError) as error:
-        RunSettings(train="a", out="b", backbone="c", **given)
+        RunSettings(**{"train": "a", "out": "b", "backbone": "c", **given})
     assert error.value.argument == argument
+
+
+def test_all_numbers_that_cannot_be_are_told_at_once():
+    with pytest.raises(ConfigError, match=r"label_smoothing is 1\.5; .* below 1; and clip is -1"):
+        RunSettings(train="a", out="b", backbone="c", label_smoothing=1.5, clip=-1)
+    with pytest.raises(ConfigError, match="batch_size is 0; it must be at least 1; and clip is -1"):
+        TrainingConfig(clip=-1.0, batch_size=0)
+
+
+def test_numbers_and_paths_become_what_their_fields_are():
+    settings = RunSettings(train=Path("a"), out="b", backbone="c", output_scaling=2, learning_rate="5e-5", epochs=2)
+    assert settings.train == "a"
+    found = (settings.output_scaling, settings.learning_rate, settings.epochs)
+    assert found == (2.0, 5e-5, 2.0)
+    assert [type(value) for value in found] == [float] * 3
+
+
+def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "bi")
+    assert RunSettings(train="a", out="b", init=str(tmp_path / "bi")).architecture == "bi"
+    assert RunSettings(train="a", out="b", init=str(tmp_path / "none")).architecture == "poly"
+    assert RunSettings(train="a", out="b", backbone=str(tmp_path / "bi")).architecture == "poly"
+
+
+def test_what_was_given():
+    settings = {"train": "a", "out": "b", "backbone": "c"}
+    assert RunSettings(**settings).given() == set(settings)
+    assert RunSettings(**settings, max_updates=9).given() == {*settings, "max_updates"}
+    assert RunSettings(**settings, epochs=2).given() == {*settings, "epochs"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -39,6 +39,9 @@ class Checkpoints(Callback):
         settings: of the run, in plain values: one that was begun with others is not gone on with. Those of its model
             are in a mapping of their own, `MODEL`.
         earlier: settings as they stand in checkpoints that were written before there was such a mapping.
+        changeable: settings that may be others when the run goes on.
+        given: those that whoever started the run named, of which an error tells first.
+        instead: what else could be done, for that error.
         every_seconds: write one so often between evaluations, too; None: after evaluations alone.
     """
 
@@ -50,11 +53,15 @@ class Checkpoints(Callback):
         *,
         settings: Mapping[str, Any],
         earlier: Mapping[str, Any] | None = None,
+        changeable: Collection[str] = (),
+        given: Collection[str] = (),
+        instead: str = "give another folder",
         every_seconds: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.resumed = False
         self._settings, self._earlier, self._every = dict(settings), dict(earlier or {}), every_seconds
+        self._changeable, self._given, self._instead = changeable, given, instead
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
 
@@ -73,12 +80,14 @@ class Checkpoints(Callback):
         """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
         now = self._settings if MODEL in begun else {**self._settings, **self._earlier}
         begun, now = _flat(begun), _flat(now)
-        for name in sorted(begun):
-            if now.get(name) != begun[name]:
-                raise CheckpointError(
-                    f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; go on with the same "
-                    "settings, or give another folder"
-                )
+        others = [name for name in begun if name not in self._changeable and now.get(name) != begun[name]]
+        if others:
+            name = min(others, key=lambda name: (name not in self._given, name))
+            raise CheckpointError(
+                f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; go on with the same "
+                f"settings, or {self._instead}",
+                argument=name,
+            )
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         self._due = True  # after the callbacks behind this one have seen the evaluation
