@@ -58,6 +58,7 @@ def _run(flags: argparse.Namespace) -> int:
         return _write_docs(flags.out or RESULTS)
     scale = read_scale(flags.scale)
     places = _places(scale, flags)
+    scale = replace(scale, places={name: value for name, value in places.named.items() if name != "data"})
     planned: dict[str, Planned] = {}
     asked = []
     for name in table_names() if flags.table == "all" else [flags.table]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.reproduce.documents import suggested
-from benchmarks.reproduce.runs import Asked, Run, Step
+from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, Run, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
 from polyencoder.errors import ConfigError
@@ -82,7 +82,8 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
     if "missing" in flags:
         reasons.append(str(flags["missing"]))
     named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items() if k != "missing"}
-    steps, asked = _steps(named, task=task, model=model, where=where)
+    processes = int(scale.places.get(PROCESSES, 1))
+    steps, asked = _steps(named, task=task, model=model, processes=processes, where=where)
     return Run(
         name=name,
         steps=steps,
@@ -141,10 +142,12 @@ def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
     return parts[name]
 
 
-def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple[Step, ...], Asked]:
-    """Training and the evaluations of a ranker, as ParlAI's commands."""
+def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str) -> tuple[tuple[Step, ...], Asked]:
+    """Training, by one process or several that share each batch, and the evaluations of a ranker: ParlAI's commands."""
     batch = int(flags["batchsize"])
-    flags = dict(_warmed_up(flags, batch))
+    if batch % processes:
+        raise ConfigError(f"{where}: a batch of {batch} cannot be shared by {processes} processes")
+    flags = dict(_warmed_up(flags, batch)) | {"batchsize": batch // processes}
     if (examples := flags.pop("examples", None)) is not None:
         flags["max-train-steps"] = math.ceil(int(examples) / batch)
     if ("max-train-steps" in flags) == ("num-epochs" in flags):
@@ -154,7 +157,8 @@ def _steps(flags: Flags, *, task: Task, model: Model, where: str) -> tuple[tuple
     else:
         asked = Asked(examples=math.ceil(float(flags["num-epochs"]) * task.examples))
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
-    words = ("parlai", "train_model", *common, *_words(flags), "--seed", "{seed}")
+    program = LAUNCHER if processes > 1 else ("parlai",)
+    words = (*program, "train_model", *common, *_words(flags), "--seed", "{seed}")
     smoke = (*_SMOKE, *_words({name: value for name, value in _SOONER.items() if name in flags}))
     steps = [Step("train", words, {"training": "model"}, smoke)]
     for split, why in task.splits.items():

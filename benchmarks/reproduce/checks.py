@@ -14,12 +14,14 @@ from pathlib import Path
 import click
 import typer
 
-from benchmarks.reproduce.runs import Places, Run
+from benchmarks.reproduce.runs import TORCHRUN, Places, Run
 from polyencoder.cli.main import app
 from polyencoder.errors import PolyencoderError
 
 __all__ = ["missing", "wrong"]
 
+MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
+"""What torchrun starts, as the command that it is otherwise."""
 _PATH_LIKE = (".", "/", "~")
 
 
@@ -77,6 +79,11 @@ def _cached(name: str) -> bool:
 @cache
 def _refused(command: tuple[str, ...]) -> str:
     """What the command's own parser says against its words; nothing is loaded, opened or downloaded for it."""
+    if command[0] == "torchrun":
+        module, *rest = command[len(TORCHRUN) :]
+        if module not in MODULES:
+            return f"torchrun -m {module} is no command of this project"
+        command = (MODULES[module], *rest)
     program, name, *words = command
     if program == "polyencoder":
         return _refused_by_ours(name, list(words))

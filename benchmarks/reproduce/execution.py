@@ -20,7 +20,7 @@ import filelock
 
 from benchmarks.reproduce.reports import learnt, numbers
 from benchmarks.reproduce.results import Learnt, Result, machine_and_versions
-from benchmarks.reproduce.runs import Places, Run, Step
+from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, Run, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.files import write_text
 
@@ -175,7 +175,9 @@ def _failure(code: int, complaints: str, printed: str) -> str:
         memory = ", as a system out of memory does" if -code == signal.SIGKILL else ""
         ended = f"ended by signal {-code} ({signal.strsignal(-code)}){memory}"
         return f"{ended}; what it has saved is used when it is started again"
-    return (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()[-1]
+    lines = (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()
+    ours = [line for line in lines if line.startswith(("error: ", "polyencoder: "))]  # torchrun has more to say
+    return (ours or lines)[-1]
 
 
 def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
@@ -185,6 +187,8 @@ def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
 def _learnt(step: Step, *, run: Run, seed: int, places: Places) -> Learnt:
     words = list(step.command)
     batch = int(words[words.index("--batchsize") + 1])
+    if words[: len(TORCHRUN)] == list(TORCHRUN):
+        batch *= int(places.named[PROCESSES])
     return learnt(places.folder(run.name, seed) / str(step.read["training"]), batch=batch)
 
 
@@ -193,6 +197,8 @@ def _runnable(command: list[str]) -> list[str]:
     program, *rest = command
     if program == "python":
         return [sys.executable, *rest]
+    if program == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", *rest]
     beside = Path(sys.executable).with_name(program)
     return [str(beside) if beside.exists() else program, *rest]
 

@@ -12,7 +12,12 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["Asked", "Places", "Run", "Step"]
+__all__ = ["LAUNCHER", "PROCESSES", "TORCHRUN", "Asked", "Places", "Run", "Step"]
+
+PROCESSES = "processes"
+"""The place whose value is the number of processes, one for each GPU, that share the batches of a training."""
+TORCHRUN = ("torchrun", "--nproc-per-node", f"{{{PROCESSES}}}", "-m")
+LAUNCHER = (*TORCHRUN, "parlai.agents.ranker.launch")
 
 _PLACE = re.compile(r"\{(?P<name>\w+)(?::(?P<of>[\w.-]+))?\}")
 _STARTS = ("--backbone", "--init-model", "--model")

@@ -5,17 +5,67 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
+import pytest
+
 from benchmarks.reproduce import __main__ as command
+from benchmarks.reproduce.plan import Planned, all_runs
+from benchmarks.reproduce.runs import Places
+from benchmarks.reproduce.scales import read_scale
+from benchmarks.reproduce.schedule import run_all
 from tests.task_files import make_datapath
 
 
 def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tmp_path, capsys):
     data = make_datapath(tmp_path / "data")
     words = ["convai2", "--row", "poly-16", "--scale", "paper", "--smoke", "1", "--datapath", str(data)]
+    words += ["--set", "processes=1"]
     assert command.main([*words, "--set", f"bert={bert}", "--out", str(tmp_path / "results")]) == 0
     said = capsys.readouterr().out
     assert "convai2-bert-poly-16, seed 0: valid/mrr" in said
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "processes"),
+    [
+        (("vocabulary-wikito", "pretrain-wikito", "convai2-wikito-bi"), 2),  # as it is printed for eight
+        (("vocabulary-reddit", "pretrain-reddit", "dstc7-reddit-cross"), 1),
+        (("vocabulary", "reddit-scratch-convert", "amazonqa-reddit-convert-convert"), 1),
+        (("ubuntu-bert-poly-64-first", "wiki-bert-bi", "tfidf-reddit", "map-amazonqa"), 1),
+    ],
+)
+def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys):
+    """Its printed commands, in the order in which each needs the other: one of each task, start, kind and command."""
+    data = make_datapath(tmp_path / "data")
+    (data / "wikito").mkdir()
+    shutil.copy(data / "wiki_article_search/wikipedia_train.txt", data / "wikito/articles.txt")
+    scale = read_scale("paper")
+    named = {**scale.places, "bert": str(bert), "bert_large": str(bert), "processes": str(processes)}
+    runs = all_runs(replace(scale, places=named))
+    planned = [Planned(runs[name].smoke(), 1) for name in names]
+    places = Places({**named, "data": str(data), "updates": "1"}, runs=tmp_path / "runs")
+    code = run_all(planned, scale="paper", places=places, out=None, deadline=None)
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert all(f"{name}, seed 0: " in said.out for name in names)
+    trainings = [step.command for one in planned for step in one.run.steps if "train_model" in step.command]
+    assert all(command[0] == ("torchrun" if processes > 1 else "parlai") for command in trainings)
+
+
+def test_a_stream_of_reddit_learns_as_the_paper_says():
+    command = " ".join(all_runs(read_scale("paper"))["reddit-scratch-convert"].commands)
+    for flags in ("--datatype train:stream", "--quantization-aware true", "--validation-max-exs 10000"):
+        assert flags in command
+    assert "--datatype test:stream --num-examples 50000" in command
+
+
+def test_a_batch_that_processes_cannot_share(capsys):
+    words = ["convai2", "--row", "poly-16", "--scale", "paper", "--set", "processes=3", "--dry-run"]
+    assert command.main(words) == 1
+    assert "a batch of 512 cannot be shared by 3 processes" in capsys.readouterr().err
 
 
 def test_a_row_of_which_nothing_is_run_is_an_error(capsys):
