@@ -92,5 +92,10 @@ def pack():
 
 @pytest.fixture(scope="session")
 def tree():
-    """(folder) -> the paths of all files below it, hidden ones too."""
-    return lambda folder: sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    """(folder) -> the paths of all files below it, hidden ones too, except locks."""
+
+    def paths(folder: Path) -> list[str]:
+        files = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != ".lock")
+        return sorted(str(path.relative_to(folder)) for path in files)
+
+    return paths

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import multiprocessing
 import shlex
 from functools import partial
 from pathlib import Path
@@ -161,6 +162,24 @@ def test_options_that_parlai_unpacked_are_looked_at(published, theirs, malicious
     with pytest.raises(CheckpointError, match=r"model\.opt: not valid JSON"):
         modelzoo_path(str(tmp_path), NAME)
     assert not witness.exists()
+
+
+def test_two_processes_that_need_one_model(published, tmp_path):
+    """One fetches and converts it, the other waits for it."""
+    server = published()
+
+    def need() -> None:
+        raise SystemExit(not Path(modelzoo_path(str(tmp_path), NAME)).is_file())
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=need) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert server.requests == [None]
+    assert Ranker.from_pretrained(tmp_path / "models/polyencoder/convai2_poly", device="cpu")
 
 
 def test_interrupted_and_resumed(published, archive, tmp_path, tree):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
+from filelock import FileLock, Timeout
 from parlai.core.agents import create_agent
 from parlai.core.build_data import built, get_model_dir, mark_done
 from parlai.core.params import ParlaiParser
@@ -31,7 +32,7 @@ MODEL = "model"
 
 
 def prepare(model: ZooModel, datapath: str) -> None:
-    """Make sure that the folder of a model of the zoo is there.
+    """Make sure that the folder of a model of the zoo is there. Of several processes one makes it, and the others wait.
 
     Raises:
         CheckpointError: it cannot be fetched, or what came is not what it should be.
@@ -39,6 +40,21 @@ def prepare(model: ZooModel, datapath: str) -> None:
     folder = Path(get_model_dir(datapath), "polyencoder", model.name)
     if (folder / MODEL).is_file():
         return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.parent / ".lock")  # one for all models, which share archives
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        logging.info(f"zoo:polyencoder/{model.name}: waiting for another process that prepares a model of the zoo")
+        lock.acquire()
+    try:
+        if not (folder / MODEL).is_file():
+            _make(model, folder, datapath=datapath)
+    finally:
+        lock.release()
+
+
+def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
     if model.origin.is_hub:
         source: dict[str, Any] = {"backbone": model.location, "reduction_type": model.reduction}
     else:
