@@ -48,7 +48,7 @@ FILES = {
 DSTC7, UBUNTU = "dstc7/ubuntu_train_subtask_1.json", "Ubuntu/train.csv"
 PEERS = {  # ParlAI's task, the version that its downloader looks for, and ours with the same examples
     "dstc7": ("2.0", "selection:dstc7:plain"),
-    "ubuntu": (None, "selection:ubuntu"),
+    "ubuntu": (None, "selection:ubuntu:plain"),
 }
 Case = dict[str, Any]
 """ParlAI's options."""
@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def format_cases(datapath: Path, found: dict[str, Path], large: Path, *, size: int) -> Iterator[Case]:
     """The tasks of the files that were found, as streams; writes the DSTC7 file of `size` bytes below `large`."""
     for name in found:
-        case = {"task": f"selection:{name}", "datatype": "train:stream", "datapath": str(datapath)}
+        task = PEERS["ubuntu"][1] if name == "ubuntu" else f"selection:{name}"  # one example for each row of the file
+        case = {"task": task, "datatype": "train:stream", "datapath": str(datapath)}
         if name == "dstc7":
             case["datapath"] = str(large)
             write_dialogues(found[name], large / DSTC7, size=size)

@@ -68,9 +68,9 @@ class Dstc7Teacher(SelectionTeacher):
     def _dialogues(self, file: str | DataFile, bad: OnBad) -> Iterator[Dialogue]:
         for where, record in json_array(file, bad=bad):
             try:
-                said = [(m["speaker"].replace("_", " "), m["utterance"]) for m in record["messages-so-far"]]
+                said = [(m["speaker"].replace("_", " "), _utterance(m)) for m in record["messages-so-far"]]
                 answer = self._answer(record)
-                options = [] if self._augments else [option["utterance"] for option in record["options-for-next"]]
+                options = [] if self._augments else [_utterance(option) for option in record["options-for-next"]]
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 bad(InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})"))
                 continue
@@ -85,7 +85,7 @@ class Dstc7Teacher(SelectionTeacher):
     def _answer(self, record: dict[str, Any]) -> str:
         if self._answers and "options-for-correct-answers" not in record:
             return self._answers[str(record["example-id"])]
-        return str(record["options-for-correct-answers"][0]["utterance"])
+        return _utterance(record["options-for-correct-answers"][0])
 
     def _read_answers(self) -> dict[str, str]:
         """The test set's answers, by the id of their example."""
@@ -98,3 +98,10 @@ class Dstc7Teacher(SelectionTeacher):
             elif line.strip():
                 self.bad(InputError(f"{path}, line {number}: not `example-id<tab>candidate-id<tab>utterance`"))
         return answers
+
+
+def _utterance(message: dict[str, Any]) -> str:
+    text = message["utterance"]
+    if not isinstance(text, str):
+        raise TypeError(f"an utterance is {text!r:.60}, not a text")
+    return text

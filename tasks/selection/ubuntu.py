@@ -28,8 +28,8 @@ UTTERANCE, LABEL = "Utterance", "Label"
 class UbuntuTeacher(SelectionTeacher):
     """Each turn of the context a line, its utterances joined by a space. Training rows labelled 0 are left out.
 
-    `-t selection:ubuntu:augmented` trains on every turn of a right row, with those before it as its context (the data
-    augmentation of Section 5.1 of the paper's first version).
+    Training: every turn of a right row is a label, with those before it as its context (the data augmentation of
+    Section 5.1 of the paper's first version). `-t selection:ubuntu:plain` trains on the right answers alone.
     """
 
     num_negatives = 15  # Section 5.1 of the paper
@@ -39,18 +39,18 @@ class UbuntuTeacher(SelectionTeacher):
 
     def open_source(self, split: str) -> Source:
         variant = self.opt["task"].split(":")[2:]
-        if variant not in ([], ["augmented"]):
-            raise ConfigError(
-                f"-t {self.opt['task']}: unknown variant; use selection:ubuntu or selection:ubuntu:augmented"
-            )
-        self._augments = split == "train" and bool(variant)
+        if variant not in ([], ["plain"]):
+            raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:ubuntu or selection:ubuntu:plain")
+        self._augments = split == "train" and not variant
         return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         for where, row in records(file, bad=bad):
             try:
                 if LABEL in row:
-                    if float(row[LABEL]) < 0.5:
+                    if (value := float(row[LABEL])) not in (0, 1):
+                        raise ValueError
+                    if not value:
                         continue
                     right, wrong = row[UTTERANCE], []
                 else:

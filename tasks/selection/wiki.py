@@ -20,7 +20,7 @@ from parlai.utils import logging
 from polyencoder.data.epochs import Episode, Source
 from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.data.seeded_random import SeededRandom
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["WikiTeacher"]
 
@@ -65,6 +65,8 @@ class WikiTeacher(SelectionTeacher):
             yield [{"article": sentences}]
 
     def open_source(self, split: str) -> Source:
+        if (wanted := self.opt.get("wiki_candidates", 10_000)) < 0:
+            raise ConfigError(f"--wiki-candidates {wanted}: give 0 or more")
         self._others: list[str] = []
         source = super().open_source(split)
         if not self.training and self.opt.get("wiki_candidates", 10_000):

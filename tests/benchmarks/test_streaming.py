@@ -58,16 +58,16 @@ def test_report(datapath, monkeypatch, capsys):
     assert large // TURNS > plain
     assert examples == {
         ("selection:convai2", "train:stream"): 12,
-        ("selection:ubuntu", "train:stream"): ROWS // 2,
+        ("selection:ubuntu:plain", "train:stream"): ROWS // 2,
         ("dstc7", "train:ordered:stream"): plain,
-        ("selection:ubuntu", "train:ordered:stream"): ROWS // 2,
+        ("selection:ubuntu:plain", "train:ordered:stream"): ROWS // 2,
         ("ubuntu", "train:ordered:stream"): ROWS,
     }
     rows = {(row["task"], row["datatype"]): row for row in report["rows"]}
     assert all(0 < row["first_example_s"] <= row["seconds"] for row in rows.values())
     summary, dstc7 = report["summary"], rows["selection:dstc7", "train:stream"]
     assert (summary["dstc7_peak_mb"], summary["dstc7_first_example_s"]) == (dstc7["peak_mb"], dstc7["first_example_s"])
-    for name, ours in (("dstc7", "selection:dstc7:plain"), ("ubuntu", "selection:ubuntu")):
+    for name, ours in (("dstc7", "selection:dstc7:plain"), ("ubuntu", "selection:ubuntu:plain")):
         seconds = [rows[task, "train:ordered:stream"]["seconds"] for task in (name, ours)]
         assert summary[f"{name}_vs_parlai"] == pytest.approx(seconds[0] / seconds[1])
 

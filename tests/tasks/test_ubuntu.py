@@ -72,7 +72,7 @@ def test_right_candidate_stands_anywhere(save, make, messages):
 @pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0")])
 def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong):
     save("train", [[CONTEXT, "yes __eou__", right], [CONTEXT, "no __eou__", wrong], ["other", "maybe", right]])
-    teacher = make("train:ordered")
+    teacher = make("train:ordered", ":plain")
     assert teacher.num_examples() == 2
     assert [(m["text"], m["labels"]) for m in messages(teacher)] == [(TURNS, ["yes"]), ("other", ["maybe"])]
     assert "bad_examples" not in teacher.report()
@@ -82,7 +82,7 @@ def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong)
 def test_every_turn_is_a_label(save, make, messages, datatype):
     """Those before it are its context, and the right answer is the last label."""
     save("train", [[CONTEXT, "yes __eou__", "1"], [CONTEXT, "no __eou__", "0"], ["other", "maybe", "1"]])
-    teacher = make(datatype, ":augmented")
+    teacher = make(datatype)
     assert teacher.num_examples() == teacher.num_episodes() == 3 + 1
     seen = messages(teacher)
     first, second, third = TURNS.split("\n")
@@ -98,7 +98,7 @@ def test_every_turn_is_a_label(save, make, messages, datatype):
 def test_augmentation_is_for_training(save, make, messages):
     save("valid", [row()])
     plain = messages(make())
-    assert [m | {"id": plain[0]["id"]} for m in messages(make(variant=":augmented"))] == plain
+    assert [m | {"id": plain[0]["id"]} for m in messages(make(variant=":plain"))] == plain
 
 
 def test_unknown_variant(make):
@@ -108,7 +108,7 @@ def test_unknown_variant(make):
         make("train", ":big")
 
 
-@pytest.mark.parametrize("variant", ["", ":augmented"])
+@pytest.mark.parametrize("variant", ["", ":plain"])
 @pytest.mark.parametrize(("given", "negatives"), [({}, 15), ({"num_negatives": 7}, 7)])
 def test_sampled_candidates_in_training(save, make, variant, given, negatives):
     """15 as in the paper unless the flag says otherwise."""
@@ -139,6 +139,10 @@ def test_bad_label_and_columns(save, make):
     path = save("train", [[CONTEXT, "yes", "1.0"], [CONTEXT, "no", "perhaps"]])
     with pytest.raises(InputError, match=f"{path}, line 3: the label is 'perhaps', neither 0 nor 1"):
         make("train")
+    for label in ("nan", "inf", "0.7", "-1"):
+        path = save("train", [[CONTEXT, "yes", "1.0"], [CONTEXT, "no", label]])
+        with pytest.raises(InputError, match=f"{path}, line 3: the label is '{label}', neither 0 nor 1"):
+            make("train")
     path = save("valid", [["a", "b"]], header=["Question", "Ground Truth Utterance"])
     with pytest.raises(InputError, match=f"{path}, line 2: has no column 'Context'; it has 'Question', 'Ground"):
         make()
@@ -198,7 +202,7 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 
 @pytest.mark.parametrize(("datatype", "count"), [("train:ordered", 30_368), ("valid", 1000), ("test", 1000)])
 def test_real_counts(make_teacher, messages, real_path, datatype, count):
-    teacher = make_teacher("selection:ubuntu", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
+    teacher = make_teacher("selection:ubuntu:plain", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
     assert (teacher.num_episodes(), teacher.num_examples()) == (count, count)
     seen = messages(teacher)
     assert not any("__eo" in m["text"] for m in seen)
@@ -237,5 +241,5 @@ def test_real_train_is_the_positive_rows(make_teacher, real_path):
     path = real_path("Ubuntu/train.csv.gz")
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         positive = sum(line.rstrip().endswith(",1.0") for line in file)
-    teacher = make_teacher("selection:ubuntu", datatype="train:stream", datapath=str(path.parents[1]))
+    teacher = make_teacher("selection:ubuntu:plain", datatype="train:stream", datapath=str(path.parents[1]))
     assert teacher.num_examples() == pytest.approx(positive, rel=0.05)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from parlai.tasks.selection import wiki
 
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +106,12 @@ def test_articles_for_it_come_first(save, make):
     others = set(message["label_candidates"]) - set(message["eval_labels"])
     assert others <= {" ".join(article(n)) for n in range(100, 130)}
     assert len(others) == 20
+
+
+def test_a_number_of_other_articles_that_cannot_be(save, make):
+    save("wikipedia_valid.txt", [article(n) for n in range(3)])
+    with pytest.raises(ConfigError, match="--wiki-candidates -1: give 0 or more"):
+        make(wiki_candidates=-1)
 
 
 def test_no_other_articles(save, make):
