@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlai.agents.convert.design import ConvertDesign, describe_in_opt
 from parlai.agents.convert.dictionary import ConvertDictionary
+from parlai.agents.convert.family import ConvertFamily, describe_in_opt
 from parlai.agents.convert.history import ConvertHistory
 from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.separable_agent import SeparableAgent
@@ -19,7 +19,7 @@ class ConvertAgent(SeparableAgent):
     """ConveRT, single- or multi-context: small, fast, and trained from scratch."""
 
     architecture = "convert"
-    design = ConvertDesign()
+    family = ConvertFamily()
 
     @classmethod
     def history_class(cls) -> type[ConvertHistory]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from parlai.agents.convert.args import add_convert_args
 from parlai.agents.convert.flags import LEARNING, check_flags, check_start
-from parlai.agents.ranker.architecture import check_design
-from parlai.agents.ranker.design import Origin, Start
+from parlai.agents.ranker.architecture import check_family
+from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_origin
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -21,10 +21,10 @@ from polyencoder.modeling.convert.config import convert_ranker, parse_sizes, sho
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES
 
-__all__ = ["ConvertDesign", "describe_in_opt"]
+__all__ = ["ConvertFamily", "describe_in_opt"]
 
 
-class ConvertDesign:
+class ConvertFamily:
     """A ConveRT as the flags describe it, or as the model is that is loaded."""
 
     def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
@@ -33,12 +33,12 @@ class ConvertDesign:
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         check_flags(opt)
 
-    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
-        check_design(architecture, origin)
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
+        check_family(architecture, origin)
         check_origin(opt, origin, source="vocabulary", learning=LEARNING)
 
     def configure(
-        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
         dropout = {} if opt.get("dropout") is None else {"dropout": opt["dropout"]}
         if start is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
-from parlai.agents.ranker.design import Start
+from parlai.agents.ranker.family import LoadedModel
 from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 
@@ -24,6 +24,10 @@ LEARNING = ("dict_maxtokens", "dict_minfreq")
 
 _TEXTS = "turns before the last one are one text of ConveRT's, most recent first"
 _SUBWORDS = "ConveRT's subwords are those of --vocabulary, or learnt from the task"
+_FP16 = (
+    "the paper's training in 16 bits with float32 copies of weights is --quantization-aware true; --bf16 true computes "
+    "in 16 bits, also on CPUs"
+)
 _AS_OTHERS = (
     *("history_reversed", "history_add_global_end_token", "rank_candidates", "force_fp16_tokens"),
     *("interactive_candidates", "eval_candidates"),
@@ -42,8 +46,8 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "person_tokens": ((False,), _SUBWORDS),
     "history_size": ((None,), "--extra-contexts says how many turns before the last one are read"),
     "delimiter": ((None,), _TEXTS),
-    "fp16": ((False,), "--bf16 true computes in 16 bits"),
-    "fp16_impl": ((None,), "--bf16 true computes in 16 bits"),
+    "fp16": ((False,), _FP16),
+    "fp16_impl": ((None,), _FP16),
     "embedding_type": (("random",), "a ConveRT learns its own embeddings"),
     "embedding_projection": (("random",), "a ConveRT learns its own embeddings"),
 }
@@ -67,7 +71,7 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
 
 
-def check_start(opt: Opt, start: Start) -> None:
+def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raise CheckpointError for what the model that is loaded was trained without."""
     given, own = flags.given_flags(opt), ConvertConfig.from_backbone(start.config.backbone)
     kept = shown_sizes(own, OF_THE_MODEL)

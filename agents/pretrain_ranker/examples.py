@@ -13,7 +13,7 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
 
-__all__ = ["Said", "Turn", "beginning_of"]
+__all__ = ["ResponseBuffer", "Turn", "beginning_of"]
 
 
 class Turn(NamedTuple):
@@ -24,7 +24,7 @@ class Turn(NamedTuple):
     episode: int
 
 
-class Said(Callback):
+class ResponseBuffer(Callback):
     """The last responses, of all conversations: what does not follow is one of those of others.
 
     They are in no random order, as a task gives them. Each takes the place of one of `WINDOW`, by chance.
@@ -35,7 +35,7 @@ class Said(Callback):
     def __init__(self) -> None:
         self._window: list[tuple[int, str]] = []
 
-    def hear(self, turns: Sequence[Turn], draws: SeededRandom) -> None:
+    def add(self, turns: Sequence[Turn], draws: SeededRandom) -> None:
         """Remember the responses of these turns."""
         for one in turns:
             if len(self._window) < WINDOW:

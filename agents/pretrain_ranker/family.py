@@ -7,8 +7,8 @@ from typing import Any
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
 from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start
-from parlai.agents.ranker.architecture import check_design
-from parlai.agents.ranker.design import Origin, Start
+from parlai.agents.ranker.architecture import check_family
+from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -22,10 +22,10 @@ from polyencoder.pretraining.inputs import CONTEXT_SHARE
 from polyencoder.pretraining.start import POSITIONS, longest_sequence, text_vectors
 from polyencoder.text import TextEncoder
 
-__all__ = ["PretrainingDesign"]
+__all__ = ["PretrainingFamily"]
 
 
-class PretrainingDesign:
+class PretrainingFamily:
     """A new encoder of the flags' sizes, that of `--backbone`, or that of the model that is loaded.
 
     A model file holds what `-m crossencoder` reads too, a cross-encoder with the head for next utterances; and beside
@@ -38,13 +38,13 @@ class PretrainingDesign:
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         check_flags(opt)
 
-    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
-        check_design(architecture, origin)
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
+        check_family(architecture, origin)
         for source in ("vocabulary", "backbone"):
             check_origin(opt, origin, source=source, learning=())
 
     def configure(
-        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
         dropout = {name: opt[name] for name in ("dropout", "attention_dropout")}
         pretrained, origin = None, None

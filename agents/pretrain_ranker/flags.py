@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
-from parlai.agents.ranker.design import Start
+from parlai.agents.ranker.family import LoadedModel
 from parlai.agents.ranker.learning.loop import trains
 from parlai.core.opt import Opt
 
@@ -95,7 +95,7 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError(f"--n-positions {positions}: must be at least 8")
 
 
-def check_start(opt: Opt, start: Start) -> None:
+def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raise CheckpointError for an objective that the model at `start`, which goes on, was trained without."""
     if start.origin.is_finetune:
         return

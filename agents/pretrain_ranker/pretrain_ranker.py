@@ -11,12 +11,12 @@ import numpy as np
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.pretrain_ranker.args import settle_schedule
-from parlai.agents.pretrain_ranker.design import PretrainingDesign
 from parlai.agents.pretrain_ranker.dictionary import PretrainingDictionary
-from parlai.agents.pretrain_ranker.examples import Said, Turn, beginning_of
+from parlai.agents.pretrain_ranker.examples import ResponseBuffer, Turn, beginning_of
+from parlai.agents.pretrain_ranker.family import PretrainingFamily
 from parlai.agents.pretrain_ranker.folder import encoder_folder, write_encoder
 from parlai.agents.pretrain_ranker.metrics import LearntReport, example_metrics, main_measures
-from parlai.agents.pretrain_ranker.words import in_words
+from parlai.agents.pretrain_ranker.words import render_prediction
 from parlai.agents.ranker.arguments import OTHER_NAMES
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.history import RankerHistory
@@ -53,7 +53,8 @@ class PretrainRankerAgent(RankerModelAgent):
     """Learns from contexts and labels in alternating batches, one of masked words, one of next utterances."""
 
     architecture = "cross"
-    design = PretrainingDesign()
+    ranks = False
+    family = PretrainingFamily()
 
     @staticmethod
     def dictionary_class() -> type[PretrainingDictionary]:
@@ -64,7 +65,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return RankerHistory
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        self._said, self._examined = Said(), Said()
+        self._said, self._examined = ResponseBuffer(), ResponseBuffer()
         self._episode: int | None = None
         self._cross: CrossEncoder | None = shared["cross"] if shared else None
         self._validation: dict[str, float] = {}  # the last one's main measures
@@ -214,7 +215,7 @@ class PretrainRankerAgent(RankerModelAgent):
         assert self.trainer is not None
         number = self.trainer.progress.batches
         draws = SeededRandom(f"{self.opt.get('seed')}:{get_rank()}:{number}")
-        self._said.hear(batch.examples, draws)
+        self._said.add(batch.examples, draws)
         pairs = [self._said.pair(one, draws) for one in batch.examples]
         make = self._inputs.masked if number % 2 == 0 else self._inputs.next
         self.trainer.step(self._batch_of(pairs, make) if pairs else None)
@@ -248,7 +249,7 @@ class PretrainRankerAgent(RankerModelAgent):
         if not batch.examples:
             return None
         keys = [SeededRandom(f"{one.episode}:{len(one.turns)}:{one.response}") for one in batch.examples]
-        self._examined.hear(batch.examples, keys[0])
+        self._examined.add(batch.examples, keys[0])
         pairs = [self._examined.pair(one, draws) for one, draws in zip(batch.examples, keys, strict=True)]
         self.model.eval()
         objective, device = Pretraining(self.model), self.pretrained.device
@@ -258,7 +259,7 @@ class PretrainRankerAgent(RankerModelAgent):
         with self.autocast():
             found = objective.losses(following)[1:] if following.has_choice else None
             metrics = example_metrics(masked, objective.losses(masked)[1:], found)
-            said = [in_words(self.pretrained, self._inputs, pair) for pair in pairs] if self._shows() else None
+            said = [render_prediction(self.pretrained, self._inputs, pair) for pair in pairs] if self._shows() else None
         return Output(said, metrics=metrics)
 
     def _shows(self) -> bool:

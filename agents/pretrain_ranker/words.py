@@ -13,11 +13,11 @@ from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pai
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.start import Pretrained
 
-__all__ = ["in_words"]
+__all__ = ["render_prediction"]
 
 
 @torch.no_grad()
-def in_words(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> str:
+def render_prediction(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> str:
     """The words that it finds for those that are asked for, and how likely its response and another one follow."""
     model, text = pretrained.model, pretrained.text
     asked = _batch(pretrained, [inputs.masked(pair, np.random.default_rng(pair.key))])

@@ -14,7 +14,7 @@ from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.ranking import parlai_metrics
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric
 from parlai.core.opt import Opt
@@ -99,7 +99,11 @@ class RankerAgent(RankerModelAgent):
         return obs
 
     def is_valid(self, obs: Message) -> bool:
-        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`)."""
+        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`).
+
+        In a conversation it is always an error, since an answer is expected.
+        """
+        interactive = bool(self.opt.get("interactive_mode"))
         if obs.is_padding() or obs.get("text_vec") is None:
             return False
         fixed = None if self.fixed is None or self.opt.get("add_label_to_fixed_cands") else self.fixed.place
@@ -109,10 +113,10 @@ class RankerAgent(RankerModelAgent):
             source,
             fixed=fixed,
             n_fixed=self.num_fixed_candidates,
-            interactive=bool(self.opt.get("interactive_mode")),
+            interactive=interactive,
             surrounding=2 if self.dict.text.config.surround else 0,
         )
-        return self._bad.usable(error, skip=self.ignore_bad_candidates)
+        return self._bad.usable(error, skip=self.ignore_bad_candidates and not interactive)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """The valid examples as one batch: contexts as tensors, labels and candidates as text."""
@@ -183,7 +187,7 @@ class RankerAgent(RankerModelAgent):
     def _no_exam(self, batch: Batch) -> None:
         """A batch with one candidate, its only label: left out and counted. An error where evaluation begins so."""
         if batch.batchsize == 1 and not self._has_examined and not self.ignore_bad_candidates:
-            raise lone_example_error(self.eval_candidates)
+            raise no_negatives_error(self.eval_candidates)
         self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(batch.batchsize))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.design import Origin, Start
 from parlai.agents.ranker.encoder_args import add_encoder_args
+from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import (
     OF_THE_RANKER,
     check_encoder,
@@ -62,7 +62,7 @@ MODEL_NAMES: dict[str, str] = {
 }
 
 
-class AroundBackbone:
+class BackboneFamily:
     """The design of the bi-, poly- and cross-encoder: a backbone, pre-trained or new, and what its outputs become."""
 
     def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
@@ -71,12 +71,12 @@ class AroundBackbone:
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         check_flags(opt, is_cross=architecture == "cross")
 
-    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
-        check_design(architecture, origin)
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
+        check_family(architecture, origin)
         check_origin(opt, origin)
 
     def configure(
-        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
         """As the model that is loaded, the pre-trained `--backbone`, or the flags say."""
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
@@ -185,7 +185,7 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
     return fields
 
 
-def check_design(architecture: Architecture, origin: Origin | None) -> None:
+def check_family(architecture: Architecture, origin: CheckpointSource | None) -> None:
     """Raise CheckpointError where one of a ConveRT and a ranker around a backbone is loaded for the other."""
     if origin is None or (is_parlai_model(origin.path) and architecture != "convert"):
         return
@@ -196,7 +196,7 @@ def check_design(architecture: Architecture, origin: Origin | None) -> None:
         )
 
 
-def check_architecture(architecture: Architecture, start: Start) -> None:
+def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
     """Raise CheckpointError when the model file, which goes on, holds another kind of ranker."""
     stored, ours = MODEL_NAMES[start.config.architecture], MODEL_NAMES[architecture]
     if stored != ours and not start.origin.is_finetune:

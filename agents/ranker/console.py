@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 
 import parlai.utils.logging as logging
+import torch
 from parlai.agents.ranker.arguments import flag_of
 from parlai.core.params import ParlaiParser
 from tqdm import tqdm
 from transformers.utils import logging as transformers_log
 
-from polyencoder.errors import PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError
 
 __all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
 
@@ -37,6 +38,11 @@ def explain_errors(parser: ParlaiParser) -> None:
     """
     _explain_parsing(parser)
     show_errors_in_one_line(parser)
+    if "--distributed-world-size" in parser._option_string_actions and not torch.cuda.is_available():
+        raise ConfigError(
+            "ParlAI's commands for several processes need GPUs, and there is none: use torchrun --nproc-per-node N "
+            "-m parlai.agents.ranker.launch train_model (or eval_model) ..."
+        )
 
 
 def show_errors_in_one_line(parser: ParlaiParser | None = None) -> None:

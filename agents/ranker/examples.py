@@ -67,7 +67,6 @@ def example_error(
     `fixed` are the fixed candidates when a label must be one of them, `n_fixed` is how many there are; `interactive`
     allows an empty first message; `surrounding` is the number of tokens that a context has without any text.
     """
-    flag = "--candidates" if "labels" in obs else "--eval-candidates"
     own = obs.get("label_candidates") or () if source in FROM_EXAMPLE else ()
     if problem := half_characters([obs.get("full_text") or "", obs.get("label_choice") or "", *own]):
         return f"{_describe(obs)} cannot be read: {problem}"
@@ -78,13 +77,22 @@ def example_error(
         return f"{_describe(obs)} has no label to learn from"
     if source == "response" and label is None:
         return f"{_describe(obs)} has no label, which is the response that pre-training needs"
+    return candidates_error(obs, source, fixed=fixed, n_fixed=n_fixed)
+
+
+def candidates_error(
+    obs: Message, source: str, *, fixed: Container[str] | None = None, n_fixed: int | None = None
+) -> str | None:
+    """What makes the candidates of this example unusable, or None; the arguments are those of `example_error`."""
+    flag, label = "--candidates" if "labels" in obs else "--eval-candidates", obs.get("label_choice")
     if source == "batch" and label is None:
         return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"
     if source in FROM_EXAMPLE:
         candidates = obs.get("label_candidates")
         if not candidates:
             needs = f"has no candidates of its own, which {flag} {source} needs"
-            return f"{_describe(obs)} {needs}; use batch or fixed{_drawing_task(obs)}"
+            fixed_ones = f"{flag} fixed with --fixed-candidates-path FILE, or {flag} batch with batches of 2 or more"
+            return f"{_describe(obs)} {needs}; use {fixed_ones}{_drawing_task(obs)}"
         if label is not None and label not in candidates:
             return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
         if source == "inline" and label is not None and len(set(candidates)) == 1:

@@ -12,11 +12,11 @@ from polyencoder.config import Architecture, RankerConfig
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.text import TextEncoder
 
-__all__ = ["Design", "Origin", "Start"]
+__all__ = ["CheckpointSource", "LoadedModel", "ModelFamily"]
 
 
 @dataclass(frozen=True)
-class Origin:
+class CheckpointSource:
     """Where weights are loaded from: the file of `--init-model` if the run fine-tunes it, else of `--model-file`."""
 
     path: str
@@ -27,15 +27,18 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Start:
+class LoadedModel:
     """The model that is loaded, and where from."""
 
     config: RankerConfig
-    origin: Origin
+    origin: CheckpointSource
 
 
-class Design(Protocol):
-    """The design of an agent's models. Its methods raise ConfigError, or CheckpointError where a model is at odds."""
+class ModelFamily(Protocol):
+    """The flags of a kind of model, and its configuration.
+
+    Its methods raise ConfigError, or CheckpointError where a loaded model contradicts the flags.
+    """
 
     def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
         """Add all flags that such agents share."""
@@ -45,12 +48,12 @@ class Design(Protocol):
         """Before anything is built: that every flag can be followed."""
         ...
 
-    def check_origin(self, opt: Opt, architecture: Architecture, origin: Origin | None) -> None:
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
         """Before the dictionary is built: that no flag says that the model and its vocabulary come from elsewhere."""
         ...
 
     def configure(
-        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: Start | None
+        self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
         """The configuration of the model, written into the options too; and its pre-trained backbone, if any."""
         ...

@@ -19,7 +19,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.arguments import OF_THE_RANKER
-from parlai.agents.ranker.design import Origin
+from parlai.agents.ranker.family import CheckpointSource
 from parlai.core.opt import Opt
 
 from polyencoder.config import RankerConfig
@@ -166,7 +166,11 @@ def check_flags(opt: Opt, *, is_cross: bool) -> None:
 
 
 def check_origin(
-    opt: Opt, origin: Origin | None, *, source: str = "backbone", learning: Collection[str] = OF_THE_VOCABULARY
+    opt: Opt,
+    origin: CheckpointSource | None,
+    *,
+    source: str = "backbone",
+    learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
     """Raise CheckpointError for what says that the model and its vocabulary come from somewhere else than `origin`.
 
@@ -190,7 +194,7 @@ def check_origin(
     _check_dictionary(given, origin.path, str(origin))
 
 
-def stored_options(origin: Origin) -> dict[str, Any] | None:
+def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
     """The options that the model at `origin` was trained with; None if they are not beside it."""
     path = f"{origin.path}.opt"
     return read_options(path) if os.path.exists(path) else None

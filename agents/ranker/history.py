@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from parlai.core.message import Message
@@ -10,6 +11,8 @@ from parlai.core.torch_agent import History
 
 from polyencoder.data.epochs import EARLIER
 from polyencoder.text import lines_of, persona_lines
+
+LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class RankerHistory(History):
@@ -23,6 +26,7 @@ class RankerHistory(History):
         super().__init__(opt, **others)
         self._personas: list[str] = []
         self._keeps_replies = opt.get("use_reply", "label") != "none"
+        self._interactive = bool(opt.get("interactive_mode"))
 
     def parse(self, text: str) -> list[int]:
         return []  # the ids of a turn are made, and remembered, by the text encoder
@@ -43,6 +47,8 @@ class RankerHistory(History):
             super().update_history(message)
             if self._keeps_replies:
                 self.add_reply(message["labels"][0])
+        if self._interactive and obs.get("text"):  # what a person types is answered, whatever a terminal makes of it
+            obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
         super().update_history(obs, temp_history)
 
     def turns(self) -> list[str]:

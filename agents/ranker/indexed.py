@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.sources import is_training_script
 from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 
@@ -76,6 +77,8 @@ def check_index_options(opt: Opt) -> None:
             if opt.get(name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
         return
+    if is_training_script(opt):
+        raise ConfigError(f"--index {opt['index']}: was built by the model before this training; leave it out here")
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
     if opt.get("add_label_to_fixed_cands"):

@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.architecture import (
-    AroundBackbone,
+    BackboneFamily,
     describe_in_opt,
     describe_parlai_model,
     fine_tuned_part,
 )
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
-from parlai.agents.ranker.design import Design, Origin, Start
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
+from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimizer import parameter_groups
@@ -63,16 +63,17 @@ class RankerModelAgent(TorchRankerAgent):
     """ParlAI's ranker agent around a model of the library, and around the library's `Trainer` if the agent learns."""
 
     architecture: ClassVar[Architecture]
-    design: ClassVar[Design] = AroundBackbone()
+    family: ClassVar[ModelFamily] = BackboneFamily()
+    ranks: ClassVar[bool] = True
+    """Whether it answers with candidates, as an agent that pre-trains an encoder does not."""
     trainer: Trainer | None = None
-    _epoch: int | None = None  # examples in one, once the task has said it
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
         hide_options()
         check_option_files(partial_opt)
-        cls.design.add_args(parser, partial_opt)
+        cls.family.add_args(parser, partial_opt)
         return parser
 
     @staticmethod
@@ -91,15 +92,16 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
             describe_parlai_model(opt)
         if not shared:
-            self.design.check_flags(opt, self.architecture)
+            self.family.check_flags(opt, self.architecture)
         self._training = training_config(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
-        self.scaling_is_to_be_measured = False
-        self._run = LoopRun(opt, shared=bool(shared))
+        self.output_scaling_pending = False
+        self._run = LoopRun(opt, shared=bool(shared), ranks=self.ranks)
         self._saving = Saving(opt.get("model_file"))
         self._restored: dict[str, Any] | None = None  # until the first batch
+        self._epochs: dict[str, int] = {}  # examples in one, by task, once it has said so
         super().__init__(opt, shared)
         # gradients of several processes are summed without DistributedDataParallel
         self.model = getattr(self.model, "module", self.model)
@@ -131,16 +133,16 @@ class RankerModelAgent(TorchRankerAgent):
         return model
 
     def build_dictionary(self) -> RankerDictionary:
-        self.design.check_origin(self.opt, self.architecture, self._origin())
+        self.family.check_origin(self.opt, self.architecture, self._origin())
         dictionary: RankerDictionary = super().build_dictionary()
         check_special_tokens(self.opt, dictionary.special_tokens_opt())
         self.opt.update(dictionary.special_tokens_opt())
         return dictionary
 
-    def _origin(self) -> Origin | None:
+    def _origin(self) -> CheckpointSource | None:
         """Where weights are loaded from, if they are."""
         path, is_finetune = self._get_init_model(self.opt, None)
-        return Origin(path, is_finetune) if path else None
+        return CheckpointSource(path, is_finetune) if path else None
 
     def build_model(self) -> RankerModel:
         """A model of the checkpoint's shape when one is loaded next, else a new one."""
@@ -152,10 +154,10 @@ class RankerModelAgent(TorchRankerAgent):
             if not self._is_finetune and self._run.is_in_loop and not _has_loop_in_options(origin.path):
                 self.refuse_to_overwrite()
             self._checkpoint = read_ranker_file(origin.path)
-            start = Start(self._checkpoint[0], origin)
+            start = LoadedModel(self._checkpoint[0], origin)
         is_new = start is None or self._is_finetune
-        self.scaling_is_to_be_measured = is_new and opt.get("output_scaling") == "auto"
-        config, pretrained = self.design.configure(opt, self.architecture, self.dict.text, start)
+        self.output_scaling_pending = is_new and opt.get("output_scaling") == "auto"
+        config, pretrained = self.family.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         if pretrained is not None:
             start_from_heads(model, opt["backbone"])
@@ -166,7 +168,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     def scaling_was_measured(self, _: float) -> None:
         """`--output-scaling auto`, on the first batch."""
-        self.scaling_is_to_be_measured = False
+        self.output_scaling_pending = False
         describe_in_opt(self.opt, self.ranker.config)
 
     def autocast(self) -> torch.autocast:
@@ -265,9 +267,11 @@ class RankerModelAgent(TorchRankerAgent):
     # ---- learning
 
     def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
-        if self.trainer is not None and self._epoch is None and isinstance(observations, list):
-            self._epoch = next((obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs), None)
-            self.trainer.goal = goal_of(self.opt, epoch=self._epoch)
+        if self.trainer is not None and isinstance(observations, list):
+            told = {obs["id"]: obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs}
+            self._epochs |= told
+            if told and len(self._epochs) == len(self.opt["task"].split(",")):
+                self.trainer.goal = goal_of(self.opt, epoch=sum(self._epochs.values()))
         replies: list[Message] = super().batch_act(observations)
         return replies
 

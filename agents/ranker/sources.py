@@ -66,9 +66,9 @@ def _check_batch_size(opt: Opt) -> None:
         raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=flag)}, or --eval-candidates inline")
 
 
-def lone_example_error(source: str) -> InputError:
+def no_negatives_error(source: str) -> InputError:
     """That of an evaluation which begins with a batch of one example, whose label is the only candidate."""
     return InputError(
         f"--eval-candidates {source}: a batch of one example has one candidate, its own label, and nothing to choose; "
-        "give --batchsize 2 or more, or --eval-candidates inline"
+        "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2 or more"
     )

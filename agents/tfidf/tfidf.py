@@ -21,7 +21,7 @@ from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parlai_metrics
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, lone_example_error
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.agents.tfidf.responses import training_responses
 from parlai.core.agents import Agent
@@ -179,7 +179,7 @@ class TfidfAgent(Agent):
         )
         if pool.labels is not None and not pool.has_negatives:
             if len(examples) == 1 and not self._has_examined and not self.opt["ignore_bad_candidates"]:
-                raise lone_example_error(self.source)
+                raise no_negatives_error(self.source)
             self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(len(examples)))
             return [{} for _ in examples]
         self._has_examined = True

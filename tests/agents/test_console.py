@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -148,3 +149,32 @@ def test_a_module_says_what_it_has_not():
     assert not hasattr(module, "something")
     with pytest.raises(ConfigError, match="there are amazonqa, convai2,"):
         module.ConvaiTeacher  # noqa: B018
+
+
+@pytest.mark.parametrize("script", ["multiprocessing_train", "multiprocessing_eval"])
+def test_several_processes_without_a_gpu_are_told_the_launcher(script, command, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, _, err = command(f"{script} -m biencoder -t selection:sample -mf nowhere/model")
+    assert code == 1
+    assert err.startswith("error: ParlAI's commands for several processes need GPUs, and there is none")
+    assert "torchrun --nproc-per-node N -m parlai.agents.ranker.launch" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_display_model_advises_works(command, tmp_path):
+    """Of a file without candidates: each error names something that the next command can do."""
+    lines = [{"dialog": [[{"id": "a", "text": f"say {n}"}, {"id": "b", "text": f"it is {n}"}]]} for n in range(8)]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "replies.txt").write_text("".join(f"it is {n}\n" for n in range(8)))
+    data = f"-t jsonfile --jsonfile-datapath {tmp_path}/my.jsonl --jsonfile-datatype-extension false -mf {tmp_path}/m"
+    code, out, err = command(f"train_model -m biencoder {data} {TINY} --eval-candidates batch -bs 4 --num-epochs 1")
+    assert code == 0, out + err
+    shown = f"display_model {data} -n 2"
+    *_, error = command(shown)
+    assert "use --eval-candidates fixed with --fixed-candidates-path FILE" in error
+    *_, error = command(f"{shown} --eval-candidates batch")
+    assert "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2" in error
+    code, out, _ = command(f"{shown} --eval-candidates fixed --fixed-candidates-path {tmp_path}/replies.txt")
+    assert code == 0
+    assert out.count("model: it is ") == 2
+    assert "inline candidates" not in out

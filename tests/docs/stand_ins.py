@@ -100,10 +100,10 @@ def _folder_of_pairs(path: Path, *, with_candidates: bool) -> None:
         _pairs(path / f"{split}.jsonl", split, with_candidates=with_candidates)
 
 
-def _dialogues(path: Path) -> None:
+def _dialogues(split: str, path: Path) -> None:
     """ParlAI's JSON lines."""
     records = []
-    for dialogue in islice(sample_dialogues("train"), 40):
+    for dialogue in islice(sample_dialogues(split), 40):
         said = [{"id": who, "text": text} for turn in dialogue.turns for who, text in _speakers(turn)]
         records.append({"dialog": [said]})
     write(path, records)
@@ -215,7 +215,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "sentence-transformers/all-MiniLM-L6-v2": _sentence_encoder,
     "my": partial(_folder_of_pairs, with_candidates=True),
     "my_pairs": partial(_folder_of_pairs, with_candidates=False),
-    "my.jsonl": _dialogues,
+    **{f"my_{split}.jsonl": partial(_dialogues, split) for split in ("train", "valid", "test")},
     "my_intents": _intents,
     "pairs.csv": _table,
     "replies.txt": _replies,

@@ -1,4 +1,4 @@
-"""The data and models that a run will read, opened before it begins.
+"""Opens the data that a run will read, and rehearses its evaluations, before it begins.
 
 ParlAI opens the validation data at the first validation and the test data at the end: what is missing or broken there
 would be found after hours of training.
@@ -6,32 +6,96 @@ would be found after hours of training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
+from parlai.agents.ranker.console import did_you_mean
+from parlai.agents.ranker.examples import BadExamples, candidates_error, label_of
+from parlai.agents.ranker.fixed import read_candidates
 from parlai.agents.ranker.learning.schedule import needs_length
+from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.core.agents import Agent
+from parlai.core.message import Message
+from parlai.core.metrics import Metrics
 from parlai.core.opt import Opt
 from parlai.core.worlds import World, create_task
 from parlai.utils.distributed import num_workers
 
-from polyencoder.errors import InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.evaluation import of_example
+from polyencoder.evaluation.names import current_name, parse_hits_at
 from polyencoder.training.progress import Goal
 from polyencoder.training.randomness import random_state, restore_random_state
 
-__all__ = ["check_evaluation_data", "planned_updates"]
+__all__ = ["check_evaluation_data", "check_metric", "planned_updates"]
+
+REHEARSED = 1000  # examples of each task
+OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", "tps", "ctpb", "ctps", "ltpb", "ltps")
+"""Numbers that ParlAI adds to the reports of all agents that learn."""
 
 
-def check_evaluation_data(opt: Opt) -> None:
-    """Open the validation and the test data, as the training loop will.
+class Rehearsal(Agent):
+    """Stands in for a ranker in an evaluation before training: finds unusable candidates and the names of metrics."""
+
+    def __init__(self, opt: Opt) -> None:
+        super().__init__(opt)
+        self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
+        self._source = opt["eval_candidates"]
+        path = opt.get("fixed_candidates_path") if self._source == "fixed" else None
+        self._fixed = set(read_candidates(path)) if path else None
+        self._bad = BadExamples(Metrics())
+
+    def act(self) -> Message:
+        """The right answer, with the metrics of a ranker that has found it."""
+        obs, reply = Message(self.observation), Message({"id": "rehearsal", "episode_done": False})
+        label = label_of(obs, Random(0), among=self._fixed)
+        obs.force_set("label_choice", label)
+        must_be_known = self._fixed is not None and not self.opt.get("add_label_to_fixed_cands")
+        error = candidates_error(
+            obs,
+            self._source,
+            fixed=self._fixed if must_be_known else None,
+            n_fixed=None if self._fixed is None else len(self._fixed),
+        )
+        if label is None or not self._bad.usable(error, skip=bool(self.opt.get("ignore_bad_candidates"))):
+            return reply
+        candidates = self._fixed if self._source == "fixed" else obs.get("label_candidates")
+        n = len(candidates) if candidates and self._source in ("inline", "fixed") else None
+        metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._hits_at))
+        reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
+        return reply
+
+
+def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
+    """Open the validation and the test data as the training loop will, and rehearse a ranker's evaluation with them.
 
     Raises:
-        InputError: they are missing or cannot be read.
+        InputError: they are missing or cannot be read, or the candidates of one of their first examples cannot be used.
+        ConfigError: validation will not give the metric of `--validation-metric`.
     """
     for fold in ("valid", "test"):
-        with _opened(opt, fold):
-            pass
+        with _opened(opt, fold, Rehearsal(opt) if rehearse else Agent(opt)) as world:
+            if not rehearse:
+                continue
+            for one in getattr(world, "worlds", [world]):  # of several tasks each
+                for _ in range(REHEARSED):
+                    one.parley()
+                    if one.epoch_done():
+                        break
+            if fold == "valid":
+                check_metric(opt, {**world.report(), **dict.fromkeys(OF_EVERY_AGENT)})
+
+
+def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
+    """The name that the metric of `--validation-metric` has in a validation's report; ConfigError if it has none."""
+    name = opt.get("validation_metric") or "accuracy"
+    found = name if name in report else current_name(name)
+    if found not in report:
+        there, meant = ", ".join(sorted(report)), did_you_mean(name, {one: one for one in report})
+        raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}{meant}")
+    return found
 
 
 def planned_updates(opt: Opt) -> int | None:
@@ -43,7 +107,7 @@ def planned_updates(opt: Opt) -> int | None:
     steps, epochs = opt.get("max_train_steps") or -1, opt.get("num_epochs") or -1
     examples = None
     if epochs > 0 and needs_length(opt) and not opt.get("dynamic_batching"):
-        with _opened(opt, "train") as world:
+        with _opened(opt, "train", Agent(opt)) as world:
             examples = epochs * (world.num_examples() or 0) or None
     batch = max(1, opt.get("batchsize") or 1) * num_workers()
     return Goal(examples, steps if steps > 0 else None).total_updates(
@@ -52,15 +116,15 @@ def planned_updates(opt: Opt) -> int | None:
 
 
 @contextmanager
-def _opened(opt: Opt, fold: str) -> Iterator[World]:
-    """A part of the task, as nobody's: whatever was drawn by chance in opening it is forgotten."""
+def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
+    """A part of the task for this agent. The state of all random generators is restored afterwards."""
     task = opt["task"] if fold == "train" or not opt.get("evaltask") else opt["evaltask"]
     datatype = f"{fold}:stream" if "stream" in opt["datatype"] else fold
     alone = {"batchsize": 1, "dynamic_batching": None, "num_workers": 0, "model_file": None}
     before, own = random_state(Random()), Random()
     world = None
     try:
-        world = create_task(Opt({**opt, **alone, "task": task, "datatype": datatype}), Agent(opt))
+        world = create_task(Opt({**opt, **alone, "task": task, "datatype": datatype}), agent)
         yield world
     except PolyencoderError:
         raise

@@ -10,15 +10,15 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import Checkpoint
-from parlai.agents.ranker.learning.inputs import check_evaluation_data, planned_updates
+from parlai.agents.ranker.learning.inputs import check_evaluation_data, check_metric, planned_updates
 from parlai.agents.ranker.learning.optimizer import check_optimizer
 from parlai.agents.ranker.learning.schedule import limit_warmup
 from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
 from parlai.utils.distributed import is_primary_worker, num_workers
 
-from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, TrainingError
-from polyencoder.evaluation.names import current_name, main_measures, summary
+from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
+from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
@@ -44,6 +44,7 @@ class LoopRun:
     Args:
         opt: of the agent, which get a shorter warm-up if the run is short.
         shared: whether this is a copy of an agent, which does not learn by itself.
+        ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
 
     Attributes:
         is_in_loop: whether ParlAI's training loop made the agent.
@@ -54,7 +55,7 @@ class LoopRun:
         has_ended: whether the agent was shut down.
     """
 
-    def __init__(self, opt: Opt, *, shared: bool = False) -> None:
+    def __init__(self, opt: Opt, *, shared: bool = False, ranks: bool = True) -> None:
         self._opt = opt
         self.trains = not shared and trains(opt)
         # ParlAI's training loop alone sets it; the options of some published models have it as well
@@ -77,7 +78,7 @@ class LoopRun:
         self._lock = self._locked_model(opt)
         if self.is_in_loop:
             _prepare(opt)
-            check_evaluation_data(opt)
+            check_evaluation_data(opt, rehearse=ranks)
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
         if opt.get("seed") is not None:
@@ -165,13 +166,7 @@ class LoopRun:
 
     def _name_metric(self, report: dict[str, Any]) -> None:
         """Give ParlAI's loop the metric that it looks for, also under the name that it once had (`R@1/20`)."""
-        name = self._opt.get("validation_metric") or "accuracy"
-        if name in report:
-            return
-        if (now := current_name(name)) not in report:
-            there = ", ".join(sorted(report))
-            raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}")
-        report[name] = report[now]
+        report[self._opt.get("validation_metric") or "accuracy"] = report[check_metric(self._opt, report)]
 
     def say_what_was_made(self, next_steps: Sequence[str]) -> None:
         """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""

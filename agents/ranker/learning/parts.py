@@ -84,7 +84,7 @@ def build_trainer(
     opt, model = agent.opt, agent.ranker
     ranker, updates = Ranker(model, agent.dict.text, device=next(model.parameters()).device), ParlaiUpdates(agent)
     callbacks: list[Callback] = [Report(agent, updates)]
-    if agent.scaling_is_to_be_measured:
+    if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
     if run.is_in_loop and run.planned_updates and isinstance(model, ConveRT):
         to_come = run.planned_updates - updates.count

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from parlai.agents.pretrain_ranker.examples import Said
+from parlai.agents.pretrain_ranker.examples import ResponseBuffer
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.data.collator import Batch
@@ -42,13 +42,13 @@ def steps(monkeypatch):
 def examples(monkeypatch):
     """The examples that the agent has made of the task, in its order; those of evaluations too."""
     made: list[PairExample] = []
-    pair = Said.pair
+    pair = ResponseBuffer.pair
 
     def observed(self, one, draws):
         made.append(pair(self, one, draws))
         return made[-1]
 
-    monkeypatch.setattr(Said, "pair", observed)
+    monkeypatch.setattr(ResponseBuffer, "pair", observed)
     return made
 
 

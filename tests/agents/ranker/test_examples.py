@@ -22,8 +22,9 @@ BAD = {
     "all in the batch": (
         {"label_candidates": None},
         {"source": "batch-all-cands"},
-        "has no candidates of its own, which {flag} batch-all-cands needs; use batch or fixed",
+        "no candidates of its own, which {flag} batch-all-cands needs; use {flag} fixed with --fixed-candidates-path",
     ),
+    "only its label": ({"label_candidates": ["fine .", "fine ."]}, {}, "has one candidate, its label: with {flag}"),
     "label missing": ({"label_candidates": ["no .", "yes ."]}, {}, "has a label that is not among its 2 candidates"),
     "half a character in the context": ({"text": "a \ud83d"}, {}, "cannot be read: character 3 of"),
     "half a character in a candidate": ({"label_candidates": ["fine .", "\ud83d"]}, {}, "cannot be read: character 1"),
@@ -97,6 +98,20 @@ def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, 
         evaluate(tmp_path / "model", **{**bad, "ignore_bad_candidates": False})
 
 
+@pytest.mark.parametrize("part", ["labels", "eval_labels"])
+def test_a_label_alone_is_bad_also_beside_others(part, agent_for, respond):
+    """Each example of its own: that the batch has other texts does not help it."""
+    agent = agent_for(ignore_bad_candidates=True)
+    alone = [example({"labels": [text], "label_candidates": [text]}, part) for text in ("yes .", "no .")]
+    replies = respond(agent, *alone, example({}, part))
+    report = agent.global_metrics.report()
+    assert report["bad_examples"].value() == 2
+    if part == "eval_labels":
+        assert ["metrics" in reply for reply in replies] == [False, False, True]
+    with pytest.raises(InputError, match="has one candidate, its label"):
+        respond(agent_for(), *alone)
+
+
 def test_in_batch_candidates_need_a_label(make_agent, respond):
     agent = make_agent("biencoder", eval_candidates="batch")
     with pytest.raises(InputError, match="no label, which --eval-candidates batch takes as a candidate"):
@@ -106,6 +121,21 @@ def test_in_batch_candidates_need_a_label(make_agent, respond):
 def test_an_empty_message_opens_an_interactive_dialogue(make_agent, respond, candidates_file):
     options = {"interactive_mode": True, "fixed_candidates_path": str(candidates_file)}
     assert respond(make_agent("biencoder", **options), {"text": ""})[0]["text"]
+
+
+def test_a_conversation_survives_half_a_character(make_agent, respond, candidates_file):
+    """As a terminal in another encoding gives it: it is read as the sign for an unknown character."""
+    agent = make_agent("biencoder", interactive_mode=True, fixed_candidates_path=str(candidates_file))
+    for text in ("hi \udcff", "where is the cat ?"):
+        observation = agent.observe(Message({"id": "human", "text": text, "episode_done": False}))
+        assert agent.act()["text"].startswith("my ")
+        assert observation["full_text"].startswith("hi \ufffd")
+
+
+def test_a_conversation_without_candidates_is_an_error(make_agent, respond):
+    agent = make_agent("biencoder", interactive_mode=True, interactive_candidates="inline")
+    with pytest.raises(InputError, match="no candidates of its own, .* fixed with --fixed-candidates-path FILE"):
+        respond(agent, {"text": "hello"})
 
 
 def test_an_empty_turn_after_others_is_no_error(agent_for, respond):

@@ -37,6 +37,7 @@ def train_on(pairs, tmp_path) -> Callable[..., None]:
 
     def run(**options: Any) -> None:
         given = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
+        given |= {"num_negatives": 5}
         given |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
         TrainModel.main(**{**given, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
 
@@ -65,6 +66,39 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_learnt):
         file.write('{"context": ["hello"], "resp\n')
     with pytest.raises(InputError, match=r"test\.jsonl, line 9"):
         train_on()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"validation_metric": "acuracy"}, r"--validation-metric acuracy: .*Did you mean accuracy\?"),
+        ({"validation_metric": "R10@1"}, r"--validation-metric R10@1: .*there are .*R6@1"),
+        (
+            {"eval_candidates": "fixed", "fixed_candidates_path": "FILE"},
+            "a label that is not among the fixed candidates",
+        ),
+        ({"num_negatives": 19}, "num_negatives is 19, but .* has only 7 labels"),
+    ],
+)
+def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is_learnt, tmp_path):
+    (tmp_path / "some.txt").write_text("".join(f"bye {n}\n" for n in range(7)))  # all but one
+    options = {name: str(tmp_path / "some.txt") if value == "FILE" else value for name, value in options.items()}
+    with pytest.raises((ConfigError, InputError), match=problem):
+        train_on(**options)
+    assert not (tmp_path / "model").exists()
+
+
+def test_data_without_candidates(nothing_is_learnt, make_task, train, tmp_path):
+    """An evaluation with inline candidates would stop at its first example, after half of the training."""
+    folder = tmp_path / "task"
+    folder.mkdir()
+    task = make_task(folder, train=[[{"text": "hello", "labels": "bye"}]])
+    with pytest.raises(InputError, match="has no candidates of its own, which --eval-candidates inline needs"):
+        train("biencoder", tmp_path / "model", **task)
+    with pytest.raises(AssertionError, match="training had begun"):
+        train("biencoder", tmp_path / "model", **task, eval_candidates="batch")
+    with pytest.raises(AssertionError, match="training had begun"):
+        train("biencoder", tmp_path / "model", **task, eval_candidates="batch", validation_metric="mrr")
 
 
 def test_a_task_of_parlais(make_task, train, nothing_is_learnt, tmp_path):

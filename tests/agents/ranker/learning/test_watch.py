@@ -16,9 +16,11 @@ import pytest
 from parlai.agents.ranker.learning.parts import goal_of
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
+from parlai.tasks.selection.sample import sample_dialogues
 
 from polyencoder.checkpoint import read_states
 from polyencoder.errors import ConfigError
+from polyencoder.training.callbacks import ProgressLine
 from polyencoder.training.callbacks import progress as progress_module
 from polyencoder.training.progress import Goal, Progress
 
@@ -126,6 +128,15 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
         f"use it without ParlAI: polyencoder export {model} FOLDER",
     ]
     assert json.loads((tmp_path / "model.trainstats").read_text())["best_valid"] is not None
+
+
+def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
+    goals = []
+    monkeypatch.setattr(ProgressLine, "is_wanted", lambda: True)
+    monkeypatch.setattr(ProgressLine, "after_step", lambda self, run, outcome: goals.append(run.goal.examples))
+    both = options | {"task": "selection:jsonl,selection:sample", "label_truncate": 16, "max_train_steps": 40}
+    TrainModel.main(**both, num_epochs=2.0)
+    assert goals[-1] == 2 * (16 + sum(len(dialogue.turns) for dialogue in sample_dialogues("train")))
 
 
 def test_a_metric_that_validation_does_not_give(options):
