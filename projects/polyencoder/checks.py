@@ -6,6 +6,7 @@ import dataclasses
 import math
 import operator
 import os
+import re
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ __all__ = [
 
 DEEPEST = 100
 """Levels of lists and objects inside each other that JSON from outside may have."""
+
+_ADDRESS = re.compile(r"([A-Za-z][\w+.-]+):", re.ASCII)  # a single letter is a disk of Windows
 
 
 def checked_count(name: str, value: Any, *, least: int = 1) -> int:
@@ -172,8 +175,11 @@ def json_problem(value: Any) -> tuple[str, str] | None:
     return None
 
 
-def check_place(name: str, value: Any) -> None:
-    """Raise ConfigError for what cannot be the name of a file or a folder here; `name` says what it names."""
+def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> None:
+    """Raise ConfigError for what cannot be the name of a file or a folder here; `name` says what it names.
+
+    `addresses` are the schemes, such as `milvus`, of what it may be in their place.
+    """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
         raise ConfigError(f"{name} is {_shown(value)}; it must be a text or a path", argument=name)
@@ -185,6 +191,14 @@ def check_place(name: str, value: Any) -> None:
         too_long = True
     if too_long or "\0" in text:
         raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another", argument=name)
+    scheme = _ADDRESS.match(text)
+    if scheme and scheme[1] not in addresses and not os.path.exists(text):
+        known = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
+        raise ConfigError(
+            f"{name} {text[:60]!r} looks like an address, and {scheme[1]}: is none that is known: give the name of a "
+            f"folder or a file{known}; one of this name is ./{text[:60]}",
+            argument=name,
+        )
 
 
 def check_fields(config: Any, *, origin: str = "") -> None:

@@ -20,7 +20,7 @@ __all__ = ["Allowed", "allowing", "load_states", "plain_numbers"]
 
 Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
-_SCALAR = np.float64(0).__reduce__()[0]  # what unpickles a single number
+_SCALAR: Any = np.float64(0).__reduce__()[0]  # what unpickles a single number
 _KINDS = ("b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8")
 _NUMBERS: list[Allowed] = [
     (_SCALAR, "numpy.core.multiarray.scalar"),  # as numpy 1 writes it

@@ -234,3 +234,17 @@ def test_an_empty_candidate_is_named():
     with pytest.raises(InputError, match="candidate 3 is empty"):
         checked_candidate("candidate 3", " \n")
     assert checked_candidate("candidate 3", "a") == "a"
+
+
+def test_what_looks_like_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("postgres://host/db", "foo:bar//", "milvus:x", "s3:x"):
+        with pytest.raises(ConfigError, match="out '.*' looks like an address, and .*: is none that is known"):
+            check_place("out", name)
+    with pytest.raises(ConfigError, match="a folder or a file, or milvus: and an address; one .* ./foo:bar"):
+        check_place("out", "foo:bar", addresses=("milvus",))
+    check_place("out", "milvus:x", addresses=("milvus",))
+    for name in ("./foo:bar", "a/foo:bar", "C:/there", "12:30", ":"):
+        check_place("out", name)
+    (tmp_path / "run:1").mkdir()
+    check_place("out", "run:1")  # which is there

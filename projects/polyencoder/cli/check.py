@@ -52,8 +52,10 @@ def check(
 def _check_folder(folder: Path, *, shown: bool) -> None:
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
-        from polyencoder.index.verify import verify
-
+        try:
+            from polyencoder.index.verify import verify
+        except ModuleNotFoundError:
+            raise CheckpointError(f"{folder}: not a model folder") from None
         verify(folder, progress=shown)
         typer.echo(f"{folder}: an index, undamaged")
         return

@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import numpy as np
 import typer
 
+from polyencoder.checks import check_place
 from polyencoder.cli.contexts import read_questions
 from polyencoder.cli.options import BackboneName, BackendName, Device, ModelDtype, ModelOrNone, load_encoder
 from polyencoder.data.readers import expand
@@ -45,6 +46,7 @@ def encode(
     backend: BackendName = "torch",
 ) -> None:
     """Write one vector per text, in order, to a file for numpy.load."""
+    check_place("out", out)
     if out.suffix != ".npy":
         raise ConfigError(f"{out}: vectors are written as numpy's .npy; give the file this ending", argument="out")
     check_writable(out, argument="out", overwrite=overwrite)

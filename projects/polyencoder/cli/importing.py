@@ -61,9 +61,9 @@ def import_model(
         "--tokenized": tokenized,
     }
     given = {flag: value for flag, value in given.items() if value}
+    check_writable_folder(folder, argument="folder")
     kind = _kind(file)
     _check_flags(given, kind, file=file)
-    check_writable_folder(folder, argument="folder")
     check_no_model(folder, overwrite=overwrite)
     _IMPORTS[kind](file, folder, given)
 

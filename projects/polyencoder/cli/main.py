@@ -99,7 +99,7 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if name in self.commands:
+        if name is not None and name in self.commands:
             _prepare_torch()
             command = self.commands[name]
         return name, command, rest

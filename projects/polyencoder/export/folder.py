@@ -25,6 +25,7 @@ from polyencoder.checkpoint import (
     model_fingerprint,
     save_folder,
 )
+from polyencoder.checks import check_place
 from polyencoder.config import RankerConfig
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, ConfigError
@@ -43,6 +44,7 @@ _CHECKED = 8  # contexts of the user's examples on which graphs are compared wit
 
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
     """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
+    check_place("folder", folder)
     save_folder(folder, ranker.model, ranker.text, dtype=dtype)
     (Path(folder) / CALIBRATION_INT8).unlink(missing_ok=True)  # of graphs of the model that was there
     if ranker.calibration is None:
@@ -87,6 +89,7 @@ def export_folder(
         ConfigError: a package for the graphs is not installed.
         InputError: the ranker is itself one of graphs, or an example cannot be used.
     """
+    check_place("folder", folder)
     target = Path(folder)
     with explaining(target, CheckpointError):
         _check_target(target)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -24,6 +23,7 @@ from polyencoder.index.shards import Share
 from polyencoder.index.tuning import check_recall
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.protocol import Context, TextRanker
+from polyencoder.temporary import TemporaryFolder
 
 __all__ = ["check_tuning", "make_index"]
 
@@ -48,7 +48,7 @@ def make_index(
     """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
     records = checked_records(candidates)
     if where is not None:
-        check_place("the index", where)
+        check_place("the index", where, addresses=("milvus",))
     check_tuning(recall, contexts, faiss=faiss)
     contexts = None if contexts is None else checked_contexts(contexts)
     if str(where).startswith(MILVUS):
@@ -67,7 +67,7 @@ def make_index(
     if where is None:
         if share is not None and share.processes > 1:
             raise ConfigError("a temporary index is its process's own: give a folder for one that processes share")
-        temporary = tempfile.TemporaryDirectory(prefix="polyencoder-", ignore_cleanup_errors=True)
+        temporary = TemporaryFolder()
         where = Path(temporary.name) / "index"
     build_index(
         where,

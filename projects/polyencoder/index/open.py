@@ -25,7 +25,7 @@ def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints,
         CheckpointError: if there is no index, it is damaged, or another model made it.
         PolyencoderError: if a server is away.
     """
-    check_place("the index", where)
+    check_place("the index", where, addresses=("milvus",))
     if str(where).startswith(MILVUS):
         return MilvusIndex.open(str(where), ranker, attention=attention)
     return FolderIndex.open(where, ranker, attention=attention)

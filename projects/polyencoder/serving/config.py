@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from polyencoder.calibration import LeastProbability
 from polyencoder.checkpoint import WeightDtype
-from polyencoder.checks import check_fields
+from polyencoder.checks import check_fields, check_place
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Backend
 
@@ -99,6 +99,9 @@ class ServerConfig:
         for name in ("workers", "batch_tokens", "max_sessions", "rerank_k", "threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1", argument=name)
+        for name in ("sessions", "feedback"):
+            if (value := getattr(self, name)) is not None:
+                check_place(name, value)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}; it must be 0 to 65535", argument="port")
         if not self.session_seconds > 0:

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
+from polyencoder.temporary import TemporaryFolder
 
 _STARTING = 300  # seconds in which a worker has to begin: importing torch takes long on a busy machine
 
@@ -41,7 +41,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
         PolyencoderError: the model or the index cannot be used, or the address cannot.
     """
     config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
-    with tempfile.TemporaryDirectory(prefix="polyencoder-") as folder:
+    with TemporaryFolder() as folder:
         if config.index is not None and config.sessions is None:
             config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # which workers share
         service = Service.load(config)

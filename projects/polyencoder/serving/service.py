@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from polyencoder.serving.readiness import Readiness
 from polyencoder.serving.searching import Search
 from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.writing import Writer
+from polyencoder.temporary import TemporaryFolder
 
 __all__ = ["Service"]
 
@@ -77,13 +78,15 @@ class Service:
         )
         sessions = None
         if index is not None:
-            path = config.sessions or f"{tempfile.mkdtemp(prefix='polyencoder-')}/sessions.sqlite"
+            temporary = None if config.sessions else TemporaryFolder()
             sessions = Sessions(
-                Path(path),
+                Path(config.sessions or "") if temporary is None else Path(temporary.name) / "sessions.sqlite",
                 most=config.max_sessions,
                 seconds=config.session_seconds,
                 most_characters=config.limits.characters,
             )
+            if temporary is not None:
+                weakref.finalize(sessions, temporary.cleanup)
         if index is not None and len(index):
             search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
         feedback = None if config.feedback is None else Feedback(Path(config.feedback))

@@ -26,6 +26,7 @@ from tests.polyencoder.cli.commands import (
     MAP,
     MINE,
     SEARCH,
+    SERVE,
     TRAIN,
     UPDATE,
     instead,
@@ -248,3 +249,33 @@ def test_an_index_whose_description_was_edited(field, value, refused, place, edi
     edit_json(place / "index/meta.json", **{field: value})
     said = refused(SEARCH)
     assert f"{os.sep.join(('index', 'meta.json'))}: " in said
+
+
+@pytest.mark.parametrize("where", ["postgres://user@host/db", "foo:bar//"])
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        (EXPORT, "out"),
+        (INDEX, "out"),
+        (TRAIN, "out"),
+        (MINE, "out.jsonl"),
+        (IMPORT, "out"),
+        (ENCODE, "out.npy"),
+        (INTENTS, "out"),
+        (MAP, "out"),
+        (["vocab", "texts.txt", "--type", "bpe", "--out", "out"], "out"),
+        (["pretrain", "texts.txt", "--backbone", "MODEL", "--max-steps", "1", "--out", "out"], "out"),
+        (["prepare-reddit", "texts.txt", "--out", "out.jsonl"], "out.jsonl"),
+        (SEARCH, "index"),
+        (UPDATE, "index"),
+        (SERVE, "index"),
+        ([*SERVE, "--sessions", "out"], "out"),
+        ([*SERVE, "--feedback", "out"], "out"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value[0]} {value[-2]}",
+)
+def test_addresses_of_a_kind_that_is_not_known(command, out, where, refused, place):
+    before = sorted(path.name for path in place.iterdir())
+    said = refused(instead(command, out, where))
+    assert f"looks like an address, and {where.partition(':')[0]}: is none that is known" in said
+    assert sorted(path.name for path in place.iterdir()) == before

@@ -119,8 +119,9 @@ def _store_in_int8(graph: Any, layers: list[str], onnx: Any) -> None:
         lookup = node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute)
         place = 0 if lookup else 1
         weight = weights.get(node.input[place]) if lookup or node.name in layers else None
-        is_matrix = weight is not None and len(weight.dims) == 2 and weight.data_type == onnx.TensorProto.FLOAT
-        if is_matrix and uses[weight.name] == 1:
+        if weight is None or len(weight.dims) != 2 or weight.data_type != onnx.TensorProto.FLOAT:
+            continue
+        if uses[weight.name] == 1:
             stored.append((node, place, weight))
     for node, place, weight in stored:
         values = onnx.numpy_helper.to_array(weight)
