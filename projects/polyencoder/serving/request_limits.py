@@ -43,7 +43,7 @@ class RequestLimits:
             with contextlib.suppress(_Disconnected):
                 body = await self._body(scope, receive)
                 if isinstance(body, Response):
-                    await body(scope, receive, send)
+                    await self._refuse(body, scope, receive, send)
                 else:
                     await self._answer(scope, body, receive, send)
         finally:
@@ -97,10 +97,15 @@ class RequestLimits:
                 post = scope["method"] == "POST"
                 dropped = "the work was dropped" if post else "the change may still be made: send it again"
                 late = f"there was no answer within {self._limits.seconds:g} seconds; {dropped}"
-                await problem(504, late)(scope, receive, send)
+                await self._refuse(problem(504, late), scope, receive, send)
         finally:
             await _cancelled(answering)
             await _cancelled(leaving)
+
+    async def _refuse(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer to a client that may not read, whose place is free again after some seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(response(scope, receive, send), self._limits.read_seconds)
 
 
 class _Disconnected(Exception):

@@ -86,6 +86,36 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
     assert not all_of(".turn")
 
 
+@pytest.mark.parametrize("records", [REPLIES, None])
+def test_candidates_of_ones_own_are_ranked_also_without_an_index(serve, browser, wait, all_of, calibrated, records):
+    from selenium.webdriver.common.keys import Keys
+
+    client = serve(calibrated, records=records)
+    browser.set_window_size(1000, 1200)
+    browser.get(str(client.base_url))
+    wait(lambda: "calibrated" in all_of("#about")[0].text)
+    if records is None:
+        assert "Give your own candidates above" in all_of("#welcome")[0].text
+    else:
+        all_of("#own-part summary")[0].send_keys(Keys.ENTER)
+    drop = """
+        const data = new DataTransfer();
+        data.items.add(new File([arguments[0]], "own.jsonl"));
+        document.getElementById("own").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+    """
+    browser.execute_script(drop, 'i ski .\n\n{"text": "i have a cat ."}\n')
+    wait(lambda: all_of("#own")[0].get_attribute("value"))
+    all_of("#message")[0].send_keys("any pets ?", Keys.ENTER)
+    wait(lambda: all_of(".reply"))
+    asked = {"query": "any pets ?", "documents": ["i ski .", "i have a cat ."]}
+    expected = client.post("/v1/rerank", json=asked).json()["results"]
+    assert all_of(".reply .text")[0].text == asked["documents"][expected[0]["index"]]
+    all_of(".reply summary")[0].click()
+    shown = [figures(one)["probability"] for one in all_of(".reply li")]
+    wanted = [one["relevance_score"] for one in expected]
+    assert shown == [f"{100 * one:.1f} %" for one in (*wanted, 1 - sum(wanted))]
+
+
 def test_it_is_dark_where_the_system_is(serve, browser, wait, all_of):
     client = serve("bi")
     levels = []

@@ -12,6 +12,7 @@ const HOW = {
 let messages = [];
 let persona = [];
 let feedback = false;
+let calibrated = false;
 
 at("key").value = sessionStorage.getItem("key") || "";
 at("key").addEventListener("change", () => {
@@ -37,13 +38,15 @@ async function introduce() {
   try {
     const info = await ask("info");
     feedback = info.feedback;
+    calibrated = info.calibrated;
     const candidates = info.candidates === null ? "no index" : `${info.candidates} candidates`;
-    const calibrated = info.calibrated ? "calibrated" : "not calibrated: scores without probabilities";
-    at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${calibrated}`;
+    const probable = calibrated ? "calibrated" : "not calibrated: scores without probabilities";
+    at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${probable}`;
     if (info.candidates === null) {
-      at("what").textContent = "This server has no index to choose replies from: it ranks and embeds texts over HTTP.";
-      at("try").textContent = "Its routes are listed at /docs. To chat, start it with polyencoder serve --index INDEX.";
+      at("what").textContent = "This server has no index to choose replies from. Give your own candidates above.";
+      at("try").textContent = "Its other routes are listed at /docs. With an index: polyencoder serve --index INDEX.";
       at("examples").hidden = true;
+      at("own-part").open = true;
     }
   } catch (error) {
     at("about").textContent = error.message;
@@ -68,9 +71,8 @@ function showReply(answer, asked) {
   const each = steps.map(([step, value]) => `${step} ${value.toFixed(1)}`).join(", ");
   const what = answer.answered ? "Why this reply?" : "No candidate was good enough.";
   shown.querySelector("summary").textContent = `${what} ${results.length} candidates in ${total} ms (${each})`;
-  const scores = results.map((one) => one.rerank_score ?? one.score);
+  const scores = results.map((one) => one.rerank_score ?? one.score ?? one.relevance);
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const calibrated = results.some((one) => one.probability !== undefined);
   const list = shown.querySelector("ol");
   results.forEach((one, place) => {
     const width = one.probability ?? (high > low ? (scores[place] - low) / (high - low) : 1);
@@ -78,7 +80,7 @@ function showReply(answer, asked) {
   });
   if (calibrated) list.append(noneOf(results));
   shown.querySelector(".note").textContent = calibrated
-    ? "Probability: that a candidate is the right reply, among all of the index."
+    ? "Probability: that a candidate is the right reply, among all that there are."
     : "The model is not calibrated: bars show scores, from the lowest shown to the highest.";
   at("dialogue").append(shown);
   shown.scrollIntoView({ block: "nearest" });
@@ -86,6 +88,7 @@ function showReply(answer, asked) {
 
 function figures(shown, values) {
   for (const [label, value, title] of values) {
+    if (value === undefined) continue;
     const pair = document.createElement("div");
     const [term, text] = [document.createElement("dt"), document.createElement("dd")];
     [term.textContent, text.textContent] = [label, value];
@@ -116,12 +119,12 @@ function row(text, width, measure) {
 }
 
 function candidate(one, width, answer, asked) {
-  const probable = one.probability !== undefined;
-  const shown = row(one.text, width, probable ? "probability" : "score");
+  const shown = row(one.text, width, one.probability === undefined ? "score" : "probability");
   figures(shown, [
-    ...(probable ? [["probability", percent(one.probability)]] : []),
-    ...(one.rerank_score === undefined ? [] : [["reranked", one.rerank_score.toFixed(3), "the cross-encoder's score"]]),
-    ["score", one.score.toFixed(3), "the model's score of this candidate for the dialogue"],
+    ["probability", one.probability === undefined ? undefined : percent(one.probability)],
+    ["relevance", one.relevance?.toFixed(3), "from 0 to 1, in the order of the model's scores"],
+    ["reranked", one.rerank_score?.toFixed(3), "the cross-encoder's score"],
+    ["score", one.score?.toFixed(3), "the model's score of this candidate for the dialogue"],
     ["found", one.found, HOW[one.found]],
     ["id", one.id],
     ...Object.entries(one.metadata ?? {}).map(([key, value]) => [
@@ -173,7 +176,8 @@ async function say(text) {
   const said = turn("said", text);
   const asked = { messages: [...messages, { role: "user", content: text }], persona };
   try {
-    const answer = await ask("v1/chat", { ...asked, top_k: SHOWN });
+    const own = candidatesOf(at("own").value);
+    const answer = await (own.length ? ranked(asked, own) : ask("v1/chat", { ...asked, top_k: SHOWN }));
     messages = [...asked.messages, { role: "assistant", content: answer.reply }];
     at("message").value = "";
     showReply(answer, asked);
@@ -183,6 +187,35 @@ async function say(text) {
   }
   send.disabled = false;
   at("message").focus();
+}
+
+// The lines of a text; of JSON lines their "text".
+function candidatesOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line);
+  return lines.map((line) => {
+    try {
+      return JSON.parse(line).text ?? line;
+    } catch {
+      return line;
+    }
+  });
+}
+
+// Candidates of one's own, ranked as /v1/chat does those of the index.
+async function ranked({ messages: dialogue, persona: lines }, documents) {
+  const system = lines.length ? [{ role: "system", content: lines.join("\n") }] : [];
+  const start = performance.now();
+  const found = await ask("v1/rerank", { messages: [...system, ...dialogue], documents, top_n: SHOWN });
+  const measure = calibrated ? "probability" : "relevance";
+  const results = found.results.map((one) => ({ text: documents[one.index], [measure]: one.relevance_score }));
+  return { reply: results[0].text, answered: true, results, milliseconds: { request: performance.now() - start } };
+}
+
+for (const kind of ["dragover", "drop"]) {
+  at("own-part").addEventListener(kind, async (event) => {
+    event.preventDefault();
+    if (kind === "drop" && event.dataTransfer.files.length) at("own").value = await event.dataTransfer.files[0].text();
+  });
 }
 
 at("again").addEventListener("click", () => {
