@@ -23,6 +23,7 @@ from parlai.core.params import ParlaiParser
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
+from polyencoder.modeling import fitting
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.loading import load_pretrained
@@ -53,6 +54,9 @@ _OF_A_BERT = {
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
+
+# Fields of a TextConfig and the options that say the same
+PERSON_TOKENS = {"person_tokens": "person_tokens", "person_tokens_after_newline": "add_p1_after_newln"}
 
 MODEL_NAMES: dict[str, str] = {
     "bi": "biencoder",
@@ -103,12 +107,24 @@ class BackboneFamily:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if origin:
             check_encoder(opt, backbone, origin=origin)
+        if not goes_on:  # a length that nobody gave is no reason for an error
+            text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
         if start is not None and goes_on:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:
             config = ranker_config(opt, architecture, backbone=backbone, text=text.config, otherwise=pooling)
         describe_in_opt(opt, config)
         return config, pretrained
+
+
+LENGTHS = ("text_truncate", "label_truncate", "history_size")
+
+
+def given_lengths(opt: Opt) -> set[str]:
+    """Those of `LENGTHS` that the command line says."""
+    given = given_flags(opt)
+    truncated = {"text_truncate", "label_truncate"} if (given.get("truncate") or 0) > 0 else set()
+    return {name for name in LENGTHS if name in given} | truncated
 
 
 def length(opt: Opt, name: str, otherwise: int) -> int:
@@ -123,12 +139,15 @@ def length(opt: Opt, name: str, otherwise: int) -> int:
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
     """How the options and the tokenizer's special tokens say that text becomes tokens."""
-    return TextConfig(
-        text_truncate=length(opt, "text_truncate", 360),
-        label_truncate=length(opt, "label_truncate", 72),
-        history_size=opt.get("history_size", -1),
-        **special,
-    )
+    given = given_flags(opt)
+    persons = {field: bool(given.get(name, special.get(field, opt.get(name)))) for field, name in PERSON_TOKENS.items()}
+    persons["person_tokens_after_newline"] &= persons["person_tokens"]
+    fields = {
+        "text_truncate": length(opt, "text_truncate", 360),
+        "label_truncate": length(opt, "label_truncate", 72),
+        "history_size": opt.get("history_size", -1),
+    }
+    return TextConfig(**(fields | special | persons))
 
 
 def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str, Any]:
@@ -219,6 +238,7 @@ def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
         if dest in opt:
             opt[dest] = getattr(config, name)
     opt["turn_separator"] = turn_separator(config.text)
+    opt.update({name: getattr(config.text, field) for field, name in PERSON_TOKENS.items() if name in opt})
     opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
     for key, dest in _OF_A_BERT.items():
         if dest in opt and key in config.backbone:

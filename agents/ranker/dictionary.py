@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.architecture import LENGTHS, given_lengths
 from parlai.agents.ranker.vocabulary import BytePairs, Fields, Vocabulary
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
@@ -208,7 +209,12 @@ def _tokenizer_that_is_there(opt: Opt, vocabulary: Vocabulary) -> tuple[AnyToken
     path = os.path.join(weights, TOKENIZER) if weights and os.path.isdir(weights) else _tokenizer_path(dict_file)
     if os.path.exists(path):
         logging.info(f"loading tokenizer from {path}")
-        fields = vocabulary.fields(read_ranker_config(weights).text) if weights else vocabulary.learnt
+        if not weights:
+            return read_tokenizer(path), vocabulary.learnt
+        config = read_ranker_config(weights).text
+        fields = dict(vocabulary.fields(config))
+        if weights == opt.get("model_file") and os.path.isdir(weights):  # which has no options beside it
+            fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields
     if weights or os.path.exists(dict_file):
         raise CheckpointError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from parlai.agents.ranker.architecture import text_config
+from parlai.agents.ranker.architecture import PERSON_TOKENS, text_config
 from parlai.agents.ranker.flags import given_flags
 from parlai.core.opt import Opt
 
@@ -59,7 +59,7 @@ class BytePairs:
         )
 
     def fields(self, config: TextConfig) -> Fields:
-        names = (*LEARNT_SPECIAL_TOKENS, "truncation", "surround", "empty_token")
+        names = (*LEARNT_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
         return {name: getattr(config, name) for name in names}
 
     def text_config(self, opt: Opt, tokenizer: Any, fields: Fields, *, is_new: bool) -> TextConfig:

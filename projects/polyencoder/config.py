@@ -42,10 +42,10 @@ class TextConfig:
     """How turns of text become the tokens of a context or a candidate.
 
     Lengths are in tokens. A candidate is `start words end`; a context is `start turn separator turn ... end`, of which
-    the latest turns are kept, and both lengths include the start and end tokens. With the truncation `tokens`, that of
-    models which ParlAI trained, a context is cut anywhere: its last `text_truncate` tokens are kept, and stand between
-    start and end; of a candidate the first `label_truncate` tokens are kept, start included, whether the end token is
-    among them or not.
+    the persona lines and the latest turns are kept, and both lengths include the start and end tokens. With the
+    truncation `tokens`, that of models which ParlAI trained, a context is cut anywhere: its last `text_truncate` tokens
+    are kept, and stand between start and end; of a candidate the first `label_truncate` tokens are kept,
+    start included, whether the end token is among them or not.
 
     With `recent_first`, ConveRT's, a context is the last utterance, of which the first `text_truncate` tokens are kept;
     and where `history_size` is more than 1, behind the separator, the utterances before it, as one text that begins
@@ -57,7 +57,8 @@ class TextConfig:
     label_truncate: int = 72
     history_size: int = 20
     """The most utterances of a context, each line of a turn one; -1 keeps all of them. Persona lines (`your persona:
-    ...`) do not count, and stay. With the truncation `tokens` turns are counted, whatever they are, as ParlAI does."""
+    ...`) do not count, and stay, as far as they fit beside the last utterance, which has at least half of the tokens if
+    it needs them. With the truncation `tokens` turns are counted, whatever they are, as ParlAI does."""
     pad_token: str = "[PAD]"
     start_token: str = "[CLS]"
     end_token: str = "[SEP]"
@@ -71,6 +72,12 @@ class TextConfig:
     number_turns: bool = field(default=False, metadata=LATER)
     """With `recent_first`: whether each earlier utterance has its number before it, `0: ` the most recent, as ConveRT's
     model for DSTC7 has them."""
+
+    person_tokens: bool = field(default=False, metadata=LATER)
+    """Whether `__p1__` stands before what the other says, `__p2__` before the model's own turns, as ParlAI's
+    `--person-tokens` writes them: before a turn, its persona lines included."""
+    person_tokens_after_newline: bool = field(default=False, metadata=LATER)
+    """Whether the person token stands before the last line of a turn instead (ParlAI's `--add-p1-after-newln`)."""
 
     @property
     def longest_context(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model, fitting
 from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
@@ -46,10 +46,9 @@ def around_encoder(
     if vectors := sentence_vectors(name):
         own = ("output_scaling",) if config.get("normalize") is False else ()  # its own is that of a cosine
         config = vectors.fields(architecture, given=(*config, *own)) | config
-    model = build_model(
-        RankerConfig(architecture=architecture, backbone=backbone_config(backbone.model), text=layout, **config),
-        backbone,
-    )
+    encoder = backbone_config(backbone.model)
+    layout = fitting(layout, encoder, architecture, given=text)
+    model = build_model(RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config), backbone)
     start_from_heads(model, name)
     return model.eval(), TextEncoder(tokenizer, layout)
 
@@ -77,7 +76,7 @@ def around_ranker(
         )
     if separator not in (None, own):
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
-    layout = replace(words.config, **text)
+    layout = fitting(replace(words.config, **text), stored.backbone, architecture, given=text)
     fields = inherited_fields(stored, architecture, normalize=config.get("normalize")) | config
     new = build_model(RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields))
     transfer_weights(new, model.state_dict(), origin=origin)

@@ -253,9 +253,25 @@ def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sent
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
 
 
-def test_a_backbone_too_small_for_the_texts(backbone_folder):
-    with pytest.raises(ConfigError, match="at most 40 tokens, but sequences may have 360"):
-        Ranker.from_backbone(backbone_folder("bert"))
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, caplog, sentences, architecture):
+    with caplog.at_level("INFO", logger="polyencoder"):
+        ranker = Ranker.from_backbone(backbone_folder("bert"), architecture, device="cpu")
+    lengths = (27, 13) if architecture == "cross" else (40, 40)
+    assert (ranker.text.config.text_truncate, ranker.text.config.label_truncate) == lengths
+    assert ranker.model.config.text == ranker.text.config
+    assert f"text_truncate is {lengths[0]}, not 360: the encoder takes 40 tokens" in caplog.text
+    ranker.rank([sentences[0]] * 20, [" ".join(sentences)])
+    part = Ranker.from_backbone(backbone_folder("bert"), architecture, device="cpu", text={"text_truncate": 30})
+    assert part.text.config.label_truncate == (10 if architecture == "cross" else 40)
+
+
+@pytest.mark.parametrize("name", ["text_truncate", "label_truncate"])
+def test_a_backbone_too_small_for_lengths_that_were_given(backbone_folder, name):
+    with pytest.raises(ConfigError, match=f"at most 40 tokens, but .* may have 41; give a smaller .*{name}"):
+        Ranker.from_backbone(backbone_folder("bert"), text={name: 41})
+    with pytest.raises(ConfigError, match="at most 40 tokens, but"):
+        Ranker.from_backbone(backbone_folder("bert"), "cross", text={name: 41})
 
 
 @pytest.fixture(scope="module")

@@ -125,9 +125,15 @@ def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConf
     surround = _kind(opt) != "ranker"
     label = min(length("label_truncate"), positions)
     text = min(length("text_truncate"), positions - (2 if surround else 0))
-    history = opt.get("history_size", -1)
+    persons = bool(opt.get("person_tokens"))
     return tokenizer, TextConfig(
-        text_truncate=text, label_truncate=label, history_size=history, surround=surround, **fields
+        text_truncate=text,
+        label_truncate=label,
+        history_size=opt.get("history_size", -1),
+        surround=surround,
+        person_tokens=persons,
+        person_tokens_after_newline=persons and bool(opt.get("add_p1_after_newln")),
+        **fields,
     )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from polyencoder.config import RankerConfig
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConveRT
@@ -23,8 +28,11 @@ __all__ = [
     "TwoTowers",
     "build_model",
     "check_lengths",
+    "fitting",
     "freeze",
 ]
+
+_log = logging.getLogger(__name__)
 
 RankerModel = SeparableRanker | CrossEncoder
 
@@ -47,6 +55,38 @@ def check_lengths(config: RankerConfig) -> None:
             "give a smaller text_truncate or label_truncate",
             argument="text_truncate",
         )
+    if limit is not None and config.text.label_truncate > limit:
+        raise ConfigError(
+            f"the backbone takes at most {limit} tokens, but candidates may have {config.text.label_truncate}; give a "
+            "smaller label_truncate",
+            argument="label_truncate",
+        )
+
+
+def fitting(
+    text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
+) -> TextConfig:
+    """Texts no longer than the backbone takes, as far as their lengths were not `given`; the log says so."""
+    limit = max_length({**backbone})
+    if limit is None or architecture == "convert":
+        return text
+    longest_label = (
+        limit
+        if architecture != "cross"
+        else limit // 3
+        if "text_truncate" not in given
+        else (limit - text.longest_context)
+    )
+    fitted = text
+    if "label_truncate" not in given and text.label_truncate > longest_label:
+        fitted = replace(fitted, label_truncate=max(3, longest_label))
+    room = limit - (fitted.label_truncate if architecture == "cross" else 0)
+    if "text_truncate" not in given and text.longest_context > room:
+        fitted = replace(fitted, text_truncate=max(3, text.text_truncate - (text.longest_context - room)))
+    for name in ("text_truncate", "label_truncate"):
+        if (value := getattr(fitted, name)) != getattr(text, name):
+            _log.info("%s is %d, not %d: the encoder takes %d tokens", name, value, getattr(text, name), limit)
+    return fitted
 
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:

@@ -16,7 +16,7 @@ from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.text import TextEncoder, pad
-from polyencoder.text.context import join_turns, latest_utterances
+from polyencoder.text.context import latest_utterances
 
 __all__ = ["PairBatch", "PairInput", "pair_batch", "pair_input"]
 
@@ -80,13 +80,8 @@ def pair_input(
     separator = text.separator_ids
     wanted = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
     response_ids = response_ids[: room - min(wanted, room // CONTEXT_SHARE)]
-    context = join_turns(
-        ids,
-        start=text.start_id,
-        end=text.end_id,
-        separator=separator,
-        max_tokens=min(text.config.text_truncate, longest - len(start) - len(response_ids) - 1),
-    )
+    max_tokens = min(text.config.text_truncate, longest - len(start) - len(response_ids) - 1)
+    context = text.lines_ids(lines, max_tokens=max_tokens)
     return PairInput([*context, *start, *response_ids, text.end_id], len(context))
 
 

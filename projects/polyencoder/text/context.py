@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+PERSON_TOKENS = ("__p1__", "__p2__")
+"""ParlAI's tokens of who speaks: the other, the model."""
+
+_HAS_PERSON = re.compile(r"^__p[12]__ ", re.MULTILINE)
 
 # ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of its `person_tokens` too
 _PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
 
 
+def persona_places(lines: Sequence[str]) -> set[int]:
+    """Where the persona lines are."""
+    return {place for place, line in enumerate(lines) if _PERSONA.match(line)}
+
+
 def persona_lines(lines: Sequence[str]) -> list[str]:
     """Those of the lines that describe a speaker, `your persona: ...`, instead of saying something."""
     return [line for line in lines if _PERSONA.match(line)]
+
+
+def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]:
+    """Turns with the token of who says them, as ParlAI writes them: the last one is the other's, `__p1__`.
+
+    Speakers take turns; persona lines belong to the turn behind them. Turns that have tokens already keep these.
+    """
+    if any(_HAS_PERSON.search(turn) for turn in turns):
+        return list(turns)
+    marked = list(turns)
+    said = [place for place, turn in enumerate(turns) if len(persona_places(lines := turn.split("\n"))) < len(lines)]
+    for back, place in enumerate(reversed(said or [len(turns) - 1])):
+        token = PERSON_TOKENS[back % 2]
+        if after_newline:
+            *lines, last = turns[place].split("\n")
+            marked[place] = "\n".join([*lines, f"{token} {last}"])
+            continue
+        while place and place - 1 not in said:
+            place -= 1
+        marked[place] = f"{token} {marked[place]}"
+    return marked
 
 
 def apart_from_persona(turns: Iterable[str]) -> list[str]:
@@ -58,28 +89,45 @@ def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = Fal
 
 
 def join_turns(
-    turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
+    turns: Sequence[Sequence[int]],
+    *,
+    start: int,
+    end: int,
+    separator: Sequence[int],
+    max_tokens: int,
+    persona: Collection[int] = (),
 ) -> list[int]:
     """Token ids of a context: `start turn separator turn ... end`, at most `max_tokens` long.
 
-    The latest turns are kept. A turn that does not fit any more is left out whole, with all before it; only when
-    the very last turn is too long by itself is it cut, and then its latest tokens stay.
+    The persona lines, those at the places `persona`, and the latest turns are kept. A turn that does not fit beside
+    the persona is left out whole, with all before it. The very last turn is always there: it is cut, and then its
+    latest tokens stay, only when it is too long by itself, or takes more than half of the tokens and the persona needs
+    these. A persona that does not fit into what the last turn leaves loses the lines that do not.
     """
-    room = max_tokens - 2
-    kept: list[Sequence[int]] = []
-    for turn in reversed(turns):
-        cost = len(turn) + (len(separator) if kept else 0)
-        if cost > room:
+    if not turns:
+        return [start, end]
+    said = [place for place in range(len(turns)) if place not in persona] or [len(turns) - 1]
+    *earlier, last = said
+    room = max_tokens - 2 + len(separator)  # a separator belongs to each turn, save one
+    reserved = min(len(turns[last]), max(1, (max_tokens - 2) // 2))
+    room -= reserved + len(separator)
+    kept: dict[int, Sequence[int]] = {}
+    for place in sorted({*persona} - {last}):
+        if (cost := len(turns[place]) + len(separator)) <= room:
+            kept[place] = turns[place]
+            room -= cost
+    kept[last] = turns[last][-(reserved + room) :] if turns[last] else []
+    room -= len(kept[last]) - reserved
+    for place in reversed(earlier):
+        if (cost := len(turns[place]) + len(separator)) > room:
             break
+        kept[place] = turns[place]
         room -= cost
-        kept.append(turn)
-    if not kept and turns:
-        kept = [turns[-1][-room:]]
     ids = [start]
-    for position, turn in enumerate(reversed(kept)):
-        if position:
+    for number, place in enumerate(sorted(kept)):
+        if number:
             ids.extend(separator)
-        ids.extend(turn)
+        ids.extend(kept[place])
     ids.append(end)
     return ids
 

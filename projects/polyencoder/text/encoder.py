@@ -19,7 +19,9 @@ from polyencoder.text.context import (
     join_tokens,
     join_turns,
     latest_utterances,
+    persona_places,
     surround,
+    with_person_tokens,
 )
 from polyencoder.text.memory import TextMemory
 from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
@@ -80,24 +82,35 @@ class TextEncoder:
         """
         if isinstance(turns, str):
             turns = [turns]
+        if self.config.person_tokens and turns:
+            turns = with_person_tokens(turns, after_newline=self.config.person_tokens_after_newline)
         if self.config.truncation == "recent_first":
             return self._recent_first(apart_from_persona(turns))
         if self.config.truncation == "turns":
-            join = join_turns
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
-            turns = latest_utterances(lines, size=self.config.history_size)
-        else:
-            join = join_tokens
-            turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
-        ids = join(
+            return self.lines_ids(
+                latest_utterances(lines, size=self.config.history_size), max_tokens=self.config.text_truncate
+            )
+        turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
+        ids = join_tokens(
             self.ids(turns),
             start=self.start_id,
             end=self.end_id,
             separator=self.separator_ids,
             max_tokens=self.config.text_truncate,
         )
-        ids = ids if self.config.surround else ids[1:-1]
-        return self._seen(ids) if self.config.truncation == "tokens" else ids
+        return self._seen(ids if self.config.surround else ids[1:-1])
+
+    def lines_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
+        """Token ids of a context of these lines, of which the persona's and the latest are kept (`join_turns`)."""
+        return join_turns(
+            self.ids(lines),
+            start=self.start_id,
+            end=self.end_id,
+            separator=self.separator_ids,
+            max_tokens=max_tokens,
+            persona=persona_places(lines),
+        )
 
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each candidate, surrounded by the start and end tokens."""

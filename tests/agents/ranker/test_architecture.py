@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from parlai.agents.ranker.architecture import text_config
+from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
+from parlai.scripts.train_model import TrainModel
 
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -150,6 +152,16 @@ def sentence_encoder(backbone_folder, tmp_path) -> Path:
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     return folder
+
+
+@pytest.mark.parametrize("model", ["biencoder", "crossencoder"])
+def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, model):
+    options = {"model": model, "backbone": str(backbone_folder("bert")), "task": "selection:sample"}
+    agent = create_agent(TrainModel.setup_args().parse_kwargs(loglevel="error", no_cuda=True, **options))
+    config = agent.ranker.config.text
+    assert config == agent.dict.text.config
+    assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (config.text_truncate, config.label_truncate)
+    assert config.longest_context + (config.label_truncate if model == "crossencoder" else 0) <= 40
 
 
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}

@@ -57,10 +57,13 @@ def test_the_latest_lines_are_kept_whole(length, context_of):
     assert len(ids) <= length
     whole = lines_of(context_of()[0], agent)
     kept = lines_of(ids, agent)
-    if len(kept) > 1:
-        assert kept == whole[-len(kept) :]
+    persona, said = ([line for line in kept if (line in LINES[:2]) == told] for told in (True, False))
+    assert kept == [*persona, *said]
+    if len(said) > 1:
+        assert said == whole[-len(said) :]
+        assert persona == LINES[:2] or length < 45  # both fit before any earlier turn does
     else:
-        assert whole[-1].endswith(kept[0])
+        assert whole[-1].endswith(said[0])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, -1])
@@ -82,6 +85,26 @@ def test_the_agent_and_the_library_see_the_same_context(context_of):
     for size in (1, 3, -1):
         ids, agent = context_of(history_size=size)
         assert ids == agent.dict.text.context_ids(LINES) == agent.dict.text.context_ids("\n".join(LINES))
+
+
+@pytest.mark.parametrize("after_newline", [False, True])
+def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, after_newline):
+    ids, agent = context_of(person_tokens=True, add_p1_after_newln=after_newline)
+    first, hello = ("", "__p1__ ") if after_newline else ("__p1__ ", "")
+    told = [f"{first}{LINES[0]}", LINES[1], f"{hello}hello", "__p2__ hi !", "__p1__ how are you ?"]
+    assert lines_of(ids, agent) == [*told, "__p2__ fine .", "__p1__ bye"]
+    agent.save(str(tmp_path / "model"))
+    ranker = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    ranker.save_pretrained(tmp_path / "folder")
+    for text in (
+        ranker.text,
+        Ranker.from_pretrained(tmp_path / "folder", device="cpu").text,
+        make_agent("biencoder", model_file=str(tmp_path / "folder")).dict.text,
+    ):
+        assert text.context_ids(LINES) == text.context_ids([TURNS[0], "hi !", TURNS[1], "fine .", TURNS[2]]) == ids
+    again = make_agent("biencoder", model_file=str(tmp_path / "folder")).clone()
+    heard = again.observe({"text": "\n".join(LINES[:3]), "episode_done": False})["text_vec"]
+    assert heard == ranker.text.context_ids(LINES[:3])
 
 
 @pytest.mark.parametrize("size", [2, 20])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.text import join_turns, latest_utterances, persona_lines, surround
-from polyencoder.text.context import immediate_and_extra
+from polyencoder.text.context import immediate_and_extra, with_person_tokens
 
 START, END, SEPARATOR = -1, -2, -3
 
@@ -61,6 +61,61 @@ def test_a_long_turn_hides_the_short_ones_before_it():
     """What is left out is a beginning of the dialogue, never a hole in it."""
     turns = [[1], [2, 2, 2, 2, 2, 2, 2], [3]]
     assert join_turns(turns, start=START, end=END, separator=[SEPARATOR], max_tokens=8) == [START, 3, END]
+
+
+PERSONA_TOKENS = [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "expected"),
+    [
+        (14, [START, 1, 2, SEPARATOR, 3, SEPARATOR, 4, SEPARATOR, 5, SEPARATOR, 6, 7, END]),
+        (12, [START, 1, 2, SEPARATOR, 3, SEPARATOR, 5, SEPARATOR, 6, 7, END]),  # an earlier turn goes first
+        (9, [START, 1, 2, SEPARATOR, 3, SEPARATOR, 6, 7, END]),
+        (8, [START, 1, 2, SEPARATOR, 6, 7, END]),
+        (7, [START, 1, 2, SEPARATOR, 6, 7, END]),
+        (6, [START, 3, SEPARATOR, 6, 7, END]),  # the last turn keeps half
+        (5, [START, 3, SEPARATOR, 7, END]),
+        (4, [START, 6, 7, END]),
+        (3, [START, 7, END]),
+    ],
+)
+def test_the_persona_is_kept_before_earlier_turns(max_tokens, expected):
+    options = {"start": START, "end": END, "separator": [SEPARATOR], "max_tokens": max_tokens}
+    assert join_turns([*PERSONA_TOKENS, [4], [5], [6, 7]], persona={0, 1}, **options) == expected
+
+
+@given(dialogues(), st.integers(0, 3), st.integers(3, 30), st.data())
+def test_a_persona_costs_earlier_turns_alone(turns, n_separators, max_tokens, data):
+    persona = data.draw(st.sets(st.integers(0, max(0, len(turns) - 2)))) if len(turns) > 1 else set()
+    options = {"start": START, "end": END, "separator": [SEPARATOR] * n_separators, "max_tokens": max_tokens}
+    joined = join_turns(turns, persona=persona, **options)
+    assert len(joined) <= max_tokens
+    seen = [token for token in joined if token not in (START, END, SEPARATOR)]
+    assert seen == [token for turn in turns for token in turn if token in seen]
+    if turns:
+        assert (not turns[-1]) or seen[-1] == turns[-1][-1]
+        needed = layout(
+            [turn for place, turn in enumerate(turns) if place in {*persona, len(turns) - 1}],
+            [SEPARATOR] * n_separators,
+        )
+        if len(needed) <= max_tokens:
+            assert {token for place in persona for token in turns[place]} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("turns", "after_newline", "expected"),
+    [
+        (["a", "b", "c"], False, ["__p1__ a", "__p2__ b", "__p1__ c"]),
+        (["your persona: x", "a", "b"], False, ["__p2__ your persona: x", "a", "__p1__ b"]),
+        (["your persona: x\na", "b"], False, ["__p2__ your persona: x\na", "__p1__ b"]),
+        (["your persona: x\na", "b"], True, ["your persona: x\n__p2__ a", "__p1__ b"]),
+        (["your persona: x", "your persona: y"], False, ["__p1__ your persona: x", "your persona: y"]),
+        (["__p1__ a", "b"], False, ["__p1__ a", "b"]),
+    ],
+)
+def test_person_tokens(turns, after_newline, expected):
+    assert with_person_tokens(turns, after_newline=after_newline) == expected
 
 
 def test_no_turns():
