@@ -197,8 +197,7 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
         f"--backbone {opt['backbone']} is a sentence encoder (its modules.json): {flags or 'as the flags say'}"
     )
     if vectors.reduction is None and opt.get("reduction_type") is None:
-        modes = " and ".join(vectors.pooling)
-        logging.warning(f"its pooling, {modes}, is not one of --reduction-type: taking the first output")
+        logging.warning(f"its pooling, {vectors.pooling_name}, is not one of --reduction-type: taking the first output")
     if vectors.left_out:
         logging.warning(f"its {', '.join(vectors.left_out)} is left out: vectors are the encoder's own")
     return fields

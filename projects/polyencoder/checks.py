@@ -242,6 +242,8 @@ def _items(values: Any) -> list[Any] | None:
     """The items of a sequence; None for what is none: a dict or a set, whose order says nothing, or one value."""
     if isinstance(values, (bytes, Mapping, set, frozenset)) or not hasattr(values, "__len__"):
         return None
+    if getattr(values, "ndim", 1) != 1:  # of a table pandas would give the names of its columns
+        return None
     try:
         return list(values)
     except TypeError:  # of an array of no dimension
@@ -249,5 +251,5 @@ def _items(values: Any) -> list[Any] | None:
 
 
 def _shown(value: Any) -> str:
-    text = f"{value!r}"
+    text = " ".join(f"{value!r}".split())  # in one line
     return f"{text:.60} ({type(value).__name__})"

@@ -148,6 +148,11 @@ class RankerConfig:
         _check_choice("codes_attention", self.codes_attention, Attention)
         _check_choice("poly_attention", self.poly_attention, Attention)
         check_fields(self)
+        if self.poly_attention == "multihead" and self.architecture != "poly":
+            raise ConfigError(
+                f"poly_attention is 'multihead', which a ranker of the architecture {self.architecture} does not have",
+                argument="poly_attention",
+            )
         if self.candidate_map and self.architecture == "cross":
             raise ConfigError("candidate_map is true, but a cross-encoder has no vectors of candidates")
         if not self.output_scaling > 0:

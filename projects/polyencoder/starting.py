@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ from polyencoder.text import (
 
 __all__ = ["Parts", "around_encoder", "around_ranker", "over_vocabulary"]
 
+_log = logging.getLogger(__name__)
+
 Parts = tuple[RankerModel, TextEncoder]
 
 
@@ -45,6 +48,11 @@ def around_encoder(
     layout = TextConfig(**(special | text))
     if vectors := sentence_vectors(name):
         own = ("output_scaling",) if config.get("normalize") is False else ()  # its own is that of a cosine
+        if vectors.reduction is None and "reduction" not in config:
+            _log.warning("%s: its pooling, %s, is no reduction: taking the first output", name, vectors.pooling_name)
+        if vectors.left_out:
+            modules = ", ".join(vectors.left_out)
+            _log.warning("%s: its %s is left out: vectors are the encoder's own, not those it had", name, modules)
         config = vectors.fields(architecture, given=(*config, *own)) | config
     encoder = backbone_config(backbone.model)
     layout = fitting(layout, encoder, architecture, given=text)

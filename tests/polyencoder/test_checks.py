@@ -7,6 +7,7 @@ import os
 from typing import Literal
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -248,3 +249,11 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
         check_place("out", name)
     (tmp_path / "run:1").mkdir()
     check_place("out", "run:1")  # which is there
+
+
+def test_a_table_is_no_list_of_texts():
+    """Else the names of its columns would be ranked."""
+    table = pandas.DataFrame({"text": ["a", "b"], "id": ["1", "2"]})
+    with pytest.raises(InputError, match="candidates is .* must be a list of texts"):
+        checked_texts("candidates", table)
+    assert checked_texts("candidates", table["text"]) == ["a", "b"]

@@ -44,7 +44,7 @@ class Backbone(nn.Module):
         tensors = (*model.parameters(), *model.buffers())
         model = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # modules and configuration alone
         if getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", None)
+            model.register_module("pooler", nn.Identity())  # some families call it, whether there is one or not
         attention.use_our_attention(model)
         for_cpu(model)
         self.model = model
@@ -111,6 +111,8 @@ class Backbone(nn.Module):
 
     def _replace_last_layer(self) -> None:
         """By one that can compute the outputs of first tokens alone, if it does."""
+        if self._layers() is None:  # all share their weights, as ALBERT's
+            return
         layers: Any = self.layers()
         last = layers[-1]
         if next(self.model.parameters()).device.type != "cpu" or not LastLayer.fits(last):
@@ -245,9 +247,15 @@ class Backbone(nn.Module):
         return embeddings if isinstance(embeddings, nn.Module) else self.model.get_input_embeddings()
 
     def layers(self) -> nn.ModuleList:
-        """The transformer layers, first to last."""
+        """The transformer layers, first to last. ConfigError where there are none apart, as in ALBERT."""
+        if (layers := self._layers()) is None:
+            raise ConfigError(
+                f"the layers of a {self.model.config.model_type} model cannot be told apart: train all of them",
+                argument="fine_tuned",
+            )
+        return layers
+
+    def _layers(self) -> nn.ModuleList | None:
         count = int(self.model.config.num_hidden_layers)
-        for module in self.model.modules():
-            if isinstance(module, nn.ModuleList) and len(module) == count:
-                return module
-        raise ConfigError(f"cannot find the {count} layers of a {self.model.config.model_type} model")
+        lists = (module for module in self.model.modules() if isinstance(module, nn.ModuleList))
+        return next((layers for layers in lists if len(layers) == count), None)

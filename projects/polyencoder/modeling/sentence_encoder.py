@@ -40,6 +40,11 @@ class SentenceVectors:
         """The reduction that is this pooling; None where there is none like it."""
         return _REDUCTIONS.get(self.pooling[0]) if len(self.pooling) == 1 else None
 
+    @property
+    def pooling_name(self) -> str:
+        """Its modes of pooling, for messages."""
+        return " and ".join(self.pooling) or "none"
+
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
         """The fields of a `RankerConfig` that follow from it, but for those that are `given`."""
         fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}

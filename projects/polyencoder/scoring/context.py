@@ -105,12 +105,16 @@ class ContextEncoding:
 def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""
     codes = max(part.n_codes for part in parts)
-    masks = [part.mask for part in parts if part.mask is not None]
+    alike = all(part.mask is None and part.n_codes == codes for part in parts)
+    masks = [
+        part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) if part.mask is None else part.mask
+        for part in parts
+    ]
     keys = [part.keys for part in parts if part.keys is not None]
     vectors = torch.cat([pad(part.vectors, (0, 0, 0, codes - part.n_codes)) for part in parts])
     return ContextEncoding(
         vectors,
-        torch.cat([pad(mask, (0, codes - mask.size(1))) for mask in masks]) if masks else None,
+        None if alike else torch.cat([pad(mask, (0, codes - mask.size(1))) for mask in masks]),
         Keys(
             torch.cat([pad(one.vectors, (0, 0, 0, codes - one.vectors.size(1))) for one in keys]),
             torch.cat([pad(one.biases, (0, codes - one.biases.size(1))) for one in keys]),

@@ -25,6 +25,7 @@ from polyencoder.export.folder import README
 from polyencoder.files import write_text
 from polyencoder.modeling import ConveRT
 from polyencoder.ranker import Ranker
+from polyencoder.text import turn_separator
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
@@ -41,7 +42,7 @@ from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.settings import CONVERT_SIZES, RunSettings
+from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
@@ -55,10 +56,10 @@ SAMPLE = 100  # pairs whose tokens are counted
 NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
-OF_THE_RANKER = ("n_codes", "reduction", "normalize", "share_encoders")
+OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")
 OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size", "number_turns")
 OF_A_CONVERT = (*CONVERT_SIZES, "dropout")
-SHAPES = {*OF_THE_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
+SHAPES = {*OF_A_NEW_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
     config = ranker.model.config
     shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
     shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
+    shape["turn_separator"] = turn_separator(config.text)
     if isinstance(ranker.model, ConveRT):
         shape |= {name: config.backbone[name] for name in OF_A_CONVERT}
         shape["extra_contexts"] = shape.pop("history_size") - 1

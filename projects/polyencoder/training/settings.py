@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.checkpoint import stored_architecture
-from polyencoder.config import Architecture
+from polyencoder.config import Architecture, ContextVectors
 from polyencoder.errors import ConfigError
+from polyencoder.text import TurnSeparator
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig, Kind
 from polyencoder.training.folder import TEACHER_SCORES
@@ -40,14 +41,22 @@ CONVERT_SIZES = (
 )
 
 # What only a ranker around a backbone knows
-NOT_OF_CONVERT = ("n_codes", "reduction", "normalize", "output_scaling", "share_encoders", "fine_tuned", "compile")
+NOT_OF_CONVERT = (
+    *("n_codes", "context_vectors", "reduction", "reduction_outputs", "normalize", "output_scaling", "share_encoders"),
+    *("turn_separator", "fine_tuned", "compile"),
+)
 
+# What a ranker that is trained on keeps
+OF_A_NEW_RANKER = (
+    *("n_codes", "context_vectors", "reduction", "reduction_outputs", "normalize", "share_encoders", "turn_separator"),
+)
 
 EPOCHS = 3.0
 LIMITS = {
     **dict.fromkeys(("shuffle_buffer", "epochs", "max_updates", "max_seconds", "batch_size", "learning_rate"), ABOVE_0),
     **dict.fromkeys(("evaluations", "patience", "quantization_update", "output_scaling"), ABOVE_0),
     **dict.fromkeys(("n_codes", "num_negatives", "text_truncate", "label_truncate", "hidden_size"), AT_LEAST_1),
+    "reduction_outputs": AT_LEAST_1,
     **dict.fromkeys(("intermediate_size", "attention_heads", "reduction_heads", "accumulate"), AT_LEAST_1),
     **dict.fromkeys(("hard_negatives_every", "max_nonfinite"), AT_LEAST_1),
     **dict.fromkeys(("extra_contexts", "scale_batches", "final_learning_rate", "weight_decay"), AT_LEAST_0),
@@ -85,7 +94,11 @@ class RunSettings:
     skip_bad_examples: bool = False
     """Whether records that cannot be used are left out and counted, instead of ending the run."""
     n_codes: int | None = None
+    context_vectors: ContextVectors | None = None
+    """Of a poly-encoder: learnt codes, the first or the last outputs (Appendix C)."""
     reduction: str | None = None
+    reduction_outputs: int | None = None
+    """Of the reduction mean_first: how many outputs are averaged (Table 7)."""
     normalize: bool | None = None
     output_scaling: float | Literal["auto"] | None = None
     """"auto" measures it on the first batch (Section 5.3 of the paper)."""
@@ -93,6 +106,8 @@ class RunSettings:
     text_truncate: int | None = None
     label_truncate: int | None = None
     history_size: int | None = None
+    turn_separator: TurnSeparator | None = None
+    """Between two turns; None for that of the encoder's pre-training."""
     extra_contexts: int | None = None
     """Of a ConveRT: how many turns before the last one are read."""
     number_turns: bool | None = None
@@ -128,6 +143,8 @@ class RunSettings:
     final_learning_rate: float | None = None
     """At the end of the schedules linear and cosine."""
     optimizer: OptimizerName = _PRESET
+    betas: str | None = None
+    """Of adam, adamw and adamax: two numbers with a comma."""
     weight_decay: float = _PRESET
     schedule: ScheduleName = _PRESET
     label_smoothing: float | None = None
@@ -180,7 +197,7 @@ class RunSettings:
         for name, value in preset(self.architecture, fine_tuning=bool(self.init)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for name in ("n_codes", "reduction", "normalize", "share_encoders"):
+        for name in OF_A_NEW_RANKER:
             if self.init and getattr(self, name) is not None:
                 raise ConfigError(
                     f"{name} is that of {self.init}, the ranker that is trained on: leave it out", argument=name
@@ -247,7 +264,12 @@ class RunSettings:
         bare = {field.name: field.default for field in dataclasses.fields(self)}
         given = {name for name, value in vars(self).items() if value != bare[name]}
         reasons = {
-            "n_codes": self.architecture != "poly" and f"of a poly-encoder; this model is {self.architecture}",
+            **dict.fromkeys(
+                ("n_codes", "context_vectors"),
+                self.architecture != "poly" and f"of a poly-encoder; this model is {self.architecture}",
+            ),
+            "reduction_outputs": self.reduction not in (None, "mean_first") and "of the reduction mean_first",
+            "betas": not self.optimizer.startswith("adam") and f"of adam and its kin, not of {self.optimizer}",
             "share_encoders": self.architecture == "cross" and "of two towers; a cross-encoder has one",
             "grad_cache": self.architecture == "cross" and "of bi- and poly-encoders; a cross-encoder has pair_tokens",
             "pair_tokens": self.architecture != "cross" and "of a cross-encoder; other models have grad_cache",
@@ -310,6 +332,7 @@ class RunSettings:
                 self.learning_rate,
                 self.weight_decay,
                 embedding_clip=self.embedding_clip or None,
+                **({} if self.betas is None else {"betas": _betas(self.betas)}),
             ),
             schedule=ScheduleConfig(
                 self.schedule, self.warmup_updates, final=(self.final_learning_rate or 0) / self.learning_rate
@@ -323,3 +346,13 @@ class RunSettings:
             max_nonfinite=self.max_nonfinite,
             seed=self.seed,
         )
+
+
+def _betas(text: str) -> tuple[float, float]:
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"betas are {text!r:.60}; give two numbers, as in 0.9,0.999", argument="betas") from None
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise ConfigError(f"betas are {text}; both must be at least 0 and below 1", argument="betas")
+    return first, second

@@ -12,7 +12,7 @@ from polyencoder.modeling.convert.config import parse_sizes
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
-from polyencoder.training.settings import CONVERT_SIZES, RunSettings
+from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
 
 __all__ = ["go_on_quantized", "starting_ranker", "untrained_ranker"]
 
@@ -111,8 +111,7 @@ def go_on_quantized(model: ConveRT, *, aware: bool | None, update: int | None, o
 
 def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:
     assert settings.backbone is not None
-    names = ("n_codes", "reduction", "normalize", "share_encoders")
-    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    given: dict[str, Any] = {name: value for name in OF_A_NEW_RANKER if (value := getattr(settings, name)) is not None}
     if isinstance(settings.output_scaling, float):
         given["output_scaling"] = settings.output_scaling
     return Ranker.from_backbone(

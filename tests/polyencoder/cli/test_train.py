@@ -84,6 +84,15 @@ def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
         assert report["hits@1"] > 0.4
 
 
+def test_the_papers_variants(run, arguments, pairs):
+    variants = ("--context-vectors", "n_last", "--reduction", "mean_first", "--reduction-outputs", 3)
+    run(*arguments, *variants, "--turn-separator", "newline", "--betas", "0.8,0.99", "--max-updates", 2)
+    config = Ranker.from_pretrained(pairs / "out", device="cpu").model.config
+    assert (config.context_vectors, config.reduction, config.reduction_outputs) == ("n_last", "mean_first", 3)
+    assert config.text.separator == "[NEWLINE]"
+    assert RunSettings(train="a", out="b", backbone="c", betas="0.8,0.99").training().optimizer.betas == (0.8, 0.99)
+
+
 def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     """With the same responses to draw from and the same seed: the same candidates."""
     output = run(*arguments, "--architecture", "bi", "--epochs", 6, "--seed", 3)

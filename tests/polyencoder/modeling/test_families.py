@@ -43,6 +43,13 @@ CONFIGS = {
     ),
     "electra": lambda: transformers.ElectraConfig(**BERT, embedding_size=8),
     "camembert": lambda: transformers.CamembertConfig(**ROBERTA),
+    "albert": lambda: transformers.AlbertConfig(**BERT, embedding_size=8, classifier_dropout_prob=0.0),
+    "layoutlm": lambda: transformers.LayoutLMConfig(**BERT),
+    "squeezebert": lambda: transformers.SqueezeBertConfig(
+        **BERT,
+        embedding_size=16,
+        **{f"{name}_groups": 2 for name in ("q", "k", "v", "post_attention", "intermediate", "output")},
+    ),
     "mpnet": lambda: transformers.MPNetConfig(**BERT, pad_token_id=1),
     "modernbert": lambda: transformers.ModernBertConfig(
         **SIZES,
@@ -55,9 +62,9 @@ CONFIGS = {
     ),
 }
 LENGTHS = [9, 2, 1, 30, 3, 29, 4, 17]
-OWN_ATTENTION = {"mpnet"}  # computes it in its layers, with biases for distances
+OWN_ATTENTION = {"mpnet", "layoutlm", "squeezebert"}  # computes it in its layers, with biases for distances
 TRANSFORMERS = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-NO_SDPA = {"mpnet"} if TRANSFORMERS >= (5, 0) else {"mpnet", "electra"}
+NO_SDPA = {"mpnet", "squeezebert"} | (set() if TRANSFORMERS >= (5, 0) else {"electra"})
 
 
 def model_of(family, implementation):

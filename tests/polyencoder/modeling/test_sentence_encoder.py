@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,13 @@ def test_a_ranker_around_one(minilm_folder):
     assert (config.reduction, config.normalize, config.output_scaling) == ("first", False, 1.0)
 
 
-def test_modules_that_rankers_do_not_have(sentence_encoder):
-    folder = sentence_encoder(OLD, ("Transformer", "Pooling", "Dense", "Normalize"))
+def test_modules_that_rankers_do_not_have(sentence_encoder, backbone_folder, caplog):
+    folder = sentence_encoder({"pooling_mode": "lasttoken"}, ("Transformer", "Pooling", "Dense", "Normalize"))
     assert sentence_vectors(folder).left_out == ("Dense",)
+    shutil.copytree(backbone_folder("bert"), folder, dirs_exist_ok=True)
+    Ranker.from_backbone(folder, device="cpu")
+    assert f"{folder}: its Dense is left out" in caplog.text
+    assert f"{folder}: its pooling, lasttoken, is no reduction: taking the first output" in caplog.text
 
 
 def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):

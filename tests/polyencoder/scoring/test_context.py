@@ -5,6 +5,7 @@ import torch
 
 from polyencoder.errors import InputError
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.context import stacked
 
 
 def test_sizes():
@@ -45,3 +46,12 @@ def test_to_changes_the_vectors_but_not_the_mask():
     assert context.vectors.dtype == torch.bfloat16
     assert context.mask is not None
     assert context.mask.dtype == torch.bool
+
+
+def test_stacked_contexts_with_and_without_masks():
+    one, two = ContextEncoding(torch.ones(1, 2, 3)), ContextEncoding(torch.ones(2, 4, 3))
+    masked = ContextEncoding(torch.ones(1, 4, 3), torch.tensor([[True, True, False, False]]))
+    together = stacked([one, two, masked])
+    assert together.vectors.shape == (4, 4, 3)
+    assert together.mask.sum(1).tolist() == [2, 4, 4, 2]
+    assert stacked([two, two]).mask is None

@@ -22,6 +22,11 @@ def test_three_epochs_unless_updates_are_counted():
     [
         ({}, []),
         ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
+        ({"architecture": "bi", "context_vectors": "n_last"}, ["context_vectors"]),
+        (
+            {"reduction": "mean", "reduction_outputs": 3, "optimizer": "sgd", "betas": "0,0"},
+            ["reduction_outputs", "betas"],
+        ),
         ({"architecture": "cross", "n_codes": 16, "grad_cache": 4}, ["n_codes", "grad_cache"]),
         ({"architecture": "cross", "pair_tokens": 99, "share_encoders": True}, ["share_encoders"]),
         ({"pair_tokens": 99, "distillation_weight": 0.1}, ["pair_tokens", "distillation_weight"]),
@@ -63,6 +68,9 @@ def test_settings_that_nothing_reads_are_told(given, unread):
         ({"seed": None}, "seed"),
         ({"schedule": "steps"}, "schedule"),
         ({"train": 3}, "train"),
+        ({"betas": "0.9"}, "betas"),
+        ({"betas": "0.9,one"}, "betas"),
+        ({"betas": "0.9,1"}, "betas"),
     ],
 )
 def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
