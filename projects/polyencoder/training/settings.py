@@ -332,7 +332,7 @@ class RunSettings:
                 self.learning_rate,
                 self.weight_decay,
                 embedding_clip=self.embedding_clip or None,
-                **({} if self.betas is None else {"betas": _betas(self.betas)}),
+                betas=OptimizerConfig.betas if self.betas is None else _betas(self.betas),
             ),
             schedule=ScheduleConfig(
                 self.schedule, self.warmup_updates, final=(self.final_learning_rate or 0) / self.learning_rate
