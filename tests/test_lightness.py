@@ -54,3 +54,9 @@ def test_the_list_of_commands_has_their_own_help():
     assert list(commands) == list(_COMMANDS)
     for name, place in _COMMANDS.items():
         assert " ".join(commands[name].help.split()) == " ".join(place.help().split())
+
+
+def test_help_in_a_pipe_has_room_for_its_text():
+    command = [sys.executable, "-m", "polyencoder", "check", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert max(map(len, shown.splitlines())) == 120

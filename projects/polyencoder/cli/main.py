@@ -6,6 +6,7 @@ A command's module, and with it torch, is imported when the command is run: `pol
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -149,6 +150,8 @@ def options(
 
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit code 1."""
+    if not sys.stdout.isatty():
+        os.environ.setdefault("TERMINAL_WIDTH", "120")  # of help in a pipe: 80 would leave 23 columns for its text
     try:
         app()
     except PolyencoderError as error:
