@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from polyencoder.data.epochs import Episode
@@ -15,7 +16,9 @@ __all__ = ["Counts", "InMemory", "Streamed", "estimated_counts"]
 
 Read = Callable[[str], Iterator[Episode]]
 Share = Callable[[Iterator[Episode]], Iterator[Episode]]
-SAMPLE = 2000  # episodes from which the number of all of them is estimated
+SAMPLE = 2000  # episodes from which the number of a file's is estimated, or more
+LONG = 1 << 19  # bytes on disk that are read at least: much more than the pieces that decompressors ask for
+FILES = 16  # of a kind that are sampled
 
 
 class Counts(NamedTuple):
@@ -54,19 +57,38 @@ class Streamed:
 
 
 def estimated_counts(read: Callable[[DataFile], Iterator[Episode]], files: Sequence[str]) -> Counts:
-    """About how much the files hold, from the beginning of the first ones: exact when that is all."""
-    sizes = [os.path.getsize(file) for file in files]
-    episodes = examples = done = 0
-    for path, size in zip(files, sizes, strict=True):
-        with open_bytes(path) as file:
-            for episode in read(file):
-                episodes += 1
-                examples += len(episode)
-                if episodes >= SAMPLE and file.fraction:
-                    scale = sum(sizes) / (done + size * file.fraction)
-                    return Counts(round(episodes * scale), round(examples * scale))
-        done += size
-    return Counts(episodes, examples)
+    """About how much the files hold, from the beginnings of some: exact where these are all of it.
+
+    Of each kind of file, by its suffix, since compressed ones hold more in a byte.
+    """
+    kinds: dict[str, list[str]] = {}
+    for path in files:
+        kinds.setdefault(Path(path).suffix.lower(), []).append(path)
+    episodes = examples = 0.0
+    for paths in kinds.values():
+        chosen = paths[:: -(-len(paths) // FILES)]
+        found = [_estimated(read, path) for path in chosen]
+        scale = sum(map(os.path.getsize, paths)) / max(1, sum(map(os.path.getsize, chosen)))
+        episodes += scale * sum(one for one, _ in found)
+        examples += scale * sum(other for _, other in found)
+    return Counts(round(episodes), round(examples))
+
+
+def _estimated(read: Callable[[DataFile], Iterator[Episode]], path: str) -> tuple[float, float]:
+    """About how many episodes and examples a file holds.
+
+    A reader reads ahead, a block at a time. Where the next block has been read, the episodes before it are those of the
+    blocks before.
+    """
+    with open_bytes(path) as file:
+        episodes = examples = 0
+        at = file.fraction
+        for episode in read(file):
+            now = file.fraction
+            if episodes >= SAMPLE and at and at >= LONG / (file.size or LONG) and now != at:
+                return episodes / at, examples / at
+            at, episodes, examples = now, episodes + 1, examples + len(episode)
+    return episodes, examples
 
 
 def _count(episodes: Iterable[Episode]) -> Counts:
