@@ -14,7 +14,7 @@ from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
-__all__ = ["PAGE", "PICTURES", "Measured", "measured", "page"]
+__all__ = ["PAGE", "PICTURES", "Measured", "grid", "measured", "page"]
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
@@ -115,7 +115,7 @@ def _about(scale: Scale) -> str:
     return f"- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 
 
-def _grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
+def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
     """The lines of a Markdown table of these rows and columns, with the columns' names."""
     yield _line(["", *names])
     yield _line(["---"] * (len(names) + 1))
@@ -139,7 +139,7 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
     if not heads:  # no number at all yet
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
-    yield from _grid(table, table.rows, heads, names)
+    yield from grid(table, table.rows, heads, names)
     for note in [*table.notes, *(f"{row.title}: {row.only}." for row in table.rows if row.only)]:
         yield f"\n{note}"
     for one in with_numbers:

@@ -131,19 +131,23 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
     """Whether a folder, model file or hub id has a ranker in it, which an encoder's folder has not."""
-    path = Path(name)
-    if not there(name):
-        try:
-            path = downloaded(name, [CONFIG])
-        except CheckpointError:
-            return False
-    if path.is_file():
-        return True
+    return Path(name).is_file() or _config_of(name).get("architecture") in get_args(Architecture)
+
+
+def holds_encoder(name: str | os.PathLike[str]) -> bool:
+    """Whether a folder or hub id has a Hugging Face encoder in it, by its `config.json`."""
+    config = _config_of(name)
+    return "model_type" in config and "architecture" not in config
+
+
+def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """The `config.json` of a folder or hub id; empty where there is none, or it is no JSON object."""
     try:
-        config = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("architecture") in get_args(Architecture)
+        folder = Path(name) if there(name) else downloaded(name, [CONFIG])
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError, CheckpointError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def stored_architecture(name: str | os.PathLike[str]) -> Architecture | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from polyencoder.checkpoint import (
     TOKENIZER,
     WEIGHTS,
     WeightDtype,
+    holds_encoder,
     holds_ranker,
     load_folder,
     load_model_file,
@@ -54,6 +56,19 @@ Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
 
 
+DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+"""What `Ranker.load()` ranks with where nothing is named: 6 layers, 384 dimensions, 91 MB."""
+
+_log = logging.getLogger(__name__)
+_ELSEWHERE = {  # what rankers and encoders of other libraries have
+    "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
+    "save": "save_pretrained(folder) writes the model",
+    "similarity": "score(contexts, candidates) gives the matrix of scores",
+    "fit": "polyencoder.training.train_ranker(RunSettings(...)) trains",
+    "train": "polyencoder.training.train_ranker(RunSettings(...)) trains",
+}
+
+
 class Ranked(NamedTuple):
     """One candidate of a ranking."""
 
@@ -74,11 +89,42 @@ class Ranker(Scorer):
     """
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
+        if isinstance(model, (str, os.PathLike)):
+            raise ConfigError(
+                f"Ranker({str(model)!r:.60}): load a model by Ranker.load(name), or make one around an encoder by "
+                "Ranker.from_backbone(name, architecture)"
+            )
         super().__init__(model, text, device=device)
         self.source: Path | None = None
         """The folder or file that it was loaded from."""
         self.calibration: Calibration | None = None
         """Makes probabilities of scores, where `polyencoder calibrate` has fitted it."""
+
+    def __repr__(self) -> str:
+        model, config = self.model, self.model.config
+        weights = list(model.parameters())
+        parts = [
+            config.architecture,
+            str(config.backbone.get("model_type", "")),
+            f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters",
+            f"{dim} dimensions" if (dim := getattr(model, "dim", None)) else "",
+            str(self.device),
+            str(weights[0].dtype).removeprefix("torch."),
+        ]
+        return f"Ranker({', '.join(part for part in parts if part)})"
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    @classmethod
+    def load(cls, name: str | os.PathLike[str] = DEFAULT_ENCODER, **options: Any) -> Ranker:
+        """`from_pretrained`; without a name, `DEFAULT_ENCODER` as a bi-encoder without training.
+
+        >>> Ranker.load().rank("where is my money ?", ["refunds take five days .", "we open at nine ."], top_k=1)
+        [Ranked(index=0, text='refunds take five days .', score=6.9, probability=None)]
+        """
+        return cls.from_pretrained(name, **options)
 
     @classmethod
     def from_pretrained(
@@ -91,7 +137,9 @@ class Ranker(Scorer):
     ) -> Ranker:
         """Load a ranker: a model folder, a model file that `parlai train_model` wrote, or a hub id.
 
-        A model file may also be one of ParlAI's own transformer/ranker, /biencoder, /polyencoder or /crossencoder.
+        An encoder's folder or hub id is loaded as a bi-encoder without training, with one encoder for both sides and
+        its own pooling and scale. A model file may also be one of ParlAI's own transformer/ranker, /biencoder,
+        /polyencoder or /crossencoder.
 
         `dtype` is that of the encoder's weights and of what it computes: "bfloat16" takes half the memory, and less
         time where the machine has it; what is made of the encoder's outputs stays in float32, and scores differ in the
@@ -110,6 +158,11 @@ class Ranker(Scorer):
             )
         if device is not None and backend == "torch":  # onnxruntime has devices of its own
             checked_device(device)
+        if backend == "torch" and holds_encoder(name):
+            _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
+            ranker = cls.from_backbone(name, "bi", share_encoders=True, device=device)
+            ranker._round(dtype)
+            return ranker
         parts: tuple[RankerModel, TextEncoder]
         path = Path(name)
         if not there(name):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
+from polyencoder.ranker import DEFAULT_ENCODER
 from polyencoder.scoring import ContextEncoding
 
 ARCHITECTURES = [
@@ -312,3 +313,36 @@ def test_a_real_encoder_on_real_dialogues(minilm, data_path):
                 break
     assert examples == 20
     assert hits / examples >= 0.2
+
+
+def test_it_says_what_it_is(make_ranker):
+    assert repr(make_ranker("poly")) == "Ranker(poly, bert, 0.0M parameters, 16 dimensions, cpu, float32)"
+    assert repr(make_ranker("cross")) == "Ranker(cross, bert, 0.0M parameters, cpu, float32)"
+
+
+def test_an_encoder_is_a_bi_encoder_without_training(backbone_folder, sentences, caplog):
+    """As sentence-transformers loads one; with a name of the hub too, when it is looked up."""
+    folder = backbone_folder("bert")
+    ranker = Ranker.from_pretrained(folder, device="cpu")
+    assert f"{folder} is an encoder: it ranks as a bi-encoder without training" in caplog.text
+    same = Ranker.from_backbone(folder, "bi", share_encoders=True, device="cpu")
+    torch.testing.assert_close(ranker.score(sentences[:2], sentences), same.score(sentences[:2], sentences))
+    assert Ranker.load(folder, device="cpu", dtype="bfloat16").rank("hi", sentences, top_k=1)
+
+
+def test_without_a_name_it_is_the_default_encoder(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Ranker, "from_pretrained", lambda name, **options: asked.append((name, options)))
+    Ranker.load(device="cpu")
+    assert asked == [(DEFAULT_ENCODER, {"device": "cpu"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("predict", "rank"), ("save", "save_pretrained"), ("fit", "train_ranker")]
+)
+def test_names_of_other_libraries_are_answered_with_the_right_call(separable, name, instead):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{instead}"):
+        getattr(separable, name)
+    assert not hasattr(separable, "nothing")
+    with pytest.raises(ConfigError, match="Ranker.load"):
+        Ranker("some/model", separable.text)

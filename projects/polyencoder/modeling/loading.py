@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging as hf_logging
 
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling.backbone import Backbone
@@ -99,7 +100,12 @@ def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
     if offline and not was_downloaded(name):
         raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # "Loading weights", over in a moment
     try:
         yield {"local_files_only": offline is not None}
     except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
         raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error
+    finally:
+        if bars:
+            hf_logging.enable_progress_bar()

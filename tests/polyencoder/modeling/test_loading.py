@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
@@ -100,6 +101,8 @@ def test_code_that_a_ranker_names_never_runs(make_ranker, edit_json, monkeypatch
     backbone = ranker.model.config.backbone
     auto_map = {"AutoModel": f"{tmp_path / 'model'}--theirs.BertModel"}
     edit_json(tmp_path / "model" / "config.json", backbone=backbone | {"auto_map": auto_map})
+    weights = tmp_path / "model" / "model.safetensors"
+    save_file(load_file(weights), weights)  # without the digest of the configuration
     monkeypatch.setattr("builtins.input", lambda *prompt: "y")
     Ranker.from_pretrained(tmp_path / "model")
     assert not witness.exists()
