@@ -127,6 +127,13 @@ class IndexMeta:
         """Raise CheckpointError unless the index was made by the model with these fingerprints."""
         if fingerprints == self.fingerprints:
             return
+        ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
+        if ours == theirs and fingerprints.tokenizer == self.fingerprints.tokenizer:  # of int8 graphs and their model
+            maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
+            raise CheckpointError(
+                f"{folder}: made by {maker}, and vectors of another precision are others: load the model with the "
+                "backend that made it, or make an index of this one, by `Ranker.index` or `polyencoder index`"
+            )
         other = "tokenizer" if fingerprints.tokenizer != self.fingerprints.tokenizer else "weights or reduction"
         maker = self.model_name or f"a {self.architecture}-encoder"
         raise CheckpointError(

@@ -89,6 +89,18 @@ def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
     assert not list(tmp_path.glob(".*"))  # nothing temporary is left
 
 
+def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
+    ranker, _, folder = quantized("bi")
+    int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
+    ranker.index(sentences, tmp_path / "exact")
+    int8.index(sentences, tmp_path / "int8")
+    with pytest.raises(CheckpointError, match="exact: made by the float32 model, and vectors of another precision"):
+        int8.search(["hi"], tmp_path / "exact")
+    with pytest.raises(CheckpointError, match="int8: made by int8 graphs, and vectors of another precision are others"):
+        ranker.search(["hi"], tmp_path / "int8")
+    assert int8.search(["hi"], tmp_path / "int8")
+
+
 def test_it_is_quiet(exported, tmp_path, caplog, capfd):
     with caplog.at_level(logging.WARNING):
         quantize_int8(exported("bi")[1], out=tmp_path)
