@@ -25,7 +25,8 @@ HELP: dict[str, dict[str, str]] = {
         "skip_bad_examples": "Skip and count records that cannot be used, instead of stopping at them.",
     },
     "Model": {
-        "vocabulary": "The vocabulary of a new encoder: the folder that `polyencoder vocab --type bpe` wrote.",
+        "vocabulary": "The vocabulary of a new encoder: the folder that `polyencoder vocab --type bpe` wrote, or the "
+        "paper's own, vocab.json and merges.txt.",
         "backbone": "Continue with this encoder and its own tokenizer instead: folder or hub id.",
         "n_layers": "Layers of a new encoder (default: 12).",
         "embedding_size": "Dimensions of a new encoder (default: 768).",

@@ -8,6 +8,7 @@ dictionaries a word may be empty, which no fast tokenizer knows; here a sign tha
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
 from polyencoder.importing.patterns import lower_case, matches, white_space
+from polyencoder.text.vocabulary import NEWLINES
 
 END_OF_WORD = "</w>"
 WORD_START = "\u2581"
@@ -36,6 +38,9 @@ _OLD_SPECIAL = {"__NULL__", "__START__", "__END__", "__UNK__"}  # old dictionari
 
 # For each `dict_tokenizer` of whole words, what a token is, as a regular expression of Python's
 _WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
+
+# The dictionary as the papers' files have it
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
 
 KINDS = ("bpe", *_WORD_PATTERNS, "space", *BYTE_LEVEL)
 _WHY_NOT = {"nltk": ": its sentences are found by a model of NLTK's (punkt), which no tokenizer.json can hold"}
@@ -81,7 +86,7 @@ def read_parlai_dictionary(
     tokens = _read_tokens(path, opt)
     names, empty = {token: token for token in special}, None
     if kind == "bpe":
-        tokenizer, names = _subwords(path, tokens, special)
+        tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(Path(f"{path}.codecs")))
     elif kind == "space":
         tokenizer, names = _pieces(tokens, special), {token: WORD_START + token for token in special}
         empty = WORD_START if "" in tokens else names[special[-1]]
@@ -137,9 +142,54 @@ def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _subwords(dict_file: Path, tokens: list[str], special: list[str]) -> tuple[Tokenizer, dict[str, str]]:
+def is_merge_vocabulary(folder: str | os.PathLike[str]) -> bool:
+    """Whether it is a folder of `read_merge_vocabulary`'s, and none of a tokenizer that transformers reads."""
+    names = {path.name for path in Path(folder).iterdir()} if Path(folder).is_dir() else set()
+    return {VOCABULARY, MERGES} <= names and not names & {"tokenizer.json", "tokenizer_config.json", "config.json"}
+
+
+def read_merge_vocabulary(folder: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+    """The dictionary of the paper's encoders, for a new model; and the fields of `TextConfig` that go with it.
+
+    The folder has the tokens with their numbers in `vocab.json`, `piece@@` where another follows, and the merges of
+    subword-nmt in `merges.txt`. Numbers stay; tokens that fill the dictionary up for fp16, at its end, are left out,
+    and `__newln__` is called `[NEWLINE]`, as in vocabularies that `polyencoder vocab` learns.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    path = Path(folder) / VOCABULARY
+    try:
+        numbers = json.loads(path.read_bytes())
+        tokens = sorted(numbers, key=numbers.__getitem__)
+        while tokens and tokens[-1].lower().startswith("__fp16_pad_"):
+            tokens.pop()
+        fits = [numbers[token] for token in tokens] == list(range(len(tokens)))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+    special = list(_SPECIAL.values())
+    if not fits or tokens[: len(special)] != special:
+        raise CheckpointError(f"{path}: its tokens must be numbered from 0, beginning with {', '.join(special)}")
+    newline = NEWLINES[0]
+    tokens = [newline if token == _LINE_END else token for token in tokens]
+    null, start, end, unknown = special
+    tokenizer, names = _subwords(
+        path, tokens, [null, start, end, newline, unknown], merges=_read_merges(Path(folder) / MERGES)
+    )
+    tokenizer.normalizer = normalizers.Sequence(lower_case())
+    tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
+    return tokenizer, {
+        "pad_token": names[null],
+        "start_token": names[start],
+        "end_token": names[end],
+        "separator": newline if newline in tokens else names[end],
+    }
+
+
+def _subwords(
+    dict_file: Path, tokens: list[str], special: list[str], *, merges: list[tuple[str, str]]
+) -> tuple[Tokenizer, dict[str, str]]:
     """The merges of subword-nmt, and the names that the special tokens have among its pieces."""
-    merges = _read_merges(Path(f"{dict_file}.codecs"))
     symbols = dict.fromkeys(symbol for left, right in merges for symbol in (left, right, left + right))
 
     def name(token: str) -> str:

@@ -16,6 +16,7 @@ from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import explaining, replacing
 from polyencoder.importing.folder import save_backbone
+from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_merge_vocabulary
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
@@ -43,7 +44,7 @@ Special = dict[str, Any]
 
 POSITIONS = 512
 MASKS = ("[MASK]", "<mask>", "<special1>")  # the last is XLM's
-UNKNOWN = ("[UNK]", "<unk>")
+UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the papers' dictionary
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,10 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
         ConfigError: there is none.
     """
     try:
-        tokenizer, own = load_tokenizer(backbone or vocabulary or "")
+        if vocabulary and is_merge_vocabulary(vocabulary):
+            tokenizer, own = read_merge_vocabulary(vocabulary)
+        else:
+            tokenizer, own = load_tokenizer(backbone or vocabulary or "")
     except ConfigError as error:
         if backbone:
             raise

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
+from polyencoder.config import TextConfig
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.importing.folder import save_tokenizer
@@ -21,9 +22,9 @@ from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.run import pretrain
 from polyencoder.pretraining.settings import PretrainingSettings
-from polyencoder.pretraining.start import starting_model
+from polyencoder.pretraining.start import starting_model, starting_tokenizer
 from polyencoder.ranker import Ranker
-from polyencoder.text import TokenBatch, turn_separator
+from polyencoder.text import TextEncoder, TokenBatch, turn_separator
 from polyencoder.text.learning import ROLES
 from polyencoder.training.settings import RunSettings
 from polyencoder.training.start import untrained_ranker
@@ -397,3 +398,65 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
 def test_what_is_no_encoder_is_an_error(make_settings, backbone_folder, kind):
     with pytest.raises(ConfigError, match="backbone"):
         pretrain(make_settings(**dict.fromkeys(TINY), vocabulary=None, backbone=str(backbone_folder(kind))))
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A tiny dictionary as the paper's is written: pieces that another follows end in `@@`, padding is at the end."""
+    tokens = [
+        "__null__",
+        "__start__",
+        "__end__",
+        "__unk__",
+        "__newln__",
+        ".",
+        "hello",
+        "h@@",
+        "i",
+        "e@@",
+        "y",
+        "__silence__",
+    ]
+    folder = tmp_path / "published"
+    folder.mkdir()
+    numbered = {token: number for number, token in enumerate([*tokens, "__fp16_pad_0__"])}
+    (folder / "vocab.json").write_text(json.dumps(numbered))
+    merges = ["h e", "l l", "he ll", "hell o</w>"]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    return folder
+
+
+def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_path):
+    pretrained = starting_model(make_settings(vocabulary=str(published)))
+    text = pretrained.text
+    turns = ["Hello .", "hey __newln__"]
+    words = [text.tokenizer.id_to_token(one) for one in text.context_ids(turns)]
+    assert words[:5] == ["__start__", "hello</w>", ".</w>", "[NEWLINE]", "he"]
+    assert text.context_ids(turns)[:4] == [1, 6, 5, 4]
+    assert text.context_ids(turns)[-1] == 2
+    assert text.context_ids(turns).count(4) == 1  # who types its name writes text
+    pretrained.save(tmp_path / "encoder")
+    ranker = Ranker.from_backbone(tmp_path / "encoder", device="cpu")
+    assert ranker.text.context_ids(turns) == text.context_ids(turns)
+    assert turn_separator(ranker.text.config) == "newline"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        ("{", "vocab.json: cannot be read"),
+        ('{"a": 0}', "vocab.json: its tokens must be numbered from 0, beginning with"),
+    ],
+)
+def test_a_damaged_dictionary_of_the_papers(make_settings, published, vocabulary, message):
+    (published / "vocab.json").write_text(vocabulary)
+    with pytest.raises((ConfigError, CheckpointError), match=message):
+        starting_model(make_settings(vocabulary=str(published)))
+
+
+def test_the_published_dictionary_itself(data_path):
+    tokenizer, special = starting_tokenizer(vocabulary=str(data_path / "bpe_54940"))
+    numbers = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
+    ids = TextEncoder(tokenizer, TextConfig(**special)).context_ids(["Hello !", "how are you"])
+    words = ["__start__", "hello", "!", "__newln__", "how", "are", "you", "__end__"]
+    assert ids == [numbers[word] for word in words]
