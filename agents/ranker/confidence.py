@@ -50,6 +50,6 @@ def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Seque
     for pairs, label in zip(answers, labels, strict=True):
         metrics: dict[str, Any] = {"answered": AverageMetric(int(bool(pairs)))}
         if pairs:
-            metrics["right_of_answered"] = AverageMetric(int(pairs[0][0] == label.strip()))
+            metrics["right_of_answered"] = AverageMetric(int(pairs[0][0].strip() == label.strip()))
         many.append(metrics)
     return many

@@ -21,8 +21,7 @@ __all__ = [
     "check_fields",
     "check_place",
     "checked_candidate",
-    "checked_context",
-    "checked_contexts",
+    "checked_candidates",
     "checked_count",
     "checked_device",
     "checked_iterable",
@@ -31,6 +30,7 @@ __all__ = [
     "checked_texts",
     "half_characters",
     "json_problem",
+    "shown",
     "unencodable",
 ]
 
@@ -47,7 +47,7 @@ def checked_count(name: str, value: Any, *, least: int = 1) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
-        raise InputError(f"{name} is {_shown(value)}; it must be at least {least}, a whole number", argument=name)
+        raise InputError(f"{name} is {shown(value)}; it must be at least {least}, a whole number", argument=name)
     return number
 
 
@@ -60,7 +60,7 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
     if isinstance(values, (str, bytes)):
         raise InputError(f"{name} is one text; give a list of {of}")
     if (items := _items(values)) is None:
-        raise InputError(f"{name} is {_shown(values)}; it must be a list of {of}")
+        raise InputError(f"{name} is {shown(values)}; it must be a list of {of}")
     return items
 
 
@@ -74,10 +74,16 @@ def checked_texts(name: str, values: Any) -> list[str]:
     return [checked_text(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
 
 
+def checked_candidates(name: str, values: Any) -> list[str]:
+    """The same of candidates to rank, of which each has a word."""
+    one = name.removesuffix("s")
+    return [checked_candidate(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
+
+
 def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
     """What can be iterated over, a generator too. Raises InputError for anything else, and for one text or one dict."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        what = "is one text" if isinstance(values, (str, bytes)) else f"is {_shown(values)}"
+        what = "is one text" if isinstance(values, (str, bytes)) else f"is {shown(values)}"
         raise InputError(f"{name} {what}; give a list of {of}")
     return values
 
@@ -85,7 +91,7 @@ def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
 def checked_text(name: str, value: Any) -> str:
     """A text that can be encoded, as a plain `str`. Raises InputError that names it."""
     if not isinstance(value, str):
-        raise InputError(f"{name} is {_shown(value)}; it must be a text")
+        raise InputError(f"{name} is {shown(value)}; it must be a text")
     if problem := unencodable(value):
         raise InputError(f"{name}: {problem}")
     return str(value)
@@ -97,25 +103,6 @@ def checked_candidate(name: str, value: Any) -> str:
     if not text.strip():
         raise InputError(f"{name} is empty: leave it out, since a model scores nothing as it scores any text")
     return text
-
-
-def checked_context(name: str, value: Any) -> list[str]:
-    """The turns of a context: one text, or a list of them with a word in at least one. Raises InputError."""
-    if isinstance(value, str):
-        turns = [checked_text(name, value)]
-    elif (items := _items(value)) is None:
-        raise InputError(f"{name} is {_shown(value)}; it must be a text or a list of turns")
-    else:
-        turns = [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
-    if not any(turn.strip() for turn in turns):
-        raise InputError(f"{name} is empty: it has no text in any of its turns")
-    return turns
-
-
-def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
-    """A list of contexts, each as a list of turns. Raises InputError that names the one that cannot be used."""
-    some = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
-    return [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
 
 
 def checked_device(name: torch.device | str) -> torch.device:
@@ -182,7 +169,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
     """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
-        raise ConfigError(f"{name} is {_shown(value)}; it must be a text or a path", argument=name)
+        raise ConfigError(f"{name} is {shown(value)}; it must be a text or a path", argument=name)
     if not text.strip():
         raise ConfigError(f"{name} is empty: give the name of a folder or a file", argument=name)
     try:
@@ -212,7 +199,7 @@ def check_fields(config: Any, *, origin: str = "") -> None:
         if not _is_of(value, hints[field.name]):
             where = f"{origin}: " if origin else ""
             raise ConfigError(
-                f"{where}{field.name} is {_shown(value)}; it must be {_kind(hints[field.name])}",
+                f"{where}{field.name} is {shown(value)}; it must be {_kind(hints[field.name])}",
                 argument=None if origin else field.name,
             )
 
@@ -250,6 +237,7 @@ def _items(values: Any) -> list[Any] | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value and its type, for a message."""
     text = " ".join(f"{value!r}".split())  # in one line
     return f"{text:.60} ({type(value).__name__})"

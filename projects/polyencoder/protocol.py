@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -12,10 +12,13 @@ from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 
-__all__ = ["Context", "Learner", "TextRanker"]
+__all__ = ["Context", "Dialogue", "Learner", "TextRanker"]
 
 Context = Sequence[str] | str
 """A dialogue: its turns, oldest first, persona lines before them; or a single text."""
+
+Dialogue = Context | Sequence[Mapping[str, Any]]
+"""The same as callers may give it: also the messages of a chat, `[{"role": "user", "content": "hi"}]`."""
 
 
 class Learner(Protocol):

@@ -28,7 +28,7 @@ from polyencoder.checkpoint import (
     load_model_file,
     weights_fingerprint,
 )
-from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
+from polyencoder.checks import checked_candidates, checked_count, checked_device
 from polyencoder.config import Architecture
 from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import ConfigError, InputError
@@ -46,11 +46,12 @@ from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, SeparableRanker
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.online import downloaded, there
-from polyencoder.protocol import Context
+from polyencoder.protocol import Context, Dialogue
 from polyencoder.scorer import Scorer
 from polyencoder.scoring import best
 from polyencoder.starting import around_encoder, around_ranker, over_vocabulary
 from polyencoder.text import TextEncoder, TurnSeparator
+from polyencoder.text.dialogue import checked_contexts
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -288,7 +289,7 @@ class Ranker(Scorer):
 
     def rank(
         self,
-        context: Context,
+        context: Dialogue,
         candidates: Sequence[str],
         *,
         top_k: int | None = None,
@@ -296,10 +297,12 @@ class Ranker(Scorer):
     ) -> list[Ranked]:
         """The candidates in order of their score, best first; with `top_k` only so many.
 
+        The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
+
         With `min_probability` only those that are at least so likely the right one, perhaps none: a number, or "auto"
         for the threshold of the calibration. ConfigError if the model is not calibrated.
         """
-        candidates = checked_texts("candidates", candidates)
+        candidates = checked_candidates("candidates", candidates)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability, of=self)
@@ -374,7 +377,7 @@ class Ranker(Scorer):
 
     def search(
         self,
-        context: Context,
+        context: Dialogue,
         index: Index | str | os.PathLike[str],
         options: SearchOptions | None = None,
         *,
@@ -387,7 +390,7 @@ class Ranker(Scorer):
         """The best candidates of an index for a context, best first.
 
         Args:
-            context: its turns, oldest first, or a single text.
+            context: its turns, oldest first, the messages of a chat, or a single text.
             index: what `index` gave, or where one is. Opening it checks that this model made it, which takes up to a
                 second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
             options: how to search; or their fields by name, as in `top_k=5, exactness="certified"`: `top_k`, `filter`,
@@ -418,7 +421,7 @@ class Ranker(Scorer):
 
     def search_many(
         self,
-        contexts: Sequence[Context],
+        contexts: Sequence[Dialogue],
         index: Index | str | os.PathLike[str],
         options: SearchOptions | None = None,
         *,

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from polyencoder.checks import checked_contexts, checked_count, checked_device, checked_texts
+from polyencoder.checks import checked_candidates, checked_count, checked_device, checked_texts
 from polyencoder.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.protocol import Context, TextRanker
-from polyencoder.scoring import ContextEncoding
+from polyencoder.protocol import Context, Dialogue, TextRanker
+from polyencoder.scoring import ContextEncoding, check_scores
 from polyencoder.text import TextEncoder, TokenBatch
+from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["Scorer", "score_texts"]
 
@@ -36,15 +37,15 @@ class Scorer:
         self.model = model.to(self.device)
         self.text = text
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
+    def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
         """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
-        candidates = checked_texts("candidates", candidates)
+        candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
         return score_texts(self, checked_contexts(contexts), candidates)
 
     @torch.inference_mode()
-    def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
+    def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
         model, turns = self._separable(), checked_contexts(contexts)
         with in_evaluation(model):
@@ -62,7 +63,7 @@ class Scorer:
     @overload
     def encode(
         self,
-        texts: Sequence[Context],
+        texts: Sequence[Dialogue],
         *,
         kind: VectorKind = ...,
         normalize: bool = ...,
@@ -74,7 +75,7 @@ class Scorer:
     @overload
     def encode(
         self,
-        texts: Sequence[Context],
+        texts: Sequence[Dialogue],
         *,
         kind: VectorKind = ...,
         normalize: bool = ...,
@@ -86,7 +87,7 @@ class Scorer:
     @torch.inference_mode()
     def encode(
         self,
-        texts: Sequence[Context],
+        texts: Sequence[Dialogue],
         *,
         kind: VectorKind = "pooled",
         normalize: bool = False,
@@ -97,7 +98,7 @@ class Scorer:
         """One vector for each text, in float32 and in the order of the texts. Not for cross-encoders.
 
         Args:
-            texts: one at least; read as contexts, so that each may be a list of turns, or as candidates.
+            texts: one at least; read as contexts, so that each may be a list of turns or of messages, or as candidates.
             kind: "pooled", what transfers to other tasks: the encoder's pooled output, of a ConveRT r_x, the reduced
                 sequence of the last utterance before feed-forward 2. "context" and "candidate": the vectors whose
                 products are scores.
@@ -122,7 +123,7 @@ class Scorer:
                 "a poly-encoder has several vectors of a context, which `encode_contexts` gives; ask for another kind",
                 argument="kind",
             )
-        candidates = checked_texts("texts", texts) if kind == "candidate" else []
+        candidates = checked_candidates("texts", texts) if kind == "candidate" else []
         contexts = checked_contexts(texts, name="text") if kind != "candidate" else []
         if not candidates and not contexts:
             raise InputError("no text to encode: the list of texts is empty")
@@ -165,6 +166,9 @@ def score_texts(
 
     Returns:
         [contexts, n], or [contexts, candidates] without an index.
+
+    Raises:
+        InputError: a score is nan.
     """
     model, text, device = ranker.model, ranker.text, ranker.device
     at_once, parts = _CONTEXTS, []
@@ -179,8 +183,10 @@ def score_texts(
             columns = None if index is None else index[i : i + at_once].to(device)
             if isinstance(model, CrossEncoder):
                 scores = model.score(text.contexts(some).to(device), texts, columns)
+                check_scores(scores)
             else:
                 scores = model.score(encode_contexts(model, text, some), vectors)
+                check_scores(scores)
                 if columns is not None:
                     scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
             parts.append(scores.float().cpu())

@@ -84,8 +84,19 @@ def test_one_candidate(ranker):
     assert (only.index, only.text) == (0, "hello")
 
 
-def test_an_empty_candidate_is_a_candidate(ranker):
-    assert {one.text for one in ranker.rank("hi", ["", "hello"])} == {"", "hello"}
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_an_empty_candidate_is_an_error(ranker, blank):
+    for ask in (ranker.rank, lambda context, texts: ranker.score([context], texts)):
+        with pytest.raises(InputError, match="^candidate 1 is empty: leave it out"):
+            ask("hi", ["hello", blank])
+
+
+def test_scores_that_are_no_numbers_are_an_error(ranker):
+    with torch.no_grad():
+        for weights in ranker.model.parameters():
+            weights.fill_(torch.nan)
+    with pytest.raises(InputError, match="the model gives scores that are not numbers"):
+        ranker.rank("hi", ["hello", "you"])
 
 
 def test_a_text_is_a_context_of_one_turn(ranker, sentences):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,7 @@ def fit(
         both = _both(observations.select(held_out), unanswerable=unanswerable).observations
         after[:, held_out] = found.probabilities(both.scores, among=both.among)[:, 0].view(2, -1)
     asked = _both(observations, unanswerable=unanswerable)
-    before = asked.observations.scores.softmax(1)[:, 0]
+    before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # without any candidate nothing is right
     right, weights = asked.observations.right == 0, asked.weights
     threshold, coverage = None, 0.0
     if precision is not None:
@@ -143,7 +144,9 @@ def _both(observations: Observations, *, unanswerable: float) -> _Asked:
 
 
 def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
-    """Newton's method, on scores that are brought to mean 0 and deviation 1, with a penalty that vanishes with n."""
+    """The fit to scores that are brought to mean 0 and deviation 1, with a penalty that vanishes with n."""
+    from scipy.optimize import minimize  # comes with scikit-learn; takes a while to import
+
     asked, weights = _both(observations, unanswerable=unanswerable)
     real = asked.scores.isfinite()
     mean, deviation = asked.scores[real].mean(), asked.scores[real].std()
@@ -151,41 +154,24 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
         raise InputError("all scores are the same: they cannot say which candidate is right")
     z = ((asked.scores - mean) / deviation).masked_fill(~real, 0)
     offset = asked.among.log().unsqueeze(1)
-    penalty = 1 / len(observations)
     column = asked.right.where(asked.right >= 0, z.size(1)).unsqueeze(1)  # "none" is the last
-    features = torch.stack([_beside(z, 0.0), _beside(torch.zeros_like(z), 1.0)], -1)  # [rows, width + 1, 2]
-    chosen = features.gather(1, column.unsqueeze(-1).expand(-1, 1, 2)).squeeze(1)
 
-    def logits(at: Tensor) -> Tensor:
-        return torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
+    def loss(at: Tensor) -> Tensor:
+        logits = torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
+        picked = logits.log_softmax(1).gather(1, column).squeeze(1)
+        return (at.square().sum() / len(observations) / 2) - (weights * picked).sum()
 
-    def loss(at: Tensor) -> float:
-        picked = logits(at).log_softmax(1).gather(1, column).squeeze(1)
-        return float(-(weights * picked).sum() + penalty / 2 * at.square().sum())
+    def with_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
+        variable = torch.from_numpy(at).requires_grad_()
+        value = loss(variable)
+        return value.item(), torch.autograd.grad(value, variable)[0].numpy()
 
-    at = torch.zeros(2, dtype=torch.float64)
-    for _ in range(100):
-        p = logits(at).softmax(1).unsqueeze(-1)  # [rows, width + 1, 1]
-        expected = (p * features).sum(1)
-        gradient = (weights.unsqueeze(1) * (expected - chosen)).sum(0) + penalty * at
-        second = (p * features).transpose(1, 2) @ features - expected.unsqueeze(2) * expected.unsqueeze(1)
-        hessian = (weights.view(-1, 1, 1) * second).sum(0) + penalty * torch.eye(2, dtype=torch.float64)
-        step, size = torch.linalg.solve(hessian, gradient), 1.0
-        while loss(at - size * step) > loss(at) and size > 1e-6:
-            size /= 2
-        at = at - size * step
-        if step.abs().max() < 1e-9:
-            break
-    slope, none = at.tolist()
+    slope, none = minimize(with_gradient, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-9}).x.tolist()
     if slope <= 0:
         raise InputError(
             "the scores are no better than chance at saying which candidate is right: is it this model's data?"
         )
     return Calibration(float(deviation) / slope, none + slope * float(mean / deviation), fingerprint)
-
-
-def _beside(columns: Tensor, value: float) -> Tensor:
-    return torch.nn.functional.pad(columns, (0, 1), value=value)
 
 
 def _threshold(p: Tensor, right: Tensor, weights: Tensor, *, precision: float) -> tuple[float | None, float]:

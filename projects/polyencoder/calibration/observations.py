@@ -13,6 +13,7 @@ from polyencoder.calibration.probability import DEPTH
 from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import example_scores
 from polyencoder.protocol import Context, TextRanker
+from polyencoder.scoring import check_scores
 
 __all__ = ["Observations", "observe", "observe_search"]
 
@@ -93,6 +94,7 @@ def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Obse
 
 def _seen(texts: list[str], scores: list[float], label: str, *, among: int) -> tuple[list[float], int, int]:
     """The best scores in order, the place of the label's, and of how many candidates they are the best."""
+    check_scores(torch.tensor(scores))
     order = sorted(range(len(texts)), key=lambda i: -scores[i])[: DEPTH + 1]
     right = next((place for place, i in enumerate(order) if texts[i] == label), -1)
     return [scores[i] for i in order], right, among

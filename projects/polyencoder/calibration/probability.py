@@ -19,10 +19,10 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ __all__ = [
     "DEPTH",
     "CalibratedRanker",
     "Calibration",
+    "FittedOn",
     "LeastProbability",
     "calibration_file",
     "least_probability",
@@ -45,11 +46,25 @@ __all__ = [
 
 DEPTH = 10
 """How many of the best candidates a probability takes into account."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, FORMAT_VERSION)  # the first had neither `fitted_on` nor `index`
 _MOST_LOOKED_AT = 1000
 
 LeastProbability = float | str
 """What a candidate's probability must be at least: a number, or "auto" for the calibration's threshold."""
+
+
+@dataclass(frozen=True)
+class FittedOn:
+    """What a calibration was fitted on: for people, and to tell one for an index from one for ranking."""
+
+    data: str
+    examples: int
+    candidates: int
+    """Of how many the right one was one, the mean."""
+    date: str
+    index: str | None = None
+    """The index that was searched; None where the examples' own candidates were ranked."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +81,35 @@ class Calibration:
     """The share of right answers that was wished for; None if none was."""
     threshold: float | None = None
     """Of the answers that are at least so probable that share was right; None if it could not be reached."""
-    format_version: int = FORMAT_VERSION
+    fitted_on: FittedOn | None = None
+    index: Calibration | None = None
+    """That for searches of an index, where it was fitted apart from this one for ranking."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.temperature > 0:
             raise ValueError(f"the temperature is {self.temperature}")
+
+    @property
+    def for_search(self) -> Calibration:
+        """That for searches of an index."""
+        return self.index or self
+
+    @property
+    def _is_of_index(self) -> bool:
+        return self.fitted_on is not None and self.fitted_on.index is not None
+
+    def beside(self, other: Calibration | None) -> Calibration:
+        """This one, and of another one for the same weights what was fitted for the other use, ranking or an index."""
+        parts = [] if other is None else [replace(other, index=None), *filter(None, [other.index])]
+        for part in parts:
+            if part._is_of_index != self._is_of_index and part.fingerprint == self.fingerprint:
+                return replace(part, index=self) if self._is_of_index else replace(self, index=part)
+        return self
+
+    def of_model(self, fingerprint: str) -> Calibration:
+        """The same for a model with another fingerprint, such as the same weights in 16 bits."""
+        return replace(self, fingerprint=fingerprint, index=self.index and self.index.of_model(fingerprint))
 
     def probabilities(self, scores: Tensor, *, among: Tensor | int) -> Tensor:
         """How likely each is the right one.
@@ -108,7 +146,8 @@ class Calibration:
         """
         path = calibration_file(model, of=of)
         with explaining(path, CheckpointError):
-            write_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+            values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+            write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 class CalibratedRanker(TextRanker, Protocol):
@@ -144,9 +183,9 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     again = "calibrate the model again, with `polyencoder calibrate`"
     try:
         values = json.loads(path.read_bytes())
-        version = values["format_version"]
-        calibration = Calibration(**values) if version == FORMAT_VERSION else None
-    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
+        version = values.pop("format_version")
+        calibration = _of_json(values) if version in _READABLE else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)}); {again}") from None
     if calibration is None:
         raise CheckpointError(
@@ -156,6 +195,15 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         return calibration
     warnings.warn(f"{path}: not used, as it was fitted to other weights than the model has now; {again}", stacklevel=2)
     return None
+
+
+def _of_json(values: dict[str, Any]) -> Calibration:
+    fitted_on, index = values.pop("fitted_on", None), values.pop("index", None)
+    return Calibration(
+        **values,
+        fitted_on=None if fitted_on is None else FittedOn(**fitted_on),
+        index=None if index is None else _of_json(index),
+    )
 
 
 def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:

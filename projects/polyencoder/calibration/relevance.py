@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.calibration.probability import Calibration
-from polyencoder.scoring import best
+from polyencoder.scoring import best, check_scores
 
 __all__ = ["ranked", "sigmoid", "single"]
 
@@ -26,7 +26,11 @@ def ranked(
         documents: texts, some of them perhaps equal.
         scores: [documents].
         top_n: how many are given; None for all.
+
+    Raises:
+        InputError: a score is nan.
     """
+    check_scores(scores)
     values, order = best(scores, len(documents))
     places = order.tolist()
     if calibration is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyencoder.calibration import DEPTH, calibration_file
+from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
@@ -35,7 +37,7 @@ __all__ = ["calibrate"]
 
 _DATA = (
     "FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right "
-    "`response` and, without --index, `candidates`."
+    "`response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."
 )
 _INDEX = "Calibrate for searching this index instead of ranking each example's candidates."
 _RERANK = "With --index: calibrate this cross-encoder, which reranks what --model finds."
@@ -51,8 +53,17 @@ def calibrate(
     candidates: CandidatesColumn = "candidates",
     index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
     rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
+    rerank_k: Annotated[
+        int | None, typer.Option(help="How many results the cross-encoder reranks (default: 50).")
+    ] = None,
     keep_turns: KeepTurns = False,
+    num_negatives: Annotated[
+        int | None, typer.Option(help="Candidates to sample for an example that has none (default: 19).")
+    ] = None,
+    negatives: Annotated[
+        str | None, typer.Option(help="FILE to sample them from (default: the responses of --data).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampled candidates (default: 0).")] = None,
     unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
     device: Device = None,
@@ -62,18 +73,35 @@ def calibrate(
     """Fit a temperature and the score of "none of these", so that results say how likely they are right.
 
     Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
-    until the model is trained again. int8 graphs have one of their own: --backend onnx-int8.
+    until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
+    own: --backend onnx-int8.
     """
     calibrated = rerank or model
     if rerank and not index:
         raise ConfigError(
             "--rerank orders what a search finds, so it needs --index; to rank candidates give it as --model"
         )
+    of_search = {"keep_turns": keep_turns and not index, "rerank_k": rerank_k is not None and not rerank}
+    of_ranking = {"num_negatives": num_negatives, "negatives": negatives, "seed": seed}
+    for name, wrong in of_search.items():
+        if wrong:
+            other = "--rerank" if name == "rerank_k" else "--index"
+            raise ConfigError(f"{name} is of {other}, which is not given: leave it out", argument=name)
+    for name, value in of_ranking.items():
+        if index and value is not None:
+            raise ConfigError(f"{name}: with --index nothing is drawn; leave it out", argument=name)
     if not there(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
     columns = Columns(context, response, candidates)
-    examples = read_examples(data, columns=columns, with_candidates=index is None)
+    examples, drawn = read_examples(
+        data,
+        columns=columns,
+        with_candidates=index is None,
+        num_negatives=num_negatives,
+        negatives=negatives,
+        seed=seed or 0,
+    )
     ranker = load(model, device=device, dtype=model_dtype, backend=backend)
     reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
     searcher = None
@@ -86,7 +114,7 @@ def calibrate(
             top_k=DEPTH + 1,
             texts=DEPTH + 1,
             reranker=reranker,
-            rerank_k=rerank_k,
+            rerank_k=50 if rerank_k is None else rerank_k,
             keep_turns=keep_turns,
         )
         observations = observe_search(searcher, examples)
@@ -97,11 +125,28 @@ def calibrate(
         unanswerable=unanswerable,
         precision=precision,
     )
-    fitted.calibration.save(calibrated, of=ordering)
+    among = round(observations.among.double().mean().item())
+    today = datetime.date.today().isoformat()
+    own = replace(fitted.calibration, fitted_on=FittedOn(str(data), len(examples), among, today, index))
+    kept = own.beside(ordering.calibration)
+    kept.save(calibrated, of=ordering)
     typer.echo(_report(fitted, examples, unanswerable=unanswerable))
+    if drawn:
+        typer.echo(f"{drawn:,} of the examples had no candidates: other responses of {negatives or data} were drawn")
     if searcher is not None and (said := left_out(searcher)):
         typer.echo(said)
-    typer.echo(f"{calibration_file(calibrated, of=ordering)}: written")
+    typer.echo(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
+    if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
+        typer.echo(f"the one for {_use(beside)} is kept beside it")
+
+
+def _use(calibration: Calibration) -> str:
+    """What a calibration is for, and what it was fitted on."""
+    found = calibration.fitted_on
+    if found is None:
+        return "ranking candidates"
+    use = f"searching {found.index}" if found.index else "ranking candidates"
+    return f"{use} ({found.examples:,} examples of {found.data} among {found.candidates:,} candidates, {found.date})"
 
 
 def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str:

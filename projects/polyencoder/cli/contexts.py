@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from polyencoder.checks import half_characters
 from polyencoder.data.readers import records
+from polyencoder.data.texts import record_of_line
 from polyencoder.errors import InputError
+from polyencoder.text.dialogue import checked_context
 
 __all__ = ["Question", "in_batches", "read_questions"]
 
 T = TypeVar("T")
+COLUMNS = ("context", "messages", "text")
+"""Where records have their context."""
 
 
 class Question(NamedTuple):
@@ -28,8 +30,8 @@ class Question(NamedTuple):
 def read_questions(paths: Iterable[str]) -> Iterator[Question]:
     """The contexts of files, one at a time; `-` is standard input.
 
-    Records have `context` (or `text`), a text or a list of turns. In a file of lines each is a context of one turn,
-    but one that begins with `{` is such a record in JSON; empty lines are left out.
+    Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. In a file of
+    lines each is a context of one turn, but one that begins with `{` is such a record; empty lines are left out.
 
     Raises InputError for a file that cannot be read and a record without a context, with its line.
     """
@@ -38,8 +40,7 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
             if record.keys() == {"text"} and isinstance(text := record["text"], str):
                 if not text.strip():
                     continue
-                if text.lstrip().startswith("{"):
-                    record = _parsed(text, where=where)
+                record = record_of_line(text, where=where)
             yield Question(_turns(record, where=where), record.get("id"))
 
 
@@ -50,21 +51,10 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _parsed(line: str, *, where: str) -> dict[str, Any]:
-    try:
-        record = dict(json.loads(line))
-        if problem := half_characters(record):
-            raise InputError(f"{where}: {problem}")
-        return record
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: begins with {{ but is not a JSON object ({error})") from None
-
-
 def _turns(record: dict[str, Any], *, where: str) -> list[str]:
-    given = record.get("context", record.get("text"))
-    turns = [given] if isinstance(given, str) else given
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns) or not "".join(turns).strip():
-        raise InputError(f"{where}: `context` is {given!r:.60}; it must be a text or a list of turns, not empty")
-    return turns
+    name = next((one for one in COLUMNS if one in record), None)
+    if name is None:
+        raise InputError(
+            f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"
+        )
+    return checked_context(f"{where}: {name!r}", record[name])

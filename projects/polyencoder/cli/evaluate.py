@@ -83,6 +83,8 @@ def evaluate(
 
     sampler = NegativeSampler(responses(), count=num_negatives, seed=seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
+    if negatives and not baseline and all(pair.candidates is not None for pair in pairs):
+        raise ConfigError("negatives: every example has candidates of its own; leave it out", argument="negatives")
     ranker: TextRanker = load(model, device=device, backend=backend, dtype=model_dtype)
     if extra_contexts is not None or context_vector is not None:
         ranker = with_contexts(ranker, extra_contexts=extra_contexts, vector=context_vector)

@@ -21,8 +21,8 @@ from polyencoder.ranker import Ranker
 __all__ = ["export"]
 
 _CHECK = (
-    "With --int8: FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and `candidates`, to "
-    "measure what int8 costs in R@1."
+    "With --int8: FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and perhaps "
+    "`candidates` (else up to 19 other responses are drawn), to measure what int8 costs in R@1."
 )
 _QUANTIZE = "Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."
 
@@ -45,7 +45,7 @@ def export(
     """
     if check and not int8:
         raise ConfigError("--check compares int8 graphs with torch: give --int8 too")
-    examples = read_examples(check, columns=Columns(context, response, candidates)) if check else []
+    examples = read_examples(check, columns=Columns(context, response, candidates)).examples if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if quantize:
         if not isinstance(ranker.model, ConveRT):

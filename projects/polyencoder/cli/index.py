@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import typer
 
@@ -22,6 +23,8 @@ from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 
 __all__ = ["index", "update"]
+
+T = TypeVar("T")
 
 _FILES = (
     "FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV or "
@@ -129,7 +132,9 @@ def update(
 
     All of it is done, or after an error nothing. Searches go on meanwhile and find the index as it was.
     """
-    bad = BadExamples(skip=skip_bad)
+    if not (remove or remove_id or update or add or compact or faiss or recall is not None):
+        raise ConfigError("nothing to do: give --add, --update, --remove, --remove-id, --compact, --faiss or --recall")
+    bad, done = BadExamples(skip=skip_bad), Counter[str]()
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     check_tuning(recall, contexts, faiss=faiss or "the one that is there")
     sample = _contexts(contexts)
@@ -141,11 +146,11 @@ def update(
         )
     with opened.changing():
         if remove_id or removed:
-            opened.remove(chain(remove_id or [], _ids(removed)))
+            opened.remove(_counted(chain(remove_id or [], _ids(removed)), done, "removed"))
         if updated:
-            opened.update(candidates_from(updated, bad=bad))
+            opened.update(_counted(candidates_from(updated, bad=bad), done, "changed"))
         if added:
-            opened.add(candidates_from(added, bad=bad))
+            opened.add(_counted(candidates_from(added, bad=bad), done, "added"))
         if isinstance(opened, FolderIndex):
             if compact:
                 opened.compact()
@@ -153,7 +158,16 @@ def update(
                 opened.build_faiss(kind, **parameters)
             if recall is not None:
                 opened.tune(recall=recall, contexts=sample, source=contexts or "")
+    if changes := ", ".join(f"{count:,} {what}" for what, count in done.items()):
+        typer.echo(f"{index}: {changes}")
     _report(index, opened, bad=bad)
+
+
+def _counted(items: Iterable[T], counts: Counter[str], what: str) -> Iterator[T]:
+    """The items, and how many they are under `what`."""
+    for item in items:
+        counts[what] += 1
+        yield item
 
 
 def _ids(paths: list[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`polyencoder intents`: classifiers of what is wanted, on top of an encoder that stays as it is."""
+"""`polyencoder intents`: intent classifiers on the vectors of a frozen encoder."""
 
 from __future__ import annotations
 
@@ -28,11 +28,18 @@ from polyencoder.ranker import Ranker
 __all__ = ["intents"]
 
 _HEAD, _FIT = HeadConfig(), FitSettings()
-_DATA, _LEARNING, _USE = "Data", "Learning", "Use of a head"
+_OF_USE = {"min_probability", "top_k"}
+_SHARED = {"model", "backbone", "predict", "head", "text_column", "progress", "device", "model_dtype", "backend"}
+_OF_MLP = {
+    *("grid", "hidden_layers", "hidden_size", "dropout"),
+    *("optimizer", "learning_rate", "batch_size", "patience", "max_epochs"),
+}
+_DATA, _LEARNING, _MLP, _USE = "Data", "Training", "The paper's head (--head mlp)", "Use of a head"
 _SHOWN = 5  # confusions
 
 
 def intents(
+    ctx: typer.Context,
     model: ModelOrNone = None,
     backbone: BackboneName = None,
     train: Annotated[
@@ -76,30 +83,28 @@ def intents(
         typer.Option(
             "--grid",
             help="Search the paper's Table 8, 50 heads, instead of the next five settings.",
-            rich_help_panel=_LEARNING,
+            rich_help_panel=_MLP,
         ),
     ] = False,
     hidden_layers: Annotated[
-        int, typer.Option(help="Hidden layers of the head; 0 for a linear one.", rich_help_panel=_LEARNING)
+        int, typer.Option(help="Hidden layers of the head; 0 for a linear one.", rich_help_panel=_MLP)
     ] = _HEAD.hidden_layers,
-    hidden_size: Annotated[
-        int, typer.Option(help="Units of each of them.", rich_help_panel=_LEARNING)
-    ] = _HEAD.hidden_size,
+    hidden_size: Annotated[int, typer.Option(help="Units of each of them.", rich_help_panel=_MLP)] = _HEAD.hidden_size,
     dropout: Annotated[
-        float, typer.Option(help="Dropout of the hidden layers' inputs.", rich_help_panel=_LEARNING)
+        float, typer.Option(help="Dropout of the hidden layers' inputs.", rich_help_panel=_MLP)
     ] = _HEAD.dropout,
     optimizer: Annotated[
-        str, typer.Option(help="sgd, or adam with a learning rate that decays to 0.", rich_help_panel=_LEARNING)
+        str, typer.Option(help="sgd, or adam with a learning rate that decays to 0.", rich_help_panel=_MLP)
     ] = _FIT.optimizer,
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Default: 0.75 for sgd, 4e-4 for adam.", rich_help_panel=_LEARNING),
+        typer.Option(help="Default: 0.75 for sgd, 4e-4 for adam.", rich_help_panel=_MLP),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Texts per batch.", rich_help_panel=_LEARNING)] = _FIT.batch_size,
+    batch_size: Annotated[int, typer.Option(help="Texts per batch.", rich_help_panel=_MLP)] = _FIT.batch_size,
     patience: Annotated[
-        int, typer.Option(help="Stop after this many epochs without improvement.", rich_help_panel=_LEARNING)
+        int, typer.Option(help="Stop after this many epochs without improvement.", rich_help_panel=_MLP)
     ] = _FIT.patience,
-    max_epochs: Annotated[int, typer.Option(help="Maximum epochs.", rich_help_panel=_LEARNING)] = _FIT.max_epochs,
+    max_epochs: Annotated[int, typer.Option(help="Maximum epochs.", rich_help_panel=_MLP)] = _FIT.max_epochs,
     kind: Annotated[
         str, typer.Option(help="Which vectors: pooled, context or candidate, as in encode.", rich_help_panel=_LEARNING)
     ] = "pooled",
@@ -109,7 +114,14 @@ def intents(
     predict: Annotated[
         str | None, typer.Option(help="FILE or GLOB with texts: print one JSON line per text.", rich_help_panel=_USE)
     ] = None,
-    head: Annotated[Path | None, typer.Option(help="The folder of a trained head.", rich_help_panel=_USE)] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="With --train: logistic (regression; the default) or mlp, the paper's head. With --predict: the "
+            "folder of a trained head.",
+            rich_help_panel=_USE,
+        ),
+    ] = None,
     min_probability: Annotated[
         float,
         typer.Option(help="Print null (none of these) for less probable intents; 0 to 1.", rich_help_panel=_USE),
@@ -131,19 +143,10 @@ def intents(
     given = EncoderSource(model, backbone)
     if (predict is None) == (train is None):
         raise ConfigError("give either --train, to train a head, or --predict with --head, to use one")
-    of_training: dict[str, object] = {
-        "test": test,
-        "out": out,
-        "label_column": label_column,
-        "per_intent": per_intent,
-        "grid": grid,
-    }
-    of_training |= {"learning_rate": learning_rate, "baseline": baseline, "overwrite": overwrite}
-    of_use: dict[str, object] = {"head": head, "min_probability": min_probability}
-    for name, value in (of_training if predict is not None else of_use).items():
-        if value:
-            other = "--train" if predict is not None else "--predict"
-            raise ConfigError(f"{name} is of {other}, which is not given: leave it out", argument=name)
+    flags = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    for name in sorted(flags - _SHARED - _OF_USE if predict is not None else flags & _OF_USE):
+        other = "--train" if predict is not None else "--predict"
+        raise ConfigError(f"{name} is of {other}, which is not given: leave it out", argument=name)
     if predict is not None:
         if head is None:
             raise ConfigError("--predict needs --head, the folder of a trained head")
@@ -151,6 +154,11 @@ def intents(
         classifier = IntentClassifier.from_pretrained(head, lambda source: load(_chosen(given, source, head)))
         _show(texts, classifier.predict(texts, min_probability=min_probability, top_k=top_k))
         return
+    if head not in (None, "logistic", "mlp"):
+        raise ConfigError(f"head is {head!r}; it must be logistic or mlp, to be trained", argument="head")
+    is_mlp = head == "mlp" or (grid and head is None)
+    for name in sorted(flags & _OF_MLP if not is_mlp else ()):
+        raise ConfigError(f"{name} is of the paper's head: give --head mlp too, or leave it out", argument=name)
     assert train is not None
     if baseline not in (None, "tfidf"):
         raise ConfigError(f"baseline is {baseline!r}; it must be tfidf", argument="baseline")
@@ -162,7 +170,7 @@ def intents(
         check_writable_folder(out, argument="out")
         if (out / HEAD).exists() and not overwrite:
             raise ConfigError(f"{out / HEAD}: is there already; give another folder", argument="overwrite")
-    config = HeadConfig(hidden_layers, hidden_size, dropout)
+    config = HeadConfig(hidden_layers, hidden_size, dropout) if is_mlp else None
     settings = FitSettings(cast("HeadOptimizer", optimizer), learning_rate, batch_size, patience, max_epochs, held_out)
     bad = BadExamples(skip=skip_bad_examples)
     learnt = read_labelled(train, text=text_column, label=label_column, bad=bad)
@@ -205,7 +213,7 @@ def _show(texts: list[str], predictions: list[Prediction]) -> None:
         typer.echo(json.dumps(values, ensure_ascii=False))
 
 
-def _chosen(given: EncoderSource, source: EncoderSource, head: Path) -> EncoderSource:
+def _chosen(given: EncoderSource, source: EncoderSource, head: str) -> EncoderSource:
     """The encoder that the flags name, else that of the head, if it is still there."""
     if given != EncoderSource():
         return given
@@ -226,7 +234,7 @@ def _values(report: IntentReport, *, tests: int) -> dict[str, Any]:
     return {
         "labels": len(report.classifier.labels),
         "test_texts": tests,
-        "head": dataclasses.asdict(report.config),
+        "head": None if report.config is None else dataclasses.asdict(report.config),
         "settings": dataclasses.asdict(report.settings) | {"learning_rate": report.settings.rate},
         "valid": _pair(report, "valid"),
         "test": _pair(report, "test"),
@@ -256,7 +264,7 @@ def _pair(report: IntentReport, of: str) -> dict[str, float] | None:
 def _lines(report: IntentReport) -> list[str]:
     best = report.best
     lines = []
-    if report.tried:
+    if report.tried and report.config:
         lines.append(f"best of the grid: {shape(report.config)}, {report.settings.optimizer}")
     for name, of in (("test", "test"), ("TF-IDF", "baseline"), ("held out", "valid")):
         if (found := report.accuracy(of)) is not None:

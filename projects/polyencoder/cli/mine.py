@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -21,7 +21,7 @@ from polyencoder.cli.options import (
     load,
     shows_bars,
 )
-from polyencoder.data.pairs import Columns, Pair, read_pairs
+from polyencoder.data.pairs import Columns, Pair, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.files import check_writable, explaining, fingerprint, replacing
@@ -72,7 +72,7 @@ def mine(
     """
     settings = HardNegatives(negatives, *parse_ranks(ranks), margin)
     check_writable(out, argument="out", overwrite=overwrite)
-    files, columns = expand(pairs), Columns(context, response, candidates)
+    files, columns = expand(pairs), Columns(context, response)
     right = _responses(files, columns)
     bars = shows_bars(progress)
     ranker = load(model, device=device, backend=backend, dtype=model_dtype)
@@ -89,13 +89,12 @@ def mine(
     ):
         for batch in in_batches(_pairs(files, columns), batch_size):
             mined = miner(
-                ranker.encode_contexts([pair.turns for pair in batch]),
-                [pair.response for pair in batch],
-                right=[right[_key(pair)] for pair in batch],
+                ranker.encode_contexts([pair.turns for pair, _ in batch]),
+                [pair.response for pair, _ in batch],
+                right=[right[_key(pair)] for pair, _ in batch],
             )
-            for pair, texts in zip(batch, mined, strict=True):
-                record = {**pair.record, candidates: [pair.response, *texts]}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            for (pair, record), texts in zip(batch, mined, strict=True):
+                file.write(json.dumps({**record, candidates: [pair.response, *texts]}, ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             bar.update(len(batch))
@@ -105,15 +104,15 @@ def mine(
 def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
-    for pair in _pairs(files, columns):
+    for pair, _ in _pairs(files, columns):
         right.setdefault(_key(pair), []).append(pair.response)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str], columns: Columns) -> Iterator[Pair]:
-    return (pair for file in files for pair in read_pairs(file, columns=columns, add_response=True))
+def _pairs(files: list[str], columns: Columns) -> Iterator[tuple[Pair, dict[str, Any]]]:
+    return (one for file in files for one in pairs_and_records(file, columns=columns, add_response=True))
 
 
 def _key(pair: Pair) -> str:

@@ -102,10 +102,13 @@ def search(
         min_probability=min_probability,
         keep_turns=keep_turns,
     )
-    nothing = "no candidate passes the filter" if min_probability is None else "no candidate is probable enough"
     for batch in in_batches(questions, batch_size):
-        for question, hits in zip(batch, searcher([one.turns for one in batch]), strict=True):
-            typer.echo(_as_json(question, hits) if as_json else _as_text(question, hits, nothing))
+        found = searcher([one.turns for one in batch])
+        for question, hits, improbable in zip(batch, found, searcher.improbable, strict=True):
+            if as_json:
+                typer.echo(_as_json(question, hits, improbable))
+            else:
+                typer.echo(_as_text(question, hits, "" if hits else _why_none(searcher, improbable)))
     if searcher.contexts == 0:
         raise InputError(f"{contexts}: no context in it" if contexts != "-" else "no context on standard input")
     if said := left_out(searcher):
@@ -143,9 +146,19 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _as_json(question: Question, hits: list[Hit]) -> str:
+def _why_none(searcher: Searcher, improbable: float | None) -> str:
+    """Why a context has no hit."""
+    if improbable is not None:
+        return f"no candidate is probable enough; the best would be right with {improbable:.1%}"
+    if searcher.options.filter and searcher.among == 0:
+        return "no candidate passes the filter"
+    return "every candidate is a turn of the context (--keep-turns keeps these)"
+
+
+def _as_json(question: Question, hits: list[Hit], improbable: float | None) -> str:
     found = [{key: value for key, value in hit._asdict().items() if value is not None} for hit in hits]
     record = {"context": question.turns, "hits": found} | ({} if question.id is None else {"id": question.id})
+    record |= {} if improbable is None else {"best_left_out": improbable}
     return json.dumps(record, ensure_ascii=False)
 
 

@@ -25,6 +25,11 @@ class TrainingExample:
     label: str
     candidates: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        for name, texts in {"turns": self.turns, "candidates": self.candidates}.items():
+            if isinstance(texts, str):  # a sequence, of characters
+                raise InputError(f"{name} is one text, {texts!r:.60}; give a list of texts", argument=name)
+
 
 @dataclass(frozen=True)
 class Batch:

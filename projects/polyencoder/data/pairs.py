@@ -2,7 +2,8 @@
 
 A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
 missing, and the columns have other names. Or the context has a column for each turn, as in PolyAI's datasets:
-`context`, the last one, `context/0`, the one before it, `context/1`, ...
+`context`, the last one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content":
+"..."}]`, also under the name `messages`; the assistant's last message is then the response, unless the record has one.
 """
 
 from __future__ import annotations
@@ -13,30 +14,35 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyencoder.checks import unencodable
+from polyencoder.checks import checked_candidate, unencodable
 from polyencoder.data.episodes import Counts, estimated_counts
-from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.extras import require
+from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = [
     "HUB",
     "Columns",
     "Pair",
+    "Sampled",
     "data_files",
     "earlier_columns",
     "examples_to_rank",
     "hub_size",
     "pair_counts",
     "pair_of",
+    "pairs_and_records",
     "read_all_pairs",
     "read_examples",
     "read_pairs",
     "split_files",
 ]
 
+MESSAGES = "messages"
+"""Where records that have no context may have the messages of a chat, `[{"role": "user", "content": "hi"}]`."""
 HUB = "hf:"
 """What the name of a "file" begins with that is a dataset of the hub: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
 
@@ -56,8 +62,6 @@ class Pair(NamedTuple):
     turns: list[str]
     response: str
     candidates: list[str] | None
-    record: dict[str, Any]
-    """All that the file has of it."""
     where: str
     """Its file and line."""
 
@@ -86,13 +90,27 @@ def read_pairs(
         InputError: it cannot be read; and what `bad` raises.
         ConfigError: a package that it needs is not installed.
     """
+    for pair, _ in pairs_and_records(source, columns=columns, add_response=add_response, bad=bad):
+        yield pair
+
+
+def pairs_and_records(
+    source: str | Path | DataFile,
+    *,
+    columns: Columns | None = None,
+    add_response: bool = False,
+    bad: OnBad = raise_it,
+) -> Iterator[tuple[Pair, dict[str, Any]]]:
+    """The pairs of `read_pairs`, each with all that the file has of it."""
     columns = columns or Columns()
     hub = isinstance(source, str) and source.startswith(HUB)
     for where, record in _hub_rows(str(source).removeprefix(HUB)) if hub else records(source, bad=bad):
         try:
-            yield pair_of(record, columns, where=where, add_response=add_response)
+            pair = pair_of(record, columns, where=where, add_response=add_response)
         except InputError as error:
             bad(error)
+        else:
+            yield pair, record
 
 
 def data_files(names: str) -> list[str]:
@@ -127,25 +145,47 @@ def examples_to_rank(pairs: Iterable[Pair], sampler: NegativeSampler) -> list[Ex
     ]
 
 
-def read_examples(source: str | Path, *, columns: Columns | None = None, with_candidates: bool = True) -> list[Example]:
+class Sampled(NamedTuple):
+    """Examples, and for how many of them candidates were drawn."""
+
+    examples: list[Example]
+    drawn: int
+
+
+def read_examples(
+    source: str | Path,
+    *,
+    columns: Columns | None = None,
+    with_candidates: bool = True,
+    num_negatives: int | None = None,
+    negatives: str | None = None,
+    seed: int = 0,
+) -> Sampled:
     """The examples of a file to calibrate with or to check a model by; a response that is no candidate becomes one.
 
+    Args:
+        source: the file.
+        columns: the names of its columns.
+        with_candidates: False for what is searched for in an index: the response is the only candidate.
+        num_negatives: how many candidates are drawn for a pair that has none, as `polyencoder evaluate` does; None for
+            19, or as many as there are.
+        negatives: files with the responses that they are drawn from; None for those of the source.
+        seed: another seed, other negatives.
+
     Raises:
-        InputError: as in `read_pairs`; for a record without candidates, unless none are wanted; and for an empty file.
+        InputError: as in `read_pairs`; and for an empty file.
     """
-    columns = columns or Columns()
-    examples: list[Example] = []
-    for pair in read_pairs(source, columns=columns, add_response=True):
-        if with_candidates and pair.candidates is None:
-            raise InputError(
-                f"{pair.where}: has no {columns.candidates!r}; name the column with candidates",
-                argument="columns.candidates",
-            )
-        candidates = pair.candidates if with_candidates and pair.candidates else [pair.response]
-        examples.append((pair.turns, pair.response, candidates))
-    if not examples:
+    pairs = list(read_pairs(source, columns=columns, add_response=True))
+    if not pairs:
         raise InputError(f"{source}: no example in it")
-    return examples
+    if not with_candidates:
+        return Sampled([(pair.turns, pair.response, [pair.response]) for pair in pairs], 0)
+    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
+    responses = [pair.response for pair in drawn_from]
+    if num_negatives is None:
+        num_negatives = max(1, min(19, len(set(map(normalized, responses))) - 1))
+    sampler = NegativeSampler(responses, count=num_negatives, seed=seed, source=negatives or str(source))
+    return Sampled(examples_to_rank(pairs, sampler), sum(pair.candidates is None for pair in pairs))
 
 
 def split_files(folder: str | Path, split: str) -> list[str]:
@@ -165,7 +205,11 @@ def hub_size(name: str) -> int:
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Pair:
     """The pair in a record; InputError for one that cannot be used, which names `where` it is from."""
-    for part, name in {"context": columns.context, "response": columns.response}.items():
+    record = _of_messages(record, columns, where=where)
+    names = {"context": columns.context, "response": columns.response}
+    if columns.candidates != Columns.candidates:  # data may have none, but then nobody names their column
+        names["candidates"] = columns.candidates
+    for part, name in names.items():
         if name not in record:
             raise InputError(
                 f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
@@ -175,15 +219,33 @@ def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_respons
     try:
         turns, response = _turns(record, columns.context), _text(record[columns.response])
         candidates = _options(record.get(columns.candidates))
-        if problem := next(filter(None, map(unencodable, (*turns, response, *candidates))), None):
+        if problem := next(filter(None, map(unencodable, (*turns, response))), None):
             raise TypeError(problem)
-    except TypeError as error:
+    except (TypeError, InputError) as error:
         raise InputError(f"{where}: {error}") from None
     if candidates and response not in candidates:
         if add_response:
-            return Pair(turns, response, [response, *candidates], record, where)
+            return Pair(turns, response, [response, *candidates], where)
         raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
-    return Pair(turns, response, candidates or None, record, where)
+    return Pair(turns, response, candidates or None, where)
+
+
+def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
+    """A record of `messages` with the columns of a pair: without a response the assistant's last message is it."""
+    messages = record.get(MESSAGES) if columns.context == Columns.context else None
+    messages = record.get(columns.context, messages)
+    if not are_messages(messages):
+        return record
+    found = {**record, columns.context: messages}
+    if columns.response not in record:
+        last = messages[-1]
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":
+            raise InputError(
+                f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
+                "not the assistant's"
+            )
+        found |= {columns.context: messages[:-1], columns.response: "\n".join(turns_of_messages([last]))}
+    return found
 
 
 def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
@@ -198,6 +260,8 @@ def _turns(record: dict[str, Any], column: str) -> list[str]:
         turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
     elif isinstance(value, str):
         turns = [value]
+    elif are_messages(value):
+        turns = turns_of_messages(value, name="the context")
     elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         turns = value
     else:
@@ -221,7 +285,7 @@ def _options(value: Any) -> list[str]:
         value = value.split("|")
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise TypeError("the candidates are not a list of texts (in CSV: joined by |)")
-    return [text.strip() for text in value]
+    return [checked_candidate(f"candidate {place}", text).strip() for place, text in enumerate(value)]
 
 
 def _hub(name: str) -> tuple[str, str, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from polyencoder.checks import half_characters
 from polyencoder.data.readers import OnBad, raise_it, records
 from polyencoder.errors import InputError
 
-__all__ = ["TEXT_COLUMNS", "read_texts", "sampled"]
+__all__ = ["TEXT_COLUMNS", "read_texts", "record_of_line", "sampled"]
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
 """Where records have their texts, each a text or a list of texts, unless other columns are named."""
@@ -30,6 +32,19 @@ def read_texts(files: Iterable[str], *, columns: Sequence[str] = (), bad: OnBad 
                 yield from _texts(record, columns, where=where)
             except InputError as error:
                 bad(error)
+
+
+def record_of_line(line: str, *, where: str) -> dict[str, Any]:
+    """The record that a line of a text file stands for: `{"text": line}`, or a JSON object if it begins with `{`."""
+    if not line.lstrip().startswith("{"):
+        return {"text": line}
+    try:
+        record = dict(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: begins with {{ but is not a JSON object ({error})") from None
+    if problem := half_characters(record):
+        raise InputError(f"{where}: {problem}")
+    return record
 
 
 def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iterator[str]:

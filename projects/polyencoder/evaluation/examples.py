@@ -14,6 +14,7 @@ from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.modeling import CrossEncoder
 from polyencoder.protocol import TextRanker
+from polyencoder.scoring import best
 from polyencoder.text import token_batches
 
 
@@ -30,17 +31,23 @@ def evaluate(ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequen
     Raises:
         InputError: there is no example, or one whose label is not among its candidates or is the only one.
     """
-    _check(examples, at_least=2)
+    check_examples(examples, at_least=2)
     tally = Tally()
     for i, scores in example_scores(ranker, examples):
-        _, label, candidates = examples[i]
-        place = {text: column for column, text in reversed(list(enumerate(candidates)))}
-        columns = sorted(place.values())
-        own = scores[columns].float().unsqueeze(0)
-        labels = torch.tensor([columns.index(place[label])])
-        loss = float(torch.nn.functional.cross_entropy(own, labels.to(own.device)))
-        tally.add([of_example(int(ranks(own, labels.to(own.device))), loss, len(candidates), hits_at=hits_at)])
+        tally.add([of_scores(scores, examples[i], hits_at=hits_at)])
     return tally
+
+
+def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
+    """The metrics of one example from the scores of its candidates, [candidates]; one that it has twice is one."""
+    _, label, candidates = example
+    columns: dict[str, int] = {}
+    for column, text in enumerate(candidates):
+        columns.setdefault(text, column)
+    own = scores[list(columns.values())].float().unsqueeze(0)
+    right = torch.tensor([list(columns).index(label)], device=own.device)
+    loss = float(torch.nn.functional.cross_entropy(own, right))
+    return of_example(int(ranks(own, right)), loss, len(candidates), hits_at=hits_at)
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
@@ -49,8 +56,11 @@ def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
     Raises:
         InputError: there is no example, or a label is not among its candidates.
     """
-    _check(examples, at_least=1)
-    hits = sum(examples[i][2][int(scores.argmax())] == examples[i][1] for i, scores in example_scores(ranker, examples))
+    check_examples(examples, at_least=1)
+    hits = 0
+    for i, scores in example_scores(ranker, examples):
+        _, label, candidates = examples[i]
+        hits += candidates[int(best(scores, 1)[1])] == label
     return hits / len(examples)
 
 
@@ -81,8 +91,8 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
             yield i, ranker.model.score(contexts.select(row), vectors[[place[text] for text in examples[i][2]]])[0]
 
 
-def _check(examples: Sequence[Example], *, at_least: int) -> None:
-    """Raise InputError for what cannot be evaluated."""
+def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:
+    """Raise InputError unless each label is among its candidates, of which there are `at_least` different ones."""
     if not examples:
         raise InputError("no example to evaluate the ranker on")
     for number, (_, label, candidates) in enumerate(examples, start=1):

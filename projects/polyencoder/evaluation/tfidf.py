@@ -13,7 +13,8 @@ import torch
 
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
+from polyencoder.evaluation.examples import check_examples, of_scores
+from polyencoder.evaluation.metrics import HITS_AT, Tally
 from polyencoder.files import write_text
 from polyencoder.text.memory import TextMemory
 
@@ -139,15 +140,16 @@ def evaluate_tfidf(
         hits_at: the k of recalls.
 
     Raises:
-        InputError: there is no word in the responses.
+        InputError: there is no word in the responses, or an example cannot be evaluated, as in `evaluate`.
     """
+    check_examples(examples)
     vectors = TfidfVectors(TfidfWeights.fit(responses, ngrams=1, task="train"))
     tally = Tally()
-    for turns, label, candidates in examples:
+    for example in examples:
+        turns, _, candidates = example
         last = turns if isinstance(turns, str) else turns[-1]
-        scores = torch.from_numpy(vectors.cosines([last], list(candidates)))
-        rank = int(ranks(scores, torch.tensor([candidates.index(label)])))
-        tally.add([of_example(rank, 0.0, len(candidates), hits_at=hits_at)])
+        scores = torch.from_numpy(vectors.cosines([last], list(candidates)))[0]
+        tally.add([of_scores(scores, example, hits_at=hits_at)])
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

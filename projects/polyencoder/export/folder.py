@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
@@ -51,7 +50,7 @@ def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dty
         calibration_file(folder).unlink(missing_ok=True)
     else:
         fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
-        replace(ranker.calibration, fingerprint=fingerprint).save(folder)
+        ranker.calibration.of_model(fingerprint).save(folder)
 
 
 def export_folder(

@@ -44,6 +44,11 @@ def candidates_from(
 
 
 def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Candidate | None:
+    if "text" not in record:
+        raise InputError(
+            f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "
+            "candidates to text"
+        )
     text, id_ = record.pop("text", None), record.pop("id", None)
     if isinstance(text, str) and not text.strip() and not record and id_ is None:
         return None  # an empty line

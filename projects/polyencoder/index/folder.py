@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from polyencoder.checks import checked_contexts
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.approximate import scan_vectors
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
@@ -30,6 +29,7 @@ from polyencoder.index.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.vectors import Vectors
 from polyencoder.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 32  # contexts that recall is measured with together
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import cast
 
 from tqdm import tqdm
 
-from polyencoder.checks import check_place, checked_contexts
+from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index, Record, checked_records
 from polyencoder.index.build import SHARD_SIZE, build_index
@@ -24,6 +24,7 @@ from polyencoder.index.tuning import check_recall
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.protocol import Context, TextRanker
 from polyencoder.temporary import TemporaryFolder
+from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["check_tuning", "make_index"]
 

@@ -14,9 +14,10 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import check_reranker, first_texts, rerank
-from polyencoder.protocol import Context
+from polyencoder.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
+from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["Searcher"]
 
@@ -31,6 +32,7 @@ class Searcher:
         calibration: what makes probabilities of the scores that order the hits; None if nothing does.
         seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
         contexts: how many were answered.
+        improbable: for each of the last contexts, how probable its best hit was if all were too improbable, else None.
         left_out: how many better candidates than those that were given were turns of their contexts.
     """
 
@@ -65,10 +67,12 @@ class Searcher:
         self.options = options
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
         self.contexts = self.left_out = 0
+        self.improbable: list[float | None] = []
         self._ranker = ranker
         self._rerank_k = rerank_k
         self._keep_turns = keep_turns
-        self.calibration = ranker.calibration if reranker is None else reranker.calibration
+        calibration = (reranker or ranker).calibration
+        self.calibration = None if calibration is None else calibration.for_search
         self._least = least_probability(self.calibration, min_probability, of=reranker or ranker)
         self._texts = texts
 
@@ -82,16 +86,20 @@ class Searcher:
         """How many different texts the filter lets through now; in Milvus, which cannot tell, how many candidates."""
         return self.index.count_texts(self.options.filter)
 
-    def __call__(self, contexts: Sequence[Context]) -> list[list[Hit]]:
+    def __call__(self, contexts: Sequence[Dialogue]) -> list[list[Hit]]:
         """The hits of each context, best first."""
+        turns = checked_contexts(contexts)
         hits: list[list[Hit]] = []
-        for first in range(0, max(len(contexts), 1), _AT_ONCE):
-            some = contexts[first : first + _AT_ONCE]
+        improbable: list[float | None] = []
+        for first in range(0, max(len(turns), 1), _AT_ONCE):
+            some = turns[first : first + _AT_ONCE]
             with self._timed("encode"):
                 encoded = self._ranker.encode_contexts(some)
                 if encoded.vectors.is_cuda:
                     torch.cuda.synchronize()  # or the next step would be charged for this one
             hits += self.find(encoded, some)
+            improbable += self.improbable
+        self.improbable = improbable
         return hits
 
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
@@ -109,9 +117,10 @@ class Searcher:
         if self.reranker is not None:
             with self._timed("rerank"):
                 hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
+        self.improbable = [None] * len(hits)
         if self.calibration is not None:
             among = self.among
-            hits = [self._probable(found, self.calibration, among=among) for found in hits]
+            hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
@@ -141,7 +150,7 @@ class Searcher:
             self.left_out += (old.index(last[0]) + 1 if last else len(old)) - len(new[:top_k])
         return kept
 
-    def _probable(self, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
+    def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """The hits with their probability; those that are too improbable are left out.
 
         What a cross-encoder has not read has none.
@@ -152,7 +161,9 @@ class Searcher:
         known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
         if self._least is None:
             return known + hits[len(read) :]
-        return [hit for hit, value in zip(known, values, strict=True) if value >= self._least]
+        likely = [hit for hit, value in zip(known, values, strict=True) if value >= self._least]
+        self.improbable[place] = None if likely else max(values, default=None)
+        return likely
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

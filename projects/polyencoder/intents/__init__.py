@@ -1,4 +1,4 @@
-"""Intents: what somebody wants who says this. Classifiers on top of an encoder that stays as it is.
+"""Intent classification on frozen encoder embeddings.
 
 report = train_intents(ranker, train, test)
 report.classifier.save("head")
@@ -10,7 +10,7 @@ from __future__ import annotations
 from polyencoder.intents.baseline import TfidfBaseline
 from polyencoder.intents.classifier import IntentClassifier, Prediction
 from polyencoder.intents.examples import Labelled, few_of_each, held_out, read_labelled
-from polyencoder.intents.fitting import FitSettings, Fitted, fit_head
+from polyencoder.intents.fitting import FitSettings, Fitted, fit_head, fit_logistic
 from polyencoder.intents.grid import TABLE_8, grid_search
 from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.intents.measures import Confusion, Measures
@@ -31,6 +31,7 @@ __all__ = [
     "TfidfBaseline",
     "few_of_each",
     "fit_head",
+    "fit_logistic",
     "grid_search",
     "held_out",
     "read_labelled",

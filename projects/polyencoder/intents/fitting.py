@@ -1,12 +1,13 @@
-"""A head learns: batches of vectors, cross-entropy, and an end where what is held out gets no better."""
+"""Trains a head on vectors: logistic regression, or the paper's perceptron with early stopping on held-out texts."""
 
 from __future__ import annotations
 
 import copy
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,22 +16,24 @@ from polyencoder.checks import check_fields
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.intents.head import Head, HeadConfig
 
-__all__ = ["FitSettings", "Fitted", "HeadOptimizer", "fit_head"]
+__all__ = ["FitSettings", "Fitted", "HeadOptimizer", "best_logistic", "fit_head", "fit_logistic"]
 
 HeadOptimizer = Literal["sgd", "adam"]
 
 RATES: dict[str, float] = {"sgd": 0.75, "adam": 4e-4}
 """Learning rates of the paper's Table 8."""
-
+STRENGTHS = (1.0, 10.0, 100.0)
+"""Inverse strengths of logistic regression's L2 regularization, of which what is held out chooses."""
 _TEMPERATURES = (0.05, 20.0)
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How a head learns; the defaults are those of Section 3 and Table 8 of ConveRT's paper.
+    """How a head is trained; the defaults are those of Section 3 and Table 8 of ConveRT's paper.
 
-    optimizer: "sgd", or "adam", whose rate falls to 0 over `max_epochs`. learning_rate: None for the paper's, 0.75 and
-    4e-4. patience: so many epochs without an improvement of what is held out end it. held_out: its share.
+    held_out: the share of texts that choose. The others are the perceptron's: optimizer: "sgd", or "adam", whose rate
+    falls to 0 over `max_epochs`. learning_rate: None for the paper's, 0.75 and 4e-4. patience: so many epochs without
+    an improvement of what is held out end it.
     """
 
     optimizer: HeadOptimizer = "sgd"
@@ -57,15 +60,49 @@ class FitSettings:
 
 
 class Fitted(NamedTuple):
-    """A head that has learnt, and how well it does on what was held out."""
+    """A trained head, and how well it does on what was held out."""
 
     head: Head
     accuracy: float
     loss: float
     epochs: int
-    """Those that it learnt for, up to its best."""
+    """Those that it was trained for, up to its best; of logistic regression the iterations."""
     temperature: float
     """What its logits are divided by, so that its probabilities are those of being right."""
+
+
+def best_logistic(vectors: Any, labels: Any, valid_vectors: Any, valid_labels: Any) -> Any:
+    """scikit-learn's logistic regression, with the regularization that is most accurate on what is held out."""
+    from sklearn.linear_model import LogisticRegression  # takes a second to import
+
+    fitted = [LogisticRegression(C=c, max_iter=1_000, tol=1e-3).fit(vectors, labels) for c in STRENGTHS]
+    return max(fitted, key=lambda model: model.score(valid_vectors, valid_labels))
+
+
+def fit_logistic(
+    vectors: Tensor, labels: Tensor, valid_vectors: Tensor, valid_labels: Tensor, *, n_labels: int
+) -> Fitted:
+    """A linear head by logistic regression, and the temperature that makes the held-out labels most likely.
+
+    Once its regularization is chosen it is trained on all of the texts, those held out too.
+
+    Args:
+        vectors: [texts, dim], float32, to train on.
+        labels: [texts], 0 to `n_labels` - 1, each of which is there.
+        valid_vectors, valid_labels: the same of what is held out.
+        n_labels: how many there are.
+    """
+    head = Head(HeadConfig(hidden_layers=0), inputs=vectors.size(1), labels=n_labels)
+    head.standardise(torch.cat([vectors, valid_vectors]))
+    rows, valid = (head.standardised(some).numpy() for some in (vectors, valid_vectors))
+    model = best_logistic(rows, labels.numpy(), valid, valid_labels.numpy())
+    head.take_weights(model)
+    found = _score(head, valid_vectors, valid_labels)
+    with torch.inference_mode():
+        temperature = best_temperature(head.eval()(valid_vectors), valid_labels)
+    model.fit(np.concatenate([rows, valid]), torch.cat([labels, valid_labels]).numpy())
+    head.take_weights(model)
+    return Fitted(head, found.accuracy, found.loss, int(model.n_iter_.max()), temperature)
 
 
 class _Score(NamedTuple):
@@ -84,18 +121,18 @@ def fit_head(
     settings: FitSettings | None = None,
     seed: int = 0,
 ) -> Fitted:
-    """The head of the epoch with the lowest loss on what is held out; the accuracy of few texts says less.
+    """The paper's head, of the epoch with the lowest loss on what is held out; the accuracy of few texts says less.
 
     An epoch is an improvement where accuracy or loss has never been as good.
 
     Args:
-        vectors: [texts, dim], float32, to learn from.
+        vectors: [texts, dim], float32, to train on.
         labels: [texts], 0 to `n_labels` - 1.
         valid_vectors, valid_labels: the same of what is held out.
         n_labels: how many there are.
         config: the head's shape.
-        settings: how it learns.
-        seed: of the first weights, the order of texts, and dropout. The global state of torch stays as it is.
+        settings: how it is trained.
+        seed: of the first weights, the order of texts, and dropout. torch's global random state is left alone.
 
     Raises:
         InputError: the losses are no numbers.
@@ -108,12 +145,13 @@ def fit_head(
         best, waited, done = _score(head, valid_vectors, valid_labels), 0, 0
         accuracy = best.accuracy  # the best, of any epoch
         found = copy.deepcopy(head.state_dict())
-        optimizer = _optimizer(head, settings)
+        kind = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.Adam
+        optimizer = kind(head.parameters(), lr=settings.rate)
         for epoch in range(settings.max_epochs):
             if settings.optimizer == "adam":
                 for group in optimizer.param_groups:
                     group["lr"] = settings.rate * (1 - epoch / settings.max_epochs)
-            _learn(head, optimizer, vectors, labels, batch_size=settings.batch_size)
+            _train_epoch(head, optimizer, vectors, labels, batch_size=settings.batch_size)
             reached = _score(head, valid_vectors, valid_labels)
             if not math.isfinite(reached.loss):
                 raise InputError(
@@ -132,13 +170,9 @@ def fit_head(
     return Fitted(head, best.accuracy, best.loss, done, temperature)
 
 
-def _optimizer(head: Head, settings: FitSettings) -> torch.optim.Optimizer:
-    kind = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.Adam
-    return kind(head.parameters(), lr=settings.rate)
-
-
-def _learn(head: Head, optimizer: torch.optim.Optimizer, vectors: Tensor, labels: Tensor, *, batch_size: int) -> None:
-    """One epoch."""
+def _train_epoch(
+    head: Head, optimizer: torch.optim.Optimizer, vectors: Tensor, labels: Tensor, *, batch_size: int
+) -> None:
     head.train()
     for rows in torch.randperm(len(vectors)).split(batch_size):
         loss = F.cross_entropy(head(vectors[rows]), labels[rows])
@@ -154,19 +188,11 @@ def _score(head: Head, vectors: Tensor, labels: Tensor) -> _Score:
 
 
 def best_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The divisor of logits that makes labels most likely: temperature scaling (Guo et al., ICML 2017).
+    """The divisor of logits that makes labels most likely: temperature scaling (Guo et al., ICML 2017)."""
+    from scipy.optimize import minimize_scalar
 
-    The loss is convex in the divisor's inverse, so a search by thirds finds it.
-    """
-
-    def loss(inverse: float) -> float:
-        return float(F.cross_entropy(logits.double() * inverse, labels))
+    def loss(log_inverse: float) -> float:
+        return float(F.cross_entropy(logits.double() * math.exp(log_inverse), labels))
 
     low, high = (math.log(1 / one) for one in reversed(_TEMPERATURES))
-    for _ in range(60):
-        third = (high - low) / 3
-        if loss(math.exp(low + third)) < loss(math.exp(high - third)):
-            high -= third
-        else:
-            low += third
-    return math.exp(-(low + high) / 2)
+    return math.exp(-minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)

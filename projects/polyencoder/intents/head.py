@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,8 +72,23 @@ class Head(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """[texts, inputs] -> [texts, labels]."""
-        logits: Tensor = self.layers((vectors - self.mean) * self.scale)
+        logits: Tensor = self.layers(self.standardised(vectors))
         return logits
+
+    def standardised(self, vectors: Tensor) -> Tensor:
+        """What the layers read of vectors."""
+        return (vectors - self.mean) * self.scale
+
+    def take_weights(self, model: Any) -> None:
+        """Take the weights of a logistic regression by scikit-learn; the head is a linear one."""
+        (layer,) = self.layers
+        weights, biases = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
+        if len(weights) < len(model.classes_):  # of two labels it has the difference
+            weights = torch.cat([torch.zeros_like(weights), weights])
+            biases = torch.cat([torch.zeros_like(biases), biases])
+        with torch.no_grad():
+            layer.weight.copy_(weights)  # type: ignore[operator]
+            layer.bias.copy_(biases)  # type: ignore[operator]
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -16,7 +16,7 @@ from polyencoder.errors import InputError
 from polyencoder.intents.baseline import TfidfBaseline
 from polyencoder.intents.classifier import IntentClassifier
 from polyencoder.intents.examples import Labelled, few_of_each, held_out
-from polyencoder.intents.fitting import FitSettings, Fitted, fit_head
+from polyencoder.intents.fitting import FitSettings, Fitted, fit_head, fit_logistic
 from polyencoder.intents.grid import Tried, grid_search
 from polyencoder.intents.head import HeadConfig
 from polyencoder.intents.measures import Measures, measured
@@ -47,7 +47,8 @@ class IntentReport:
 
     classifier: IntentClassifier
     """That of the seed with the best accuracy on what was held out."""
-    config: HeadConfig
+    config: HeadConfig | None
+    """Of the paper's head; None for logistic regression."""
     settings: FitSettings
     results: list[SeedResult]
     tried: list[Tried] = field(default_factory=list)
@@ -83,15 +84,16 @@ def train_intents(
     progress: bool = False,
     said: Progress | None = None,
 ) -> IntentReport:
-    """Classifiers of intents on top of an encoder that stays as it is (Section 3 of ConveRT's paper).
+    """Classifiers of intents on the vectors of a frozen encoder (Section 3 of ConveRT's paper).
 
     Args:
         encoder: any ranker but a cross-encoder.
         train: labelled texts, of two labels at least. A part of them is held out.
         test: others, of the same labels.
-        config, settings: the head and how it learns.
+        config: the shape of the paper's head, a perceptron; None for logistic regression.
+        settings: how it is trained.
         grid: try the paper's Table 8 with the first seed, in place of `config` and the optimizer of `settings`.
-        per_intent: learn from so many texts of each label, those held out among them; other ones for each seed.
+        per_intent: train on this many texts of each label, those held out among them; other ones for each seed.
         seeds: of the texts that are drawn and held out, and of the head.
         kind: of the vectors that the head reads.
         baseline: also measure TF-IDF on `test`, for each seed.
@@ -105,7 +107,7 @@ def train_intents(
     labels = sorted({one.label for one in train})
     _check(train, test, labels)
     said = said or (lambda line: None)
-    settings, config = settings or FitSettings(), config or HeadConfig()
+    settings = settings or FitSettings()
     parts = {seed: _parts(train, seed, per_intent=per_intent, share=settings.held_out) for seed in dict.fromkeys(seeds)}
     needed = [train[row] for rows, out in parts.values() for row in (*rows, *out)]
     texts = list(dict.fromkeys(one.text for one in (*needed, *test)))
@@ -114,7 +116,7 @@ def train_intents(
     tried: list[Tried] = []
     if grid:
         first = next(iter(parts))
-        tried = grid_search(lambda c, s: data.fit(parts[first], c, s, seed=first), settings, said=said)
+        tried = grid_search(lambda one, own: data.fit(parts[first], one, own, seed=first), settings, said=said)
         config, settings = tried[0].config, tried[0].settings
     results: list[SeedResult] = []
     best: tuple[Fitted, SeedResult] | None = None
@@ -178,19 +180,12 @@ class _Data:
         return torch.tensor([self._place[one.label] for one in examples])
 
     def fit(
-        self, parts: tuple[list[int], list[int]], config: HeadConfig, settings: FitSettings, *, seed: int
+        self, parts: tuple[list[int], list[int]], config: HeadConfig | None, settings: FitSettings, *, seed: int
     ) -> Fitted:
-        learnt, out = ([self.train[row] for row in rows] for rows in parts)
-        return fit_head(
-            self.vectors_of(learnt),
-            self.labels_of(learnt),
-            self.vectors_of(out),
-            self.labels_of(out),
-            n_labels=len(self.labels),
-            config=config,
-            settings=settings,
-            seed=seed,
-        )
+        data = [of([self.train[row] for row in rows]) for rows in parts for of in (self.vectors_of, self.labels_of)]
+        if config is None:
+            return fit_logistic(*data, n_labels=len(self.labels))
+        return fit_head(*data, n_labels=len(self.labels), config=config, settings=settings, seed=seed)
 
     def classifier(self, fitted: Fitted) -> IntentClassifier:
         return IntentClassifier(self.encoder, fitted.head, self.labels, kind=self.kind, temperature=fitted.temperature)

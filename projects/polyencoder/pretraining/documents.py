@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import regex
 
 from polyencoder.checks import unencodable
 from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.pretraining.official import CONTEXT, MESSAGES, dstc7_turns, is_dstc7, is_ubuntu, ubuntu_turns
+from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = ["Document", "read_documents"]
 
 LONGEST = 512  # units of an article: a book without an end is several, each of which begins with the last one's end
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+# What closes a quotation or brackets belongs to its sentence.
+_SENTENCE_END = regex.compile(r"(?<=[.!?\u2026][\"'\p{Pe}\p{Pf}]*)\s+")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Document:
 def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[Document]:
     r"""The documents of a file, one at a time: what a record is, its columns say.
 
-    - `turns`, a list of texts: a conversation;
+    - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
     - `context`, a text or a list of turns, and `response`: a pair; before `context` may be `context/0`, the turn before
       it, `context/1`, ... as in PolyAI's datasets;
     - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
@@ -76,12 +79,17 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
 
 
 def _document(record: dict[str, Any], where: str) -> Document | None:
-    """That of a record; none of a row with a wrong response."""
+    """That of a record; none of one of Ubuntu's rows with a wrong or an empty response."""
     if "turns" in record:
         return Document(_units(record, "turns", where), where, "conversation")
+    if are_messages(record.get("messages")):
+        return Document(_cleaned(turns_of_messages(record["messages"]), "messages", where), where, "conversation")
     if "context" in record and "response" in record:
         context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
-        return Document([*context, *_units(record, "response", where)], where, "pair")
+        response = _units(record, "response", where)
+        if not response:
+            raise InputError(f"{where}: the response is empty")
+        return Document([*context, *response], where, "pair")
     if "sentences" in record:
         return Document(_units(record, "sentences", where), where, "text")
     if "text" in record:

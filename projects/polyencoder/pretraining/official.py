@@ -19,22 +19,26 @@ def is_ubuntu(record: dict[str, Any]) -> bool:
 
 
 def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
-    """The turns of a context, and the response; None of a row with a wrong one. A turn's utterances are joined.
+    """The turns of a context, and the response; None of a row with a wrong one or none. A turn's utterances are joined.
 
     The rows of one conversation have contexts of growing length, each with the next response: of each row its response
     alone is new.
 
     Raises:
-        InputError: the label is no number.
+        InputError: the label is no number, or context or response no text.
     """
     try:
         if float(record.get(LABEL, 1)) < 0.5:
             return None
     except (TypeError, ValueError):
         raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1") from None
-    response = next(record[name] for name in UTTERANCES if name in record)
-    parts = [*record[CONTEXT].split("__eot__"), response.replace("__eot__", " ")]
-    return [part.replace("__eou__", " ") for part in parts]
+    name = next(name for name in UTTERANCES if name in record)
+    for column in (CONTEXT, name):
+        if not isinstance(record[column], str):
+            raise InputError(f"{where}: {column!r} is {record[column]!r:.60}, not a text")
+    parts = [*record[CONTEXT].split("__eot__"), record[name].replace("__eot__", " ")]
+    turns = [part.replace("__eou__", " ") for part in parts]
+    return turns if turns[-1].strip() else None
 
 
 def is_dstc7(record: dict[str, Any]) -> bool:
@@ -49,6 +53,9 @@ def dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
         InputError: they are not as in DSTC7's files.
     """
     try:
-        return [str(one["utterance"]) for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
+        said = [one["utterance"] for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
+        if not all(isinstance(one, str) for one in said):
+            raise TypeError("an utterance that is no text")
+        return said
     except (KeyError, TypeError) as error:
         raise InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})") from None

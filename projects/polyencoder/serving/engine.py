@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from polyencoder.checks import checked_candidate, checked_context
+from polyencoder.checks import checked_candidate
 from polyencoder.errors import InputError
 from polyencoder.ranker import Ranker
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
+from polyencoder.text.dialogue import checked_context
 
 __all__ = ["Engine"]
 

@@ -9,10 +9,9 @@ from pydantic import BaseModel, Field, model_validator
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError
+from polyencoder.text.dialogue import turns_of_messages
 
-__all__ = ["Asked", "Body", "Message", "persona_lines", "turns_of"]
-
-_PERSONA = "your persona: "
+__all__ = ["Asked", "Body", "Message", "turns_of"]
 
 
 class Body(BaseModel):
@@ -40,29 +39,16 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
 
-    @property
-    def text(self) -> str:
-        """All that it says."""
-        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-
-
-def persona_lines(persona: str | Sequence[str] | None) -> list[str]:
-    """The lines of a persona as models are trained with them: `your persona: i ski .`"""
-    texts = [persona] if isinstance(persona, str) else persona or []
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    return [line if line.startswith(_PERSONA.strip()) else _PERSONA + line for line in lines if line]
-
 
 def turns_of(messages: Sequence[Message]) -> list[str]:
     """The turns of a context: the persona, given by system messages, then the dialogue, oldest first.
 
     Raises InputError if nothing was said last, or at all: a persona alone is no question.
     """
-    persona = [one.text for one in messages if one.role in ("system", "developer")]
-    said = [one.text for one in messages if one.role in ("user", "assistant")]
-    if not said or not said[-1].strip():
+    turns = turns_of_messages([one.model_dump() for one in messages])
+    if not any(one.role in ("user", "assistant") for one in messages) or not turns[-1].strip():
         raise InputError("messages: the last one has no text", argument="messages")
-    return persona_lines(persona) + said
+    return turns
 
 
 class Asked(Body):

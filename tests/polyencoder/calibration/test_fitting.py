@@ -154,3 +154,13 @@ def test_what_cannot_be_fitted():
     last.right[0] = 0
     with pytest.raises(InputError, match="no better than chance"):
         fit(last, fingerprint="x")
+
+
+def test_a_row_of_one_candidate_has_a_probability_before_the_fit():
+    """Without its right candidate there is none to choose: the answer is wrong, and as good as impossible."""
+    seen = known(200, among=4)
+    seen.scores[0, 1:] = -torch.inf
+    seen.right[0], seen.among[0] = 0, 1
+    found = fit(seen, fingerprint="x")
+    assert all(math.isfinite(number) for number in (found.before.error, found.before.brier, found.after.error))
+    assert sum(one.share for one in found.before.bins) == pytest.approx(1)

@@ -59,7 +59,7 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--precision", 0.3)
     assert said.startswith("60 examples; the first candidate is right in ")
     assert "--min-probability 0." in said
-    assert said.endswith(f"{tmp_path / 'model' / 'calibration.json'}: written\n")
+    assert f"{tmp_path / 'model' / 'calibration.json'}: written, for ranking candidates (60 examples of {path}" in said
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     likely = [loaded.rank(row["context"], row["candidates"], top_k=1)[0].probability for row in rows]
@@ -86,11 +86,11 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
     else:
         named.write_text("".join(json.dumps(row) + "\n" for row in table))
     names = ["--context", "q", "--response", "a", "--candidates", "c"]
-    assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual
+    assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual.replace(
+        str(path), str(named)
+    )
     with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
-    with pytest.raises(InputError, match="has no 'candidates'; name the column with candidates"):
-        call("calibrate", "--model", tmp_path / "model", "--data", named, *names[:4])
 
 
 def test_an_index_is_searched(ranker, write, texts, tmp_path):
@@ -103,14 +103,19 @@ def test_an_index_is_searched(ranker, write, texts, tmp_path):
         row["response"] = ranker.search(row["context"], tmp_path / "index", top_k=1)[0].text
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--model", tmp_path / "model", "--index", tmp_path / "index"]
-    assert "the first candidate is right in 100.0%" in call("calibrate", *options, "--data", path)
+    said = call("calibrate", *options, "--data", path)
+    assert "the first candidate is right in 100.0%" in said
+    assert f"written, for searching {tmp_path / 'index'} (60 examples of {path} among {len(texts)} candidates" in said
 
     asked = [*options, "--context", "hello", "--context", "do you ski ?"]
     (hit, *_) = json.loads(call("search", *asked, "--json"))["hits"]
     assert 0 < hit["probability"] < 1
     assert f"  {hit['probability']:4.0%}  exact  " in call("search", *asked)
-    assert call("search", *asked, "--min-probability", "1.0").endswith("\n  no candidate is probable enough\n")
-    assert json.loads(call("search", *asked, "--json", "--min-probability", 1))["hits"] == []
+    assert call("search", *asked, "--min-probability", "1.0").endswith(
+        f"\n  no candidate is probable enough; the best would be right with {hit['probability']:.1%}\n"
+    )
+    nothing = json.loads(call("search", *asked, "--json", "--min-probability", 1))
+    assert (nothing["hits"], nothing["best_left_out"]) == ([], pytest.approx(hit["probability"]))
     with pytest.raises(ConfigError, match="without a threshold for `auto`"):
         call("search", *asked, "--min-probability", "auto")
 
@@ -182,3 +187,47 @@ def test_int8_graphs_have_a_calibration_of_their_own(make_ranker, write, texts, 
     assert "calibration.int8.json: written" in said
     assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is not None
     assert Ranker.from_pretrained(tmp_path / "model").calibration == exact
+
+
+def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker, write, texts, tmp_path):
+    ranker.save_pretrained(tmp_path / "model")
+    index = ranker.index(texts, tmp_path / "index")
+    path = write(ranker, among=texts)
+    options = ["calibrate", "--model", tmp_path / "model", "--data", path]
+    for first, second in ((options, [*options, "--index", tmp_path / "index"]),) * 2:
+        call(*first)
+        said = call(*second)
+        assert "the one for ranking candidates (60 examples of " in said
+        options = [*options, "--unanswerable", "0.3"]
+    kept = json.loads((tmp_path / "model" / "calibration.json").read_text())
+    assert (kept["fitted_on"]["candidates"], kept["fitted_on"]["index"]) == (8, None)
+    assert kept["index"]["fitted_on"]["candidates"] == len(texts)
+    assert kept["temperature"] != kept["index"]["temperature"]
+    loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
+    assert loaded.calibration.fitted_on.data == str(path)
+    assert Searcher(loaded, index).calibration == loaded.calibration.index != loaded.calibration
+    said = call("calibrate", "--model", tmp_path / "model", "--data", path)
+    assert f"the one for searching {tmp_path / 'index'}" in said
+
+
+def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path):
+    ranker.save_pretrained(tmp_path / "model")
+    path = write(ranker, among=texts)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({"context": r["context"], "response": r["response"]}) + "\n" for r in rows))
+    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
+    assert f"60 of the examples had no candidates: other responses of {path} were drawn" in said
+    assert "among 4 candidates" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep-turns"], "keep_turns is of --index, which is not given"),
+        (["--rerank-k", "3"], "rerank_k is of --rerank, which is not given"),
+        (["--index", "index", "--num-negatives", "3"], "num_negatives: with --index nothing is drawn"),
+    ],
+)
+def test_flags_that_would_do_nothing_are_errors(ranker, tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        call("calibrate", "--model", tmp_path / "model", "--data", "x.jsonl", *options)

@@ -200,7 +200,7 @@ def test_updates(call, ranker, tmp_path):
         "--add",
         new,
     )
-    assert said == f"{folder}: 4 candidates\n"
+    assert said == f"{folder}: 3 removed, 1 changed, 1 added\n{folder}: 4 candidates\n"
     assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
     assert ids(folder, ranker, n=1) == {"3"}
     rows = len(FolderIndex.open(folder, ranker).vectors)
@@ -312,6 +312,10 @@ def many(make_ranker, make_backbone_config, tmp_path):
     return write
 
 
+def test_an_update_of_nothing_is_an_error(model, tmp_path):
+    command_fails(ConfigError, "nothing to do: give --add", "update", "--model", model, "--index", tmp_path)
+
+
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/index.db"])
 def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     if where.startswith("milvus"):
@@ -324,7 +328,7 @@ def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     command_fails(InputError, "more.jsonl, line 2: the id 'r1' is that of", "update", "--model", model, *change)
     there = json.loads(call("search", "--index", place, "--context", "hi", "--top-k", 7, "--json"))["hits"]
     assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
-    assert call("update", *change, "--remove-id", "r1") == f"{place}: 7 candidates\n"
+    assert call("update", *change, "--remove-id", "r1") == f"{place}: 2 removed, 2 added\n{place}: 7 candidates\n"
 
 
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of, tmp_path):

@@ -12,7 +12,8 @@ from polyencoder.ranker import Ranker
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
-QUICK = ["--hidden-size", "16", "--max-epochs", "30", "--no-progress"]
+QUICK = ["--no-progress"]
+MLP = ["--head", "mlp", "--hidden-size", "16", "--max-epochs", "30"]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,21 @@ def run(master, tmp_path, monkeypatch):
     return call
 
 
-def test_from_files_to_predictions(run, tmp_path):
-    learn = ["-m", "model", "--train", "train.jsonl", "--test", "test.jsonl", "--baseline", "tfidf", "--seeds", "2"]
+@pytest.mark.parametrize("head", [[], MLP])
+def test_from_files_to_predictions(run, tmp_path, head):
+    learn = [
+        "-m",
+        "model",
+        "--train",
+        "train.jsonl",
+        "--test",
+        "test.jsonl",
+        "--baseline",
+        "tfidf",
+        "--seeds",
+        "2",
+        *head,
+    ]
     said = run(*learn, *QUICK, "-o", "head")
     assert "test      accuracy" in said
     assert "over 2 seeds" in said
@@ -65,7 +79,7 @@ def test_from_files_to_predictions(run, tmp_path):
 
 def test_the_report_as_data(run):
     given = ["--train", "train.jsonl", "--test", "test.jsonl", "--per-intent", "4", "--seed", "7", "--json"]
-    report = json.loads(run("-m", "model", *given, *QUICK, "--optimizer", "adam", "--learning-rate", "0.01"))
+    report = json.loads(run("-m", "model", *given, *QUICK, *MLP, "--optimizer", "adam", "--learning-rate", "0.01"))
     assert (report["labels"], report["test_texts"]) == (3, 22)
     assert report["seeds"][0]["seed"] == 7
     assert report["seeds"][0]["texts"] == 9
@@ -73,6 +87,13 @@ def test_the_report_as_data(run):
     assert report["settings"]["learning_rate"] == 0.01
     wrong = sum(one["times"] for one in report["confusions"])
     assert wrong == round(22 * (1 - report["test"]["accuracy"]))
+
+
+def test_a_line_of_json_is_a_record(run, tmp_path):
+    run("-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
+    (tmp_path / "lines.txt").write_text('{"text": "i like dogs ."}\nno more math !\n')
+    printed = [json.loads(line) for line in run("--predict", "lines.txt", "--head", "head").splitlines()]
+    assert [one["text"] for one in printed] == ["i like dogs .", "no more math !"]
 
 
 def test_a_model_that_is_no_longer_there(run, tmp_path):
@@ -92,13 +113,29 @@ def test_a_model_that_is_no_longer_there(run, tmp_path):
         (["--predict", "texts.txt", "--head", "model"], CheckpointError, "no such file"),
         (["--predict", "texts.txt", "--head", "model", "-o", "head"], ConfigError, "out is of --train"),
         (["--predict", "texts.txt", "--head", "model", "--grid"], ConfigError, "grid is of --train"),
-        (["--train", "train.jsonl", "-m", "model", "--head", "model"], ConfigError, "head is of --predict"),
+        (["--predict", "texts.txt", "--head", "model", "--dropout", "0.5"], ConfigError, "dropout is of --train"),
+        (["--predict", "texts.txt", "--head", "model", "--json"], ConfigError, "as_json is of --train"),
+        (
+            ["--train", "train.jsonl", "-m", "model", "--head", "model"],
+            ConfigError,
+            "head is 'model'; it must be logis",
+        ),
+        (["--train", "train.jsonl", "-m", "model", "--dropout", "0.5"], ConfigError, "give --head mlp too"),
+        (
+            ["--train", "train.jsonl", "-m", "model", "--grid", "--head", "logistic"],
+            ConfigError,
+            "grid is of the paper",
+        ),
         (["--train", "train.jsonl", "-m", "model", "--min-probability", "0.5"], ConfigError, "is of --predict"),
         (["--train", "train.jsonl"], ConfigError, "give either --model, a ranker, or --backbone"),
         (["--train", "none.jsonl", "-m", "model"], InputError, "no such file"),
         (["--train", "train.jsonl", "-m", "model", "--baseline", "bm25"], ConfigError, "it must be tfidf"),
         (["--train", "train.jsonl", "-m", "model", "--baseline", "tfidf"], ConfigError, "give --test"),
-        (["--train", "train.jsonl", "-m", "model", "--optimizer", "lion"], ConfigError, "optimizer is 'lion'"),
+        (
+            ["--train", "train.jsonl", "-m", "model", "--head", "mlp", "--optimizer", "lion"],
+            ConfigError,
+            "optimizer is 'lion'",
+        ),
         (["--train", "train.jsonl", "-m", "model", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
         (["--train", "train.jsonl", "-m", "model", "--text-column", "q"], InputError, "line 1: has no 'q'"),
         (["--train", "train.jsonl", "-m", "model", "--per-intent", "0"], InputError, "per_intent is 0"),

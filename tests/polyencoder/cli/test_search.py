@@ -114,6 +114,11 @@ def test_nothing_passes_the_filter(run):
     assert shown == "> hello\n  no candidate passes the filter\n"
 
 
+def test_nothing_is_left_but_turns_of_the_context(run, sentences):
+    shown = run(*[part for one in sentences for part in ("--context", one)]).stdout
+    assert shown.endswith("\n  every candidate is a turn of the context (--keep-turns keeps these)\n")
+
+
 def test_turns_of_the_context(run, sentences):
     said = ["--context", sentences[2].upper(), "--context", "well", "--json"]
     shown = run(*said)
@@ -211,9 +216,9 @@ def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):
     [
         ("", "no context on standard input"),
         ("hello\n{no json\n", "standard input, line 2: begins with { but is not a JSON object"),
-        ('{"context": []}\n', "line 1: `context` is \\[\\]; it must be a text or a list of turns"),
-        ('{"context": [1]}\n', "line 1: `context` is \\[1\\]"),
-        ('{"question": "hello"}\n', "line 1: `context` is None"),
+        ('{"context": []}\n', "line 1: 'context' is empty"),
+        ('{"context": [1]}\n', "line 1: 'context', turn 0 is 1 .int.; it must be a text"),
+        ('{"question": "hello"}\n', "line 1: has none of 'context', 'messages', 'text'; it has 'question'"),
     ],
 )
 def test_contexts_that_cannot_be_used(folder, tmp_path, lines, message):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from polyencoder.data.pairs import Columns, read_pairs
+from polyencoder.data.pairs import Columns, pairs_and_records, read_pairs
+from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
 EARLIER = {"context/0": "the\n\none before", "context/1": "first", "context/3": "behind a gap"}
@@ -46,3 +47,87 @@ def test_columns_of_tables_are_turns_too(tmp_path):
         ["first", "before", "last"],
         ["alone"],
     ]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """(name, content) -> the path of a file with it."""
+
+    def make(name: str, content: str) -> str:
+        path = tmp_path / name
+        path.write_text(content)
+        return str(path)
+
+    return make
+
+
+def test_a_pair_holds_nothing_else_of_its_record(write):
+    path = write("a.csv", "context,response,html\nhi,you,<long>\n")
+    (pair,) = read_pairs(path)
+    assert pair == (["hi"], "you", None, f"{path}, line 2")
+    assert list(pairs_and_records(path)) == [(pair, {"context": "hi", "response": "you", "html": "<long>"})]
+
+
+def test_an_empty_candidate_is_an_error(write):
+    path = write("a.csv", "context,response,candidates\nhi,a,a|b|\nhi,a,a|b\n")
+    with pytest.raises(InputError, match="a.csv, line 2: candidate 2 is empty"):
+        list(read_pairs(path))
+    bad = BadExamples(skip=True)
+    assert [pair.candidates for pair in read_pairs(path, bad=bad)] == [["a", "b"]]
+    assert bad.count == 1
+
+
+USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
+PERSONA = {"role": "system", "content": "i ski"}
+
+
+@pytest.mark.parametrize(
+    ("record", "pair"),
+    [
+        ({"messages": [USER, ANSWER]}, (["hi"], "hello", None)),
+        ({"messages": [USER, ANSWER], "response": "you"}, (["hi", "hello"], "you", None)),
+        ({"context": [USER], "response": "a", "candidates": ["a", "b"]}, (["hi"], "a", ["a", "b"])),
+        ({"context": "x", "response": "a", "messages": [USER]}, (["x"], "a", None)),
+        ({"messages": [PERSONA, USER, ANSWER]}, (["your persona: i ski", "hi"], "hello", None)),
+    ],
+)
+def test_messages_are_turns(write, record, pair):
+    (found,) = read_pairs(write("a.jsonl", json.dumps(record)))
+    assert found[:3] == pair
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and the last of its messages"),
+        ({"messages": [ANSWER]}, "line 1: the context is empty"),
+        ({"messages": [{"role": "bot"}], "response": "x"}, "line 1: the context, message 0 is"),
+    ],
+)
+def test_messages_that_cannot_be_used(write, record, message):
+    with pytest.raises(InputError, match=message):
+        list(read_pairs(write("a.jsonl", json.dumps(record))))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            Columns(context="ctx"),
+            "has no 'ctx'; it has 'context', 'response', 'messages'. Name the column with the context",
+        ),
+        (
+            Columns(response="x"),
+            "has no 'x'; it has 'context', 'response', 'messages'. Name the column with the response",
+        ),
+        (
+            Columns(candidates="c"),
+            "has no 'c'; it has 'context', 'response', 'messages'. Name the column with the cand",
+        ),
+    ],
+)
+def test_a_mistyped_column_names_those_that_there_are(write, columns, message):
+    record = {"context": "hi", "response": "you", "messages": [USER, ANSWER]}
+    with pytest.raises(InputError, match=message) as error:
+        list(read_pairs(write("a.jsonl", json.dumps(record)), columns=columns))
+    assert error.value.argument is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.evaluation import recall_at_1
+from polyencoder.evaluation import evaluate, recall_at_1
+from polyencoder.evaluation.tfidf import evaluate_tfidf
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
@@ -30,3 +31,18 @@ def test_recall_of_what_cannot_be_counted(make_ranker):
         recall_at_1(ranker, [])
     with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
         recall_at_1(ranker, [("hi", "a", ["a", "b"]), ("hi", "c", ["a", "b"])])
+
+
+def test_baseline_and_ranker_count_an_equal_candidate_once(make_ranker):
+    twice = evaluate_tfidf(["i ski", "dogs", "cats"], [("dogs ski", "ski", ["dogs ski", "dogs ski", "ski"])])
+    assert twice["rank"] == 2.0
+    ranker = make_ranker("bi")
+    once = evaluate(ranker, [("dogs ski", "ski", ["dogs ski", "ski"])]).report()["rank"]
+    assert evaluate(ranker, [("dogs ski", "ski", ["dogs ski", "dogs ski", "ski"])]).report()["rank"] == once
+
+
+def test_the_baseline_refuses_what_a_ranker_refuses():
+    with pytest.raises(InputError, match="example 1: the label 'cc' is not among its 2 candidates"):
+        evaluate_tfidf(["aa bb"], [("hi", "cc", ["aa", "bb"])])
+    with pytest.raises(InputError, match="no example to evaluate the ranker on"):
+        evaluate_tfidf(["aa bb"], [])

@@ -68,7 +68,7 @@ def test_standard_input(monkeypatch):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"id": "a"}, "line 2: no text in the field `text`"),
+        ({"reply": "a"}, "line 2: has no 'text'; it has 'reply'. Rename the column with the candidates to text"),
         ({"id": "a", "text": " "}, "line 2: no text in the field `text`"),
         ({"text": 5}, "line 2: no text in the field `text`"),
         ({"text": "x" * 100_000}, "line 2: a text of 100,000 characters, more than 20,000"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.intents import FitSettings, HeadConfig, fit_head
+from polyencoder.intents import FitSettings, HeadConfig, fit_head, fit_logistic
 from polyencoder.intents import fitting as module
 from polyencoder.intents.fitting import best_temperature
 
@@ -34,6 +34,24 @@ def test_it_learns(clouds, optimizer, layers):
     assert fitted.accuracy == pytest.approx((logits.argmax(1) == clouds[3]).float().mean().item())
     assert fitted.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, clouds[3]).item(), rel=1e-5)
     assert not fitted.head.training
+
+
+@pytest.mark.parametrize("n_labels", [2, 4])
+def test_logistic_regression_is_scikit_learns_of_all_texts(clouds, n_labels):
+    from sklearn.linear_model import LogisticRegression
+
+    vectors, labels, valid_vectors, valid_labels = clouds
+    labels, valid_labels = labels % n_labels, valid_labels % n_labels
+    fitted = fit_logistic(vectors, labels, valid_vectors, valid_labels, n_labels=n_labels)
+    everything, right = torch.cat([vectors, valid_vectors]), torch.cat([labels, valid_labels])
+    rows = fitted.head.standardised(everything).numpy()
+    found = fitted.head(everything).softmax(1).detach().numpy()
+    expected = [
+        LogisticRegression(C=c, max_iter=1000, tol=1e-3).fit(rows, right).predict_proba(rows) for c in module.STRENGTHS
+    ]
+    assert min(abs(found - one).max() for one in expected) < 1e-4
+    assert fitted.accuracy > 0.7
+    assert fitted.temperature > 0
 
 
 def test_a_seed_decides_all_and_the_global_state_stays(clouds):
@@ -70,9 +88,9 @@ def test_it_ends_after_so_many_epochs_without_a_better_one(clouds, monkeypatch):
 
 def test_adams_rate_falls_and_that_of_sgd_stays(clouds, monkeypatch):
     rates = []
-    learn = module._learn
+    learn = module._train_epoch
     monkeypatch.setattr(
-        module, "_learn", lambda h, o, *a, **k: (rates.append(o.param_groups[0]["lr"]), learn(h, o, *a, **k))
+        module, "_train_epoch", lambda h, o, *a, **k: (rates.append(o.param_groups[0]["lr"]), learn(h, o, *a, **k))
     )
     for name, expected in (("adam", [4e-4, 3e-4, 2e-4, 1e-4]), ("sgd", [0.75] * 4)):
         rates.clear()

@@ -11,14 +11,16 @@ from polyencoder.errors import InputError
 from polyencoder.intents import FitSettings, HeadConfig, Labelled, train_intents
 from polyencoder.intents import run as module
 
+LOGISTIC = {"settings": FitSettings(held_out=0.3)}
 QUICK = {"config": HeadConfig(1, 32, 0.25), "settings": FitSettings(max_epochs=30, batch_size=8, held_out=0.3)}
 
 
+@pytest.mark.parametrize("head", [LOGISTIC, QUICK])
 @pytest.mark.parametrize("architecture", ["bi", "poly", "convert"])
-def test_it_learns_with_every_encoder(make_ranker, labelled, architecture):
+def test_it_learns_with_every_encoder(make_ranker, labelled, architecture, head):
     ranker = make_ranker(architecture) if architecture == "convert" else make_ranker(architecture, reduction="mean")
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
-    report = train_intents(ranker, labelled[::2], labelled[1::2], **QUICK)
+    report = train_intents(ranker, labelled[::2], labelled[1::2], **head)
     assert report.results[0].test.accuracy > 0.6  # chance: a third
     found = report.classifier.predict([one.text for one in labelled[1::2]])
     hits = [one.label == other.label for one, other in zip(found, labelled[1::2], strict=True)]

@@ -32,6 +32,12 @@ def read(tmp_path):
     [
         ({"turns": ["a b", " ", "c\nd"]}, ["a b", "c d"], "conversation", [1]),
         ({"turns": ["a", "b", "c"], "more": 1}, ["a", "b", "c"], "conversation", [1, 2]),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            ["a", "b"],
+            "conversation",
+            [1],
+        ),
         ({"turns": ["alone"]}, ["alone"], "conversation", []),
         ({"context": ["a", "b"], "response": "c"}, ["a", "b", "c"], "pair", [2]),
         ({"context": "b", "context/0": "a", "context/1": "0", "response": "c"}, ["0", "a", "b", "c"], "pair", [3]),
@@ -46,18 +52,15 @@ def read(tmp_path):
         ({"messages-so-far": [{"utterance": "a"}, {"utterance": "b"}]}, ["a", "b"], "conversation", [1]),
         ({"sentences": ["One.", "Two."]}, ["One.", "Two."], "text", [1]),
         (
-            {"text": 'He said "no." She left!  So\nIt ended'},
-            ["He said", "no.", "She left!", "So", "It ended"],
+            {"text": 'He said "no." (She left!)  So?\u2019\n\u201cIt ended.\u201d \u2026 Yes'},
+            ['He said "no."', "(She left!)", "So?\u2019", "\u201cIt ended.\u201d", "\u2026", "Yes"],
             "text",
-            ...,
+            [1, 2, 3, 4, 5],
         ),
     ],
 )
 def test_what_a_record_is(read, record, units, kind, responses):
     (found,) = read([record])
-    if responses is ...:  # cut into sentences
-        assert " ".join(found.units) == " ".join(record["text"].split()).replace('." ', ". ")
-        return
     assert (list(found.units), found.kind, list(found.responses)) == (units, kind, responses)
     assert found.where.endswith("file.jsonl, line 1")
 
@@ -88,6 +91,13 @@ def test_a_book_without_an_end_is_several_documents(read, monkeypatch):
         ('{"other": 1}', "has neither 'turns' nor"),
         ('{"turns": "a", "x": 2', "not JSON"),
         ('{"Context": "a", "Utterance": "b", "Label": "x"}', "the label is 'x', neither 0 nor 1"),
+        ('{"Context": null, "Utterance": "b"}', "'Context' is None, not a text"),
+        ('{"Context": "a", "Utterance": null}', "'Utterance' is None, not a text"),
+        ('{"text": null}', "'text' is neither a text nor a list of texts"),
+        ('{"context": "a", "response": null}', "'response' is neither a text nor a list of texts"),
+        ('{"context": ["a", "b"], "response": " "}', "the response is empty"),
+        ('{"messages-so-far": null}', "not a dialogue of DSTC7's subtask 1"),
+        ('{"messages-so-far": [{"utterance": null}]}', "not a dialogue of DSTC7's subtask 1"),
         ('{"messages-so-far": ["a"]}', "not a dialogue of DSTC7's subtask 1"),
         ('{"turns": [1, 2]}', "'turns' is neither a text nor a list of texts"),
         ('{"turns": ["\\ud83d", "b"]}', "half of"),
@@ -104,8 +114,9 @@ def test_a_bad_line_is_an_error_or_counted(read, line, problem):
 
 
 def test_official_files(read):
-    """Rows with a wrong response are left out; of a dialogue the right answer is the last turn."""
+    """Rows with a wrong response, or an empty one, are left out; of a dialogue the right answer is the last turn."""
     rows = 'Context,Utterance,Label\n"a __eou__ __eot__",b __eou__,1.0\n"a __eou__ __eot__",no __eou__,0.0\n'
+    rows += '"a __eou__ __eot__", __eou__ ,1.0\n'
     assert [one.units for one in read(rows, "train.csv.gz")] == [["a", "b"]]
     said = [{"speaker": "participant_1", "utterance": "a"}, {"speaker": "participant_2", "utterance": "b"}]
     dialogue = {"messages-so-far": said, "options-for-correct-answers": [{"candidate-id": "1", "utterance": "c"}]}

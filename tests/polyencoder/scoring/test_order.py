@@ -25,3 +25,9 @@ def test_ranks_say_the_same():
     labels = torch.randint(8, (50,))
     _, columns = best(scores, 8)
     assert torch.equal((columns == labels.unsqueeze(1)).nonzero()[:, 1] + 1, ranks(scores, labels))
+
+
+def test_a_score_that_is_nan_comes_last():
+    values, columns = best(torch.tensor([[torch.nan, 1.0, torch.nan, 2.0]]), 3)
+    assert columns.tolist() == [[3, 1, 0]]
+    assert values.tolist() == [[2.0, 1.0, -torch.inf]]

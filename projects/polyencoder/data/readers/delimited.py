@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -12,6 +13,18 @@ from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open
 from polyencoder.errors import InputError
 
 __all__ = ["rows"]
+
+# Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
+LONGEST_CELL = 1 << 26
+SWALLOWED = 1 << 17  # bytes: a row of more that has wrong quotes is several rows
+csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
+
+
+DELIMITERS = {
+    "\t": "if tabs separate its columns, name the file .tsv",
+    ";": "if semicolons separate its columns, save it with commas",
+    ",": "if commas separate its columns, name the file .csv",
+}
 
 
 def rows(
@@ -23,7 +36,8 @@ def rows(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Empty lines are left out.
 
-    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins.
+    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. Behind a quote
+    that is closed nowhere, or only far away, the rows begin again with the next line.
 
     Args:
         source: a path or an open `DataFile`.
@@ -32,7 +46,8 @@ def rows(
             without a header, and of one that is damaged from some line on.
 
     Raises:
-        InputError: a file that cannot be opened, or without one of `columns`; and what `bad` raises.
+        InputError: a file that cannot be opened, without one of `columns`, or with another delimiter; and what `bad`
+            raises.
     """
     with opened(source) as file:
         text = _Lines(file)
@@ -41,6 +56,8 @@ def rows(
         except InputError as error:  # without its header, nothing of the file can be used
             bad(error)
             return
+        if len(names) == 1 and (other := next((one for one in DELIMITERS if one in names[0]), None)):
+            raise InputError(f"{header}: the header is one column, {names[0]!r:.60}; {DELIMITERS[other]}")
         wanted = names if columns is None else list(columns)
         for name in wanted:
             if name not in names:
@@ -76,8 +93,11 @@ def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list
             bad(DamagedFile(f"{error}; line {text.number} is the last whole one"))
             return
         except csv.Error as error:
-            # An open quote is only noticed where it has swallowed the rest of the file, or too much for one cell.
             bad(text.error or InputError(f"{text.where}: not a row of cells ({error}); look for a quote out of place"))
+            # An open quote is only noticed at the next one, or where it has swallowed the rest of the file.
+            if text.ended or text.row_size > SWALLOWED:
+                text.back_behind_first()
+                reader = csv.reader(text, delimiter=delimiter, strict=True)
             continue
         if text.error is not None:
             bad(text.error)
@@ -90,14 +110,29 @@ class _Lines:
 
     def __init__(self, file: DataFile) -> None:
         self._numbered = zip(count(1), raw_lines(file))
+        self._again: deque[tuple[int, bytes]] = deque()
+        self._row: list[tuple[int, bytes]] = []
         self.path = file.path
         self._first = 0
         self.number = 0
         self.error: InputError | None = None
+        self.ended = False
 
     def begin_row(self) -> None:
         self._first = self.number + 1
+        self._row = []
         self.error = None
+        self.ended = False
+
+    @property
+    def row_size(self) -> int:
+        """How many bytes the row has so far."""
+        return sum(len(line) for _, line in self._row)
+
+    def back_behind_first(self) -> None:
+        """Give the lines of this row again, without its first one."""
+        self._again.extendleft(reversed(self._row[1:]))
+        self.number = self._first
 
     @property
     def where(self) -> str:
@@ -108,7 +143,13 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        self.number, line = next(self._numbered)
+        try:
+            one = self._again.popleft() if self._again else next(self._numbered)
+        except StopIteration:
+            self.ended = True
+            raise
+        self._row.append(one)
+        self.number, line = one
         try:
             return line.decode()
         except UnicodeDecodeError as error:

@@ -9,9 +9,10 @@ from fastapi import APIRouter
 from pydantic import Field, model_validator
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.messages import Message, persona_lines, turns_of
+from polyencoder.serving.messages import Message, turns_of
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 from polyencoder.serving.routes.search import SearchResponse, SearchSettings, shown
+from polyencoder.text.dialogue import as_persona
 
 __all__ = ["router"]
 
@@ -41,7 +42,7 @@ class ChatRequest(SearchSettings):
     @property
     def persona_turns(self) -> list[str]:
         """The persona as turns of a context."""
-        return persona_lines(self.persona)
+        return as_persona(self.persona)
 
 
 class ChatResponse(SearchResponse):

@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.messages import Body, Message, persona_lines, turns_of
+from polyencoder.serving.messages import Body, Message, turns_of
 from polyencoder.serving.routes.common import Serving
+from polyencoder.text.dialogue import as_persona
 
 __all__ = ["router"]
 
@@ -34,7 +35,7 @@ async def give_feedback(request: FeedbackRequest, service: Serving) -> dict[str,
     """Keep it in the server's file of feedback."""
     if service.feedback is None:
         raise ConfigError("this server keeps no feedback; it was started without a file for it", argument="feedback")
-    turns = service.engine.turns([*persona_lines(request.persona), *turns_of(request.messages)], name="messages")
+    turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
     (response,) = service.engine.texts([request.response], name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
     write = partial(service.feedback.write, turns, response, candidates=candidates, good=request.good)

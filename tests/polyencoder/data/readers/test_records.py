@@ -176,6 +176,24 @@ def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
         list(records(path))
 
 
+def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
+    good = [(str(n), "z" * 30) for n in range(5000)]
+    path = write("a.csv", 'a,b\n1,x\n2,"y\n' + "".join(f"{a},{b}\n" for a, b in good) + '7,"never\n8,z\n')
+    found, bad = read_all(path)
+    assert [tuple(record.values()) for record in found] == [("1", "x"), *good, ("8", "z")]
+    assert bad.count == 2
+    assert bad.first is not None
+    assert bad.first.startswith(f"{path}, line 3: not a row of cells")
+    assert [where for where, _ in records(path, bad=BadExamples(skip=True))][-1] == f"{path}, line 5005"
+
+
+def test_a_cell_may_be_longer_than_pythons_own_limit(write):
+    rows = [("1", "x" * 200_000), ("2", "turn\n" * 100_000), ("3", "z")]
+    found, bad = read_all(write("a.csv", table([("a", "b"), *rows])))
+    assert [tuple(record.values()) for record in found] == rows
+    assert bad.count == 0
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -297,3 +315,16 @@ def test_real_files_have_as_many_records_as_their_readme_says(data_path, name, n
     if not path.is_file():
         pytest.skip(f"no real data: ../shared/data/{name} does not exist")
     assert sum(1 for _ in records(path)) == n
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "a\tb\n1\t2\n", "a.csv, line 1: the header is one column, .*; if tabs .* name the file .tsv"),
+        ("a.csv", "a;b\n1;2\n", "a.csv, line 1: the header is one column, 'a;b'; if semicolons .* save it with commas"),
+        ("a.tsv", "a,b\n1,2\n", "a.tsv, line 1: the header is one column, 'a,b'; if commas .* name the file .csv"),
+    ],
+)
+def test_another_delimiter_is_named(write, name, content, message):
+    with pytest.raises(InputError, match=message):
+        list(records(write(name, content)))

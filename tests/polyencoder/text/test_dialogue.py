@@ -1,0 +1,62 @@
+"""What a context may be, and the turns that it becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.errors import InputError
+from polyencoder.text.dialogue import as_persona, checked_context, checked_contexts
+
+CHAT = [
+    {"role": "user", "content": "hi"},
+    {"role": "system", "content": "i ski .\nyour persona: i read ."},
+    {"role": "assistant", "content": [{"type": "text", "text": "hello"}, {"type": "text", "text": "you"}]},
+]
+TURNS = ["your persona: i ski .", "your persona: i read .", "hi", "hello\nyou"]
+
+
+@pytest.mark.parametrize("value", ["hi", ["hi", "", "you"], ("hi", " "), CHAT])
+def test_turns(value):
+    expected = ["hi"] if value == "hi" else TURNS if value is CHAT else list(value)
+    assert checked_context("context", value) == expected
+    assert checked_contexts([value]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([{"role": "tool", "content": "x"}], "context, message 0 is .*tool.*; it must be .* one of the roles system"),
+        ([*CHAT, "hi"], "context, message 3 is 'hi'"),
+        ([{"role": "user", "content": None}], "context, message 0, content is None"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "context, message 0, content is "),
+        ([{"role": "user", "content": " "}], "context is empty"),
+        ({"role": "user", "content": "x"}, "context is .*; it must be a list of turns or messages, or one text"),
+        ([], "context is empty"),
+        ([1], "context, turn 0 is 1"),
+    ],
+)
+def test_what_is_no_context(value, message):
+    with pytest.raises(InputError, match=message):
+        checked_context("context", value)
+
+
+def test_messages_are_one_context():
+    with pytest.raises(InputError, match="context 0 is .*; it must be a list of turns or messages, or one text"):
+        checked_contexts(CHAT)
+
+
+def test_a_persona():
+    assert as_persona("i ski .\n\ni read .") == ["your persona: i ski .", "your persona: i read ."]
+    assert as_persona(None) == []
+
+
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+def test_rankers_take_messages_wherever_they_take_turns(make_ranker, sentences, architecture):
+    ranker = make_ranker(architecture)
+    assert ranker.rank(CHAT, sentences) == ranker.rank(TURNS, sentences)
+    assert ranker.score([CHAT], sentences).tolist() == ranker.score([TURNS], sentences).tolist()
+    if architecture == "poly":
+        index = ranker.index(sentences)
+        assert ranker.search(CHAT, index) == ranker.search(TURNS, index)
+        cross = make_ranker("cross")
+        assert ranker.search(CHAT, index, rerank=cross) == ranker.search(TURNS, index, rerank=cross)
