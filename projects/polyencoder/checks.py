@@ -151,15 +151,22 @@ def json_problem(value: Any) -> tuple[str, str] | None:
     while waiting:
         place, one = waiting.pop()
         if isinstance(one, str):
-            if not one.isascii() and (problem := unencodable(one)):
+            if problem := unencodable(one):
                 return ".".join(map(str, place)), problem
-        elif isinstance(one, (Mapping, list, tuple)):
+        elif isinstance(one, (dict, list, tuple)):
             if len(place) >= DEEPEST:
                 return ".".join(map(str, place[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
-            inside = one.items() if isinstance(one, Mapping) else enumerate(one)
-            keys = one if isinstance(one, Mapping) else ()
-            waiting += reversed([*((place, key) for key in keys), *(((*place, key), part) for key, part in inside)])
+            keys = one if isinstance(one, dict) else ()
+            inside = one.items() if isinstance(one, dict) else enumerate(one)
+            some = [(place, key) for key in keys if _may_be_bad(key)]
+            some += [((*place, key), part) for key, part in inside if _may_be_bad(part)]
+            waiting += reversed(some)
     return None
+
+
+def _may_be_bad(value: Any) -> bool:
+    """Whether a part of JSON needs a look: most are numbers and ASCII."""
+    return not value.isascii() if isinstance(value, str) else isinstance(value, (dict, list, tuple))
 
 
 def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> None:
