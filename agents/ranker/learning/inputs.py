@@ -61,8 +61,11 @@ class Rehearsal(Agent):
         )
         if label is None or not self._bad.usable(error, skip=bool(self.opt.get("ignore_bad_candidates"))):
             return reply
-        candidates = self._fixed if self._source == "fixed" else obs.get("label_candidates")
-        n = len(candidates) if candidates and self._source in ("inline", "fixed") else None
+        n = None
+        if self._source == "inline":
+            n = len(obs["label_candidates"])
+        elif self._fixed is not None:
+            n = len(self._fixed | {label})
         metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
         return reply
@@ -84,8 +87,11 @@ def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
                     one.parley()
                     if one.epoch_done():
                         break
-            if fold == "valid":
-                check_metric(opt, {**world.report(), **dict.fromkeys(OF_EVERY_AGENT)})
+            report = world.report()
+            # of fixed candidates that ParlAI collects from the task later nobody knows their number, the N of RN@k
+            knows_n = opt["eval_candidates"] != "fixed" or opt.get("fixed_candidates_path")
+            if fold == "valid" and knows_n and report.get("exs"):  # of several processes one may have no example
+                check_metric(opt, {**report, **dict.fromkeys(OF_EVERY_AGENT)})
 
 
 def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:

@@ -101,6 +101,22 @@ def test_data_without_candidates(nothing_is_learnt, make_task, train, tmp_path):
         train("biencoder", tmp_path / "model", **task, eval_candidates="batch", validation_metric="mrr")
 
 
+def test_a_metric_of_candidates_that_parlai_collects(nothing_is_learnt, train, tmp_path):
+    """Their number is not known before: the name of the metric is not an error yet."""
+    with pytest.raises(AssertionError, match="training had begun"):
+        train("biencoder", tmp_path / "model", eval_candidates="fixed", validation_metric="R8@1")
+
+
+def test_a_process_without_validation_examples(in_processes, make_task, make_agent, tmp_path):
+    """Two of them share a single example: the one that has none does not miss the metric."""
+    turn = {"text": "hello", "labels": "bye", "label_candidates": ["bye", "no"]}
+    folder = tmp_path / "task"
+    folder.mkdir()
+    task = make_task(folder, train=[[turn]] * 4, valid=[[turn]], test=[[turn]])
+    options = {**task, "num_epochs": 1.0, "validation_metric": "mrr"}
+    assert in_processes(lambda rank: make_agent("biencoder", **options)._run.is_in_loop) == [True, True]
+
+
 def test_a_task_of_parlais(make_task, train, nothing_is_learnt, tmp_path):
     folder = tmp_path / "task"
     folder.mkdir()
