@@ -157,7 +157,7 @@ class RankerAgent(RankerModelAgent):
         outcome = self.trainer.step(examples)
         if outcome is None or not len(outcome):
             return None
-        if not self.opt.get("train_predict"):
+        if not self.opt.get("train_predict") or len(outcome) < batch.batchsize:  # some had nothing to choose from
             return Output()
         best = outcome.scores.argmax(1).tolist()
         return Output([outcome.pool.candidates(row)[column] for row, column in enumerate(best)])

@@ -37,8 +37,8 @@ class CandidatePool:
 
     @property
     def has_negatives(self) -> bool:
-        """Whether there is more than one candidate: else nothing can be learnt or measured."""
-        return len(self.texts) > 1
+        """Whether any example has more than one candidate: else nothing can be learnt or measured."""
+        return len(self.texts) > 1 if self.own is None else any(len(texts) > 1 for texts in self.own)
 
     def to(self, device: torch.device) -> CandidatePool:
         labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
@@ -84,6 +84,11 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
     mask = index >= 0
     given = [len(texts) for texts in candidates]
     return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given)
+
+
+def with_choice(pool: CandidatePool) -> list[int]:
+    """The examples of an inline pool that have more than one candidate."""
+    return [row for row, texts in enumerate(pool.own or ()) if len(texts) > 1]
 
 
 def fixed_pool(

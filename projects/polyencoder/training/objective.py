@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.pool import CandidatePool, shared_pool, without_twins
+from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, with_choice, without_twins
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.scoring import ContextEncoding
@@ -104,7 +104,7 @@ class Ranking:
 
     Attributes:
         skipped: batches of this process that were left out, since the label was the only candidate of its example: the
-            loss is 0, whatever the model is. skipped_examples: of these batches.
+            loss is 0, whatever the model is. skipped_examples: these, also of batches that have others.
         has_learnt: whether any batch was not.
     """
 
@@ -137,6 +137,8 @@ class Ranking:
         if batch is not None and not joins and not batch.pool.has_negatives:
             self._skip(batch)
             own = None
+        elif own is not None and own.pool.own is not None:
+            own = self._with_choice(own)
         pool = shared_pool([], []) if own is None else own.pool
         examples = 0 if own is None else len(own)
         keys = self._keys(pool) if joins else pool.texts
@@ -166,6 +168,19 @@ class Ranking:
         """The batch with candidates that become the same tokens as one: else they were each other's negatives."""
         pool = without_twins(batch.pool, self._keys(batch.pool))
         return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
+
+    def _with_choice(self, batch: Batch) -> Batch:
+        """The batch without examples whose label is their only candidate: of these nothing can be learnt."""
+        rows, own, labels = with_choice(batch.pool), batch.pool.own, batch.pool.labels
+        if len(rows) == len(batch):
+            return batch
+        assert own is not None
+        assert labels is not None
+        self.skipped_examples += len(batch) - len(rows)
+        pool = inline_pool([own[row] for row in rows], [own[row][labels[row]] for row in rows]).to(labels.device)
+        turns = None if batch.turns is None else [batch.turns[row] for row in rows]
+        contexts = batch.contexts.select(torch.tensor(rows, device=batch.contexts.ids.device))
+        return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)
 
     def _keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
         """What the model sees of each candidate."""

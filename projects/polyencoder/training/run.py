@@ -133,6 +133,8 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         _say_what_learns(trainer, data)
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
+    if trainer.skipped_examples and processes.is_first:
+        _log.warning("left out %d times: an example whose response is its only candidate", trainer.skipped_examples)
     if settings.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run

@@ -211,7 +211,7 @@ class Trainer:
 
     @property
     def skipped_examples(self) -> int:
-        """Of these batches."""
+        """Examples that were left out, of these batches and of others."""
         return self.objective.skipped_examples if isinstance(self.objective, Ranking) else 0
 
     @property

@@ -332,6 +332,23 @@ def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ran
         assert not (tmp_path / "best").exists()
 
 
+def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
+    """As if they were not there; and a run of nothing else is an error, though its batches have several texts."""
+    choices = [replace(one, candidates=[one.label, EXAMPLES[0].label, EXAMPLES[1].label]) for one in EXAMPLES[2:4]]
+    alone = [replace(one, candidates=[one.label]) for one in EXAMPLES[4:6]]
+    mixed, clean = make_ranker("poly"), make_ranker("poly")
+    config = replace(PLAIN, candidates="inline")
+    trainer = Trainer(mixed, config)
+    outcome = trainer.step(Collator(mixed.text, "inline")([alone[0], choices[0], alone[1], choices[1]]))
+    expected = Trainer(clean, config).step(Collator(clean.text, "inline")(choices))
+    torch.testing.assert_close(outcome.losses, expected.losses)
+    for one, other in zip(weights(mixed.model), weights(clean.model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert (trainer.skipped, trainer.skipped_examples) == (0, 2)
+    with pytest.raises(InputError, match="nothing was learnt: in all of 2 batches the label was the only candidate"):
+        Trainer(make_ranker("bi"), replace(config, epochs=2.0, max_updates=None), train=alone * 2).fit()
+
+
 def test_a_run_that_ends_before_its_first_update_is_an_error(make_ranker, tmp_path):
     ranker, config = make_ranker("bi"), replace(PLAIN, epochs=1.0, max_updates=None, accumulate=3)
     with pytest.raises(InputError, match="ended after 2 batches, before its first update, which takes .* of 3"):
