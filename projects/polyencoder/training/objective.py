@@ -177,7 +177,7 @@ class Ranking:
         assert own is not None
         assert labels is not None
         self.skipped_examples += len(batch) - len(rows)
-        pool = inline_pool([own[row] for row in rows], [own[row][labels[row]] for row in rows]).to(labels.device)
+        pool = inline_pool([own[row] for row in rows], [own[row][int(labels[row])] for row in rows]).to(labels.device)
         turns = None if batch.turns is None else [batch.turns[row] for row in rows]
         contexts = batch.contexts.select(torch.tensor(rows, device=batch.contexts.ids.device))
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)

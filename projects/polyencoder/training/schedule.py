@@ -23,15 +23,16 @@ BETTER = 1e-4  # a validation loss has fallen when it is lower by this share, as
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How the learning rate changes; the defaults are the paper's (Section 5.1).
+    """How the learning rate changes.
 
-    name: "plateau" multiplies it by `decay` whenever `patience` + 1 validations in a row have not lowered the loss;
+    name: None for "linear" where the end of the run is known, else "constant". "plateau", the paper's (Section 5.1),
+    multiplies it by `decay` whenever `patience` + 1 validations in a row have not lowered the loss;
     "linear" and "cosine" take it to `final` at the run's end; "invsqrt" divides it by the root of the updates;
     "constant" keeps it. warmup_updates: over which it rises to its full value; None for `warmup_share` of the run, but
     at most `longest_warmup`.
     """
 
-    name: ScheduleName = "plateau"
+    name: ScheduleName | None = None
     warmup_updates: int | None = None
     decay: float = 0.4
     patience: int = 0
@@ -42,7 +43,7 @@ class ScheduleConfig:
     """Updates; None for no limit."""
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(ScheduleName):
+        if self.name is not None and self.name not in get_args(ScheduleName):
             raise ConfigError(
                 f"the schedule is {self.name!r}; it must be one of {', '.join(get_args(ScheduleName))}",
                 argument="schedule",
@@ -84,7 +85,9 @@ class Schedule:
     def __init__(
         self, optimizer: Optimizer, config: ScheduleConfig, *, total_updates: int | None, by_time: bool = False
     ) -> None:
-        if config.name in ("linear", "cosine") and total_updates is None and not by_time:
+        is_known = total_updates is not None or by_time
+        self._name = config.name or ("linear" if is_known else "constant")
+        if self._name in ("linear", "cosine") and not is_known:
             raise ConfigError(
                 f"the schedule {config.name!r} needs to know how many updates there will be: give their number, or "
                 "train for epochs of data whose size is known"
@@ -131,7 +134,7 @@ class Schedule:
 
     def validated(self, loss: float) -> None:
         """After a validation, of which the schedule "plateau" takes note unless it is still warming up."""
-        if self._config.name != "plateau" or self._updates < self.warmup_updates:
+        if self._name != "plateau" or self._updates < self.warmup_updates:
             return
         if loss < self._best * (1 - BETTER):
             self._best, self._bad = loss, 0
@@ -166,12 +169,12 @@ class Schedule:
         if self._updates < warmup:
             return WARMUP_START + (1 - WARMUP_START) * self._updates / warmup
         done = self._updates - warmup
-        if config.name == "invsqrt":
+        if self._name == "invsqrt":
             gamma = max(1, warmup)
             return math.sqrt(gamma / (gamma + done))
-        if config.name in ("plateau", "constant"):
+        if self._name in ("plateau", "constant"):
             return 1.0
         total = self.expected_updates
         share = 0.0 if total is None else min(1.0, done / max(1, total - warmup))
-        falling = 1 - share if config.name == "linear" else (1 + math.cos(math.pi * share)) / 2
+        falling = 1 - share if self._name == "linear" else (1 + math.cos(math.pi * share)) / 2
         return config.final + (1 - config.final) * falling

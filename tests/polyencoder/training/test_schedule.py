@@ -42,6 +42,11 @@ def test_a_share_of_the_time_is_warm_up():
     assert found[-1] == pytest.approx((60 / 1_000) ** 0.5)
 
 
+def test_by_default_the_rate_falls_to_the_end_if_that_is_known():
+    assert rates(ScheduleConfig(), total=60, updates=60) == rates(ScheduleConfig("linear"), total=60, updates=60)
+    assert rates(ScheduleConfig(), total=None, updates=60) == rates(ScheduleConfig("constant"), total=None, updates=60)
+
+
 def test_a_schedule_needs_an_end():
     with pytest.raises(ConfigError, match="needs to know how many updates"):
         rates(ScheduleConfig("linear"), total=None, updates=1)
