@@ -71,11 +71,11 @@ class Fitted(NamedTuple):
     """What its logits are divided by, so that its probabilities are those of being right."""
 
 
-def best_logistic(vectors: Any, labels: Any, valid_vectors: Any, valid_labels: Any) -> Any:
+def best_logistic(vectors: Any, labels: Any, valid_vectors: Any, valid_labels: Any, *, tolerance: float = 1e-4) -> Any:
     """scikit-learn's logistic regression, with the regularization that is most accurate on what is held out."""
     from sklearn.linear_model import LogisticRegression  # takes a second to import
 
-    fitted = [LogisticRegression(C=c, max_iter=1_000, tol=1e-3).fit(vectors, labels) for c in STRENGTHS]
+    fitted = [LogisticRegression(C=c, max_iter=1_000, tol=tolerance).fit(vectors, labels) for c in STRENGTHS]
     return max(fitted, key=lambda model: model.score(valid_vectors, valid_labels))
 
 
@@ -95,7 +95,7 @@ def fit_logistic(
     head = Head(HeadConfig(hidden_layers=0), inputs=vectors.size(1), labels=n_labels)
     head.standardise(torch.cat([vectors, valid_vectors]))
     rows, valid = (head.standardised(some).numpy() for some in (vectors, valid_vectors))
-    model = best_logistic(rows, labels.numpy(), valid, valid_labels.numpy())
+    model = best_logistic(rows, labels.numpy(), valid, valid_labels.numpy(), tolerance=1e-3)
     head.take_weights(model)
     found = _score(head, valid_vectors, valid_labels)
     with torch.inference_mode():
