@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
+from polyencoder.training.console import logged
 from polyencoder.training.process_group import Place, is_grouped, process_group
 
 __all__ = ["logged", "one_of_several", "with_flags"]
@@ -45,21 +44,6 @@ def one_of_several(settings: Settings) -> Iterator[tuple[Settings, bool]]:
     shared = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", "device")}
     with process_group(place, shared, on_cpu=settings.device == "cpu") as device:
         yield dataclasses.replace(settings, device=str(device)), place.rank == 0
-
-
-@contextmanager
-def logged(*, show: bool) -> Iterator[None]:
-    """The library's log on standard error."""
-    log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO if show else logging.ERROR)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
 
 
 def _parameters(settings: type, help: Mapping[str, Mapping[str, str]], *, without: set[str]) -> list[inspect.Parameter]:

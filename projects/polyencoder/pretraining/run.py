@@ -34,6 +34,7 @@ from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.record import Record
+from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.randomness import seed_everything
@@ -77,7 +78,7 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
         TrainingError: the losses are not finite again and again, or another process trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as processes:
+    with run_folder(Path(settings.out)) as processes, logged_by_default(show=processes.is_first):
         return _pretrain(settings, processes)
 
 

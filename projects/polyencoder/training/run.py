@@ -37,6 +37,7 @@ from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.config import TrainingConfig
+from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
@@ -95,7 +96,7 @@ def train_ranker(settings: RunSettings) -> RunReport:
             trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as processes:
+    with run_folder(Path(settings.out)) as processes, logged_by_default(show=processes.is_first):
         return _train(settings, processes)
 
 

@@ -1,0 +1,35 @@
+"""The library's log on standard error, for whoever has not said where it goes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["logged", "logged_by_default"]
+
+
+@contextmanager
+def logged(*, show: bool) -> Iterator[None]:
+    """The library's log on standard error."""
+    log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if show else logging.ERROR)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+@contextmanager
+def logged_by_default(*, show: bool) -> Iterator[None]:
+    """The same, unless the program has set up a log of its own."""
+    if logging.getLogger("polyencoder").hasHandlers():
+        yield
+    else:
+        with logged(show=show):
+            yield
