@@ -78,7 +78,7 @@ def index(
     progress: Progress = None,
     info: Annotated[
         str | None,
-        typer.Option("--info", help="Describe this index folder and exit.", is_eager=True, callback=_info),
+        typer.Option("--info", help="Describe this index and exit.", is_eager=True, callback=_info),
     ] = None,
 ) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.

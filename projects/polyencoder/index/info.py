@@ -8,16 +8,19 @@ from pathlib import Path
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.faiss_file import FaissFile
 from polyencoder.index.meta import IndexMeta
+from polyencoder.index.milvus import MILVUS, described_milvus
 
 __all__ = ["described"]
 
 
 def described(path: str | os.PathLike[str]) -> list[str]:
-    """What an index folder is, in lines: its model, vectors, FAISS index and the recall that was measured.
+    """What an index is, in lines: its model, vectors, FAISS index and the recall that was measured.
 
     Raises:
         CheckpointError: there is no finished index, or it is damaged.
     """
+    if str(path).startswith(MILVUS):
+        return described_milvus(str(path))
     folder = Path(path)
     meta = IndexMeta.read(folder)
     catalogue = Catalogue.open(folder / meta.catalogue)

@@ -137,6 +137,18 @@ def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
     assert shown.stdout.splitlines()[-1] == f"recall: 0.99 wanted; {tuned}"
 
 
+def test_info_of_milvus(call, texts, tmp_path):
+    pytest.importorskip("milvus_lite")
+    for name, kind in (("one", "flat"), ("two", "auto")):
+        where = f"milvus:{tmp_path}/candidates.db#{name}"
+        call("index", "--candidates", texts, "--out", where, "--milvus", kind)
+        shown = run_command("index", "--info", where).stdout.splitlines()
+        assert shown[0] == f"{where}: 8 candidates"
+        assert shown[1].startswith("model: ")
+        assert shown[3].startswith(f"search: Milvus, {kind}: ")
+    command_fails(CheckpointError, "no index", "index", "--info", f"milvus:{tmp_path}/candidates.db#three")
+
+
 def test_info_of_what_is_no_index(tmp_path):
     command_fails(CheckpointError, "no index", "index", "--info", tmp_path)
 
