@@ -129,9 +129,8 @@ def pieces(rows: Chunks, size: int, *, first: int, k: int, allowed: Tensor | Non
                 elif count == len(piece):
                     permitted = None
             come += len(piece) if permitted is None else count
-            piece = piece.to(like.device)
             if scales is not None:
-                piece = piece * scales.to(like.device, wide).unsqueeze(1)
+                piece = piece.to(like.device, wide).mul_(scales.to(like.device, wide).unsqueeze(1))
             yield Piece(
-                indices.to(like.device), piece.to(like.dtype), None if permitted is None else permitted.to(like.device)
+                indices.to(like.device), piece.to(like), None if permitted is None else permitted.to(like.device)
             )
