@@ -103,3 +103,12 @@ def test_a_model_file(make_ranker, tmp_path):
 
 def test_what_is_none_of_these(tmp_path):
     command_fails(CheckpointError, "no such model, index or .opt file", "check", tmp_path / "nothing")
+
+
+def test_an_index(make_ranker, sentences, tmp_path):
+    pytest.importorskip("polyencoder.index.verify")
+    make_ranker("bi").index(sentences, tmp_path / "index")
+    assert run_command("check", tmp_path / "index").stdout == f"{tmp_path / 'index'}: an index, undamaged\n"
+    (vectors,) = (tmp_path / "index").glob("vectors-*.npy")
+    flip(vectors, -4)
+    command_fails(CheckpointError, rf"{vectors.name}: damaged, its checksum is another", "check", tmp_path / "index")
