@@ -7,7 +7,6 @@ that it wrote.
 from __future__ import annotations
 
 import argparse
-import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,8 +18,14 @@ from parlai.core.worlds import create_task
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import Ranker
+from polyencoder.index.folder import remove_index
 
 SAMPLE = "selection:sample"
+
+# What a demo leaves: the model, its replies, and the candidates of a chat with their index
+MADE = ["model", "model-replies", "model.cands-*.cands", "model.model.cands-*.cands.index"]
+MADE += [f"model.{end}" for end in ("dict", "opt", "png", "run.json", "test", "tokenizer.json", "trainstats", "valid")]
+MADE += [f"model.checkpoint{end}" for end in ("", ".opt", ".trainstats")]
 
 # From scratch, for the sample task: learnt in about a minute on two cores. Five epochs, with a validation after each:
 # in more of them the validation's recall stays where it is, and its loss rises.
@@ -74,8 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*"):  # chatting leaves an index, which is a folder
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    _remove_last(folder)
     model_file = str(folder / "model")
     where = {"datapath": args.datapath} if args.datapath else {}
     settings = FINE_TUNING | {"backbone": args.backbone} if args.backbone else FROM_SCRATCH
@@ -104,6 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"  evaluate it again: .venv/bin/parlai eval_model -mf {model_file} -t {args.task}{options}")
     print(f"  see its choices:   .venv/bin/parlai display_model -mf {model_file} -t {args.task}{options}")
     print("  train on your own data: see README.md")
+
+
+def _remove_last(folder: Path) -> None:
+    """Remove what an earlier demo has written, and nothing else that may be in the folder."""
+    for name in MADE:
+        for path in folder.glob(name):
+            remove_index(path) if path.is_dir() else path.unlink()
 
 
 def _examples(task: str, where: dict[str, str], *, count: int) -> Iterator[tuple[list[str], list[str], str]]:

@@ -17,6 +17,8 @@ SMALL |= {"max_train_steps": 2, "validation_max_exs": 20, "short_final_eval": Tr
 
 def test_a_demo_a_conversation_and_a_demo_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "FROM_SCRATCH", {**demo.FROM_SCRATCH, **SMALL})
+    (tmp_path / "model_of_mine").mkdir()
+    (tmp_path / "models.txt").write_text("important")
     for _ in range(2):
         demo.main(["--folder", str(tmp_path)])
         shown = capsys.readouterr().out
@@ -30,4 +32,6 @@ def test_a_demo_a_conversation_and_a_demo_again(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("sys.stdin", io.StringIO("hi !\n"))
         Interactive.main(model_file=str(tmp_path / "model"), loglevel="error")
         assert re.search(r"\[Polyencoder\].*: \w+", capsys.readouterr().out)
-    assert any(path.is_dir() for path in tmp_path.glob("model*")), "what the conversation has left"
+    assert any(path.is_dir() for path in tmp_path.glob("model.*")), "what the conversation has left"
+    assert (tmp_path / "model_of_mine").is_dir()
+    assert (tmp_path / "models.txt").exists()

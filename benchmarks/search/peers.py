@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -38,8 +39,11 @@ from benchmarks.search.vectors import grown
 from polyencoder.config import Architecture
 from polyencoder.index import open_index
 from polyencoder.index.base import Candidate
-from polyencoder.index.catalogue import CATALOGUE, Catalogue
+from polyencoder.index.catalogue import Catalogue, File
+from polyencoder.index.change import recorded
+from polyencoder.index.database import connect_to_fill
 from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.names import DATABASE
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
 from polyencoder.ranker import Ranker
@@ -126,16 +130,15 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
     """Candidates as each side has them: an index folder, as `build_index` leaves it; a list and an array in a file."""
     index = folder / INDEX
     index.mkdir(parents=True)
-    with closing(Catalogue.create(index / CATALOGUE)) as catalogue:
-        catalogue.fill(Candidate(None, text) for text in texts)
     (folder / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
     size = (len(texts), real.size(1))
     theirs = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=np.float32, shape=size)
-    row = shard_size = 0
+    files: list[File] = []
+    row, build = 0, secrets.token_hex(8)
     for shard in grown(real, len(texts)):
-        write_vectors(index, row, shard)
+        files.append(recorded(write_vectors(index, row, shard, tag=build), len(shard)))
         theirs[row : row + len(shard)] = normalize(shard).numpy()
-        row, shard_size = row + len(shard), max(shard_size, len(shard))
+        row += len(shard)
     theirs.flush()
     meta = IndexMeta(
         architecture="bi",
@@ -143,11 +146,23 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
         dtype="float32",
         fingerprints=Fingerprints.of(ranker),
         model_name="",
-        shard_size=shard_size,
+        shard_size=max(file.rows for file in files),
+        build=build,
         rows=len(texts),
-        candidates=None,
+        entries=len(texts),
     )
-    meta.write(index)
+    (index / DATABASE).touch()
+    with closing(connect_to_fill(index / DATABASE)) as connection:
+        catalogue = Catalogue(connection, index)
+        connection.execute("BEGIN")
+        for text in texts:
+            catalogue.put(Candidate(None, text))
+        catalogue.create_indexes()
+        catalogue.describe(meta.to_json())
+        for file in files:
+            catalogue.add_file(file)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _ours(backbone: str, architecture: Architecture) -> Ranker:

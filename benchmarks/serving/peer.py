@@ -91,7 +91,7 @@ def main() -> None:
     index = open_index(flags.index, ranker)
     if not isinstance(index, FolderIndex):
         raise SystemExit(f"{flags.index}: the peer reads the folder of an index")
-    texts = index.catalogue.texts(0, len(index))
+    texts = index.texts()
     vectors = torch.cat([chunk.float().clone() for _, chunk in index.vectors.chunks(1 << 14)])
     with tempfile.TemporaryDirectory() as folder:
         encoder = sentence_transformer(ranker, Path(folder))

@@ -10,6 +10,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
+from polyencoder.index.verify import verify
 
 __all__ = [
     "Candidate",
@@ -23,4 +24,5 @@ __all__ = [
     "build_index",
     "candidates_from",
     "open_index",
+    "verify",
 ]

@@ -1,37 +1,44 @@
 """Encoding at scale: candidates, however many, into an index folder.
 
-Two passes. The first streams the candidates into the catalogue, where equal texts meet. The second encodes the texts
-in shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates.
+Two passes. The first streams the candidates into the database, where equal texts meet. The second encodes the texts in
+shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates.
 
-A build that was killed goes on when it is started again: `unfinished.json` says that the first pass is over and of
-what; a shard's file is there or not, never half; renaming `unfinished.json` to `meta.json` ends the build.
+A build that was killed goes on when it is started again. Until it is finished the database is `unfinished.sqlite`,
+there once the first pass is over; a shard's file is there or not, never half. Then a transaction names the files, and
+the database gets its name. Everything is on the disk before it is relied on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
-from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.files import replacing
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.files import onto_the_disk, replacing
 from polyencoder.index.base import Candidate, Record, checked_records
-from polyencoder.index.catalogue import CATALOGUE, Catalogue
-from polyencoder.index.meta import META, UNFINISHED, Fingerprints, IndexMeta, separable
-from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards
-from polyencoder.index.vectors import VectorDtype, Vectors, check_dtype, vector_files
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.change import recorded
+from polyencoder.index.database import Database, connect, connect_to_fill
+from polyencoder.index.lock import IndexBusy, explained, locked
+from polyencoder.index.meta import Fingerprints, IndexMeta, separable
+from polyencoder.index.names import DATABASE, LOCK, META, UNFINISHED, check_only_ours
+from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
+from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
 from polyencoder.protocol import TextRanker
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 600  # for the process of rank 0 to begin
 _MOST = 1 << 31  # rows, or processes
 
 
@@ -49,12 +56,13 @@ def build_index(
 ) -> None:
     """Encode candidates into an index folder, or finish one that was begun from the same candidates and model.
 
-    The bytes are the same however often the build was killed and started again, and with any number of workers that
+    The vectors are the same however often the build was killed and started again, and with any number of workers that
     have as many threads each. An index that is finished already is left as it is.
 
     Args:
         folder: where; made if it is not there.
-        candidates: read once, never held in memory.
+        candidates: `Candidate` records, texts, or dicts with `text`, `id` and `metadata`; read once, and never all in
+            memory.
         ranker: a bi- or poly-encoder.
         dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
         shard_size: rows in a file: what is encoded at once, and lost at most when the build is killed.
@@ -67,7 +75,8 @@ def build_index(
 
     Raises:
         InputError: if there are no candidates, one is not usable, an id is there twice for different candidates, or
-            the folder holds another index or cannot be written.
+            the folder holds something else than this index or cannot be written.
+        PolyencoderError: a process that shares the work has ended early.
     """
     folder = Path(folder)
     check_dtype(dtype)
@@ -90,35 +99,35 @@ def build_index(
         fingerprints=Fingerprints.of(ranker),
         model_name=model_name,
         shard_size=shard_size,
-        rows=0,
-        candidates=None,
+        build=secrets.token_hex(8),
     )
-    with _explained(folder):
-        first = share.rank == 0
-        plan = (
-            _catalogued(folder, checked_records(candidates), plan, progress=progress)
-            if first
-            else _awaited(folder, plan)
-        )
-        if (folder / META).exists():
-            return
-        shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
-        done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
-        with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
-            if workers == 1 or len(shards) < 2:
-                encode_here(folder, model, ranker.text, plan, shards, advance=bar.update)
-            else:
-                encode_in_processes(folder, ranker, plan, shards, workers=min(workers, len(shards)), advance=bar.update)
+    first = share.rank == 0
+    with ExitStack() as stack:
         if first:
-            _finish(folder, plan)
-        while not (folder / META).exists():
-            time.sleep(_POLL_SECONDS)
+            stack.enter_context(_there(folder))
+            stack.enter_context(locked(folder))
+        plan = _entered(folder, candidates, plan, progress=progress) if first else _awaited(folder, plan)
+        if (folder / DATABASE).exists():
+            return
+        with explained(folder):
+            shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
+            done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
+            with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
+                if workers == 1 or len(shards) < 2:
+                    encode_here(folder, model, ranker.text, plan, shards, advance=bar.update)
+                else:
+                    workers = min(workers, len(shards))
+                    encode_in_processes(folder, ranker, plan, shards, workers=workers, advance=bar.update)
+            if first:
+                _finish(folder, plan)
+        if not first:
+            _wait_for(folder, DATABASE)
 
 
-def candidates_digest(candidates: Iterable[Candidate]) -> str:
+def candidates_digest(candidates: Iterable[Record]) -> str:
     """What `IndexMeta.candidates` is for an index that was built of these and never changed."""
     digest = hashlib.blake2b(digest_size=16)
-    for candidate in candidates:
+    for candidate in checked_records(candidates):
         digest.update(_digested(candidate))
     return digest.hexdigest()
 
@@ -127,50 +136,83 @@ def _digested(candidate: Candidate) -> bytes:
     return repr(candidate[:3]).encode()
 
 
-def _catalogued(folder: Path, candidates: Iterable[Candidate], plan: IndexMeta, *, progress: bool) -> IndexMeta:
+def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, progress: bool) -> IndexMeta:
     """The first pass, or a look at whether the one that was made before had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
 
     def read() -> Iterator[Candidate]:
         with _bar("reading", None, unit=" candidates", show=progress) as bar:
-            for candidate in candidates:
+            for candidate in checked_records(candidates):
                 digest.update(_digested(candidate))
                 bar.update()
                 yield candidate
 
-    if (begun := _begun(folder)) is not None:
+    with explained(folder):
+        begun = _begun(folder)
+    if begun is not None:
         _check_same(begun, plan, folder=folder)
         for _ in read():
             pass
         if begun.candidates != digest.hexdigest():
             raise InputError(f"{folder}: an index of other candidates is there; give another folder, or remove it")
         return begun
-    if folder.is_dir():
-        if vector_files(folder):
-            raise InputError(f"{folder}: has files of vectors, but no {META}; give another folder, or remove it")
-        _remove_parts(folder)
-    with replacing(folder / CATALOGUE) as temporary, closing(Catalogue.create(temporary)) as catalogue:
-        catalogue.fill(read())
-        if catalogue.rows == 0:
+    with explained(folder):
+        _remove_all(folder)
+        temporary = replacing(folder / UNFINISHED)
+    with temporary as path, closing(connect_to_fill(path)) as connection:
+        catalogue, entries = Catalogue(connection, folder), 0
+        connection.execute("BEGIN")
+        for candidate in read():  # whose errors are the caller's
+            with explained(folder):
+                entries += catalogue.put(candidate)
+        if entries == 0:
             raise InputError(f"{folder}: not made, as there is no candidate to put into it: the input is empty")
-        plan = replace(plan, rows=catalogue.rows, candidates=digest.hexdigest())
-    plan.write(folder, UNFINISHED)
+        with explained(folder):
+            catalogue.create_indexes()
+            plan = replace(plan, rows=catalogue.rows, entries=entries, candidates=digest.hexdigest())
+            catalogue.describe(plan.to_json())
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL")
     return plan
 
 
 def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
-    """What the process of rank 0 has catalogued."""
-    while (begun := _begun(folder)) is None:
-        time.sleep(_POLL_SECONDS)
+    """What the process of rank 0 has entered."""
+    _wait_for(folder, DATABASE, UNFINISHED)
+    begun = _begun(folder)
+    assert begun is not None
     _check_same(begun, plan, folder=folder)
     return begun
 
 
+def _wait_for(folder: Path, *names: str) -> None:
+    """Wait until the process of rank 0 has made one of these files.
+
+    Raises PolyencoderError if it has ended without, which shows in its lock of the folder, or does not begin.
+    """
+    begun, start = UNFINISHED not in names, time.monotonic()
+    while not any((folder / name).exists() for name in names):
+        free = True
+        if (folder / LOCK).exists():
+            try:
+                with locked(folder, seconds=0):
+                    free = not any((folder / name).exists() for name in names)
+            except IndexBusy:
+                begun, free = True, False
+        if free and (begun or time.monotonic() - start > _PATIENCE_SECONDS):
+            raise PolyencoderError(f"{folder}: the process of rank 0 has ended, or does not begin; its error says why")
+        time.sleep(_POLL_SECONDS)
+
+
 def _begun(folder: Path) -> IndexMeta | None:
-    for name in (META, UNFINISHED):
-        if (folder / name).is_file():
-            return IndexMeta.read(folder, name)
-    return None
+    """The description of the index that is there, finished or not."""
+    if (folder / DATABASE).exists():
+        with Database(folder).snapshot() as catalogue:
+            return IndexMeta.parsed(catalogue.description(), folder)
+    if not (folder / UNFINISHED).exists():
+        return None
+    with closing(connect(folder / UNFINISHED)) as connection:  # which ends what a kill has left in its log
+        return IndexMeta.parsed(Catalogue(connection, folder).description(), folder)
 
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
@@ -188,18 +230,33 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
 def _finish(folder: Path, plan: IndexMeta) -> None:
     while missing_shards(folder, plan):  # other processes are at them
         time.sleep(_POLL_SECONDS)
-    Vectors.open(folder, dim=plan.dim, dtype=plan.dtype, rows=plan.rows)  # complains of a file that is damaged
-    _remove_parts(folder)
-    os.replace(folder / UNFINISHED, folder / META)
+    files = []
+    for path, rows in shards_of(folder, plan).values():
+        files.append(recorded(path, rows))
+        if plan.dtype == "int8":
+            files.append(recorded(scales_file(path)))
+    with closing(connect(folder / UNFINISHED)) as connection:
+        catalogue = Catalogue(connection, folder)
+        connection.execute("BEGIN IMMEDIATE")
+        catalogue.forget_files(file.name for file in catalogue.files())  # of a try that was killed
+        for file in files:
+            catalogue.add_file(file)
+        connection.execute("COMMIT")
+        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # the log will not be renamed with it
+            raise sqlite3.OperationalError(f"{UNFINISHED} is in use by another program")
+    _remove_all(folder, kept={UNFINISHED, *(file.name for file in files)})
+    onto_the_disk(folder)
+    os.replace(folder / UNFINISHED, folder / DATABASE)
+    onto_the_disk(folder)
+    with suppress(OSError):  # it is for people
+        (folder / META).write_text(plan.to_json(), encoding="utf-8")
 
 
-def _remove_parts(folder: Path) -> None:
-    """What processes that were killed have left."""
-    for path in folder.glob(".*.part"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+def _remove_all(folder: Path, *, kept: Iterable[str] = ()) -> None:
+    """Remove what processes that were killed have left."""
+    for path in check_only_ours(folder):
+        if path.name not in {LOCK, *kept}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _bar(what: str, total: int | None, *, unit: str, show: bool, done: int = 0) -> tqdm:
@@ -207,16 +264,16 @@ def _bar(what: str, total: int | None, *, unit: str, show: bool, done: int = 0) 
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Make errors of the disk ours, a full one above all, and leave no empty folder."""
+def _there(folder: Path) -> Iterator[None]:
+    """Make the folder, unless it has other things; leave no empty one after an error."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        check_only_ours(folder)
     try:
         yield
-    except BaseException as error:
+    except BaseException:
         with suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
             folder.rmdir()  # which it does only if nothing is in it
-        if not isinstance(error, (OSError, sqlite3.OperationalError)):
-            raise
-        raise InputError(
-            f"{folder}: cannot be written ({first_line(error)}); mend that and run the same command again: it goes on "
-            "from there"
-        ) from error
+        raise

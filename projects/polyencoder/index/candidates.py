@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from polyencoder.data.readers import OnBad, expand, raise_it, records
+from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import canonical
@@ -29,29 +29,29 @@ def candidates_from(
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
-            of more than `max_characters`, with an id that is neither text nor a whole number, or with nan or infinity
-            in its metadata. It names the line.
+            of more than `max_characters`, with an id that is neither text nor a whole number, or with what JSON has
+            not, such as nan, in its metadata. It names the line.
     """
     for path in expand(paths):
+        is_lines = format_of(path) == "txt"
         for where, record in records(path, bad=bad):
+            if is_lines and not record["text"].strip():
+                continue
             try:
                 candidate = _candidate(record, where=where, max_characters=max_characters)
             except InputError as error:
                 bad(error)
                 continue
-            if candidate is not None:
-                yield candidate
+            yield candidate
 
 
-def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Candidate | None:
+def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Candidate:
     if "text" not in record:
         raise InputError(
             f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "
             "candidates to text"
         )
     text, id_ = record.pop("text", None), record.pop("id", None)
-    if isinstance(text, str) and not text.strip() and not record and id_ is None:
-        return None  # an empty line
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"{where}: no text in the field `text` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"

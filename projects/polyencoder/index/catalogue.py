@@ -1,4 +1,4 @@
-"""The texts of an index and what users call them: one SQLite file.
+"""What the database of an index holds: the texts, what users call them, the names of the files, the description.
 
 A *row* is a different text, and the place of its vector: 0, 1, 2, ... without holes. An *entry* is what a user put in:
 an id, a row and metadata. Several entries may share a row. A row that no entry uses any more is *dead*; its vector
@@ -9,156 +9,156 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
-import threading
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import checked, shortened
-from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.filters import condition_of, path_of
+from polyencoder.index.options import Filter
 
-CATALOGUE = "catalogue.sqlite"
+__all__ = ["Catalogue", "File"]
 
-_TABLES = """
-CREATE TABLE texts(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);
+_TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
+_TABLES = f"""
+{_TEXTS.format("texts")}
 CREATE TABLE entries(number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, row INTEGER NOT NULL, metadata TEXT);
 CREATE TABLE dead(row INTEGER PRIMARY KEY);
+CREATE TABLE files(name TEXT PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL);
+CREATE TABLE description(json TEXT NOT NULL);
 """
 # Made when the entries are in: sorting them once is quicker than keeping them sorted.
 _INDEXES = "CREATE INDEX entries_by_row ON entries(row);"
 
+_COMPACT = f"""
+{_TEXTS.format("living")}
+INSERT INTO living SELECT ROW_NUMBER() OVER (ORDER BY row) - 1, digest, text FROM texts WHERE row NOT IN dead;
+UPDATE entries SET row = (SELECT living.row FROM living JOIN texts USING (digest) WHERE texts.row = entries.row);
+DROP TABLE texts;
+ALTER TABLE living RENAME TO texts;
+DELETE FROM dead;
+"""
+
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
 _WANTED = "(SELECT value AS wanted FROM json_each(?))"
 
-_CACHE_KB = 64 << 10
+
+class File(NamedTuple):
+    """A file of the index, which is never written to again."""
+
+    name: str
+    rows: int
+    """Of vectors; 0 of other files."""
+    bytes: int
+    checksum: str
 
 
 class Catalogue:
-    """The texts and entries of an index: read from a file that never changes, or written to one that nobody reads."""
+    """The contents of an index, through a connection that has a transaction open.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
-        self._lock = threading.Lock()  # a server's threads share the connection
-        weakref.finalize(self, connection.close)
-        self.changes = 0
-        """How many entries were put in or taken out since it was opened."""
-        self.rows = 0
-        """The number of different texts, dead ones too."""
-        self._next_number = 0
-        self._entries: int | None = None
-        self._count_anew()
+    Args:
+        connection: to the database.
+        folder: of the index, for messages.
+    """
 
-    @classmethod
-    def create(cls, path: Path) -> Catalogue:
-        """A new catalogue in an empty file, for one long `fill`: a kill may damage the file."""
-        connection = _connect(path)
-        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; " + _TABLES)
-        return cls(path, connection)
+    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
+        self._ask = connection.execute
+        self._folder = folder
 
-    @classmethod
-    def open(cls, path: Path) -> Catalogue:
-        """A catalogue to read: without locks, journals or anything else that would touch another's files."""
-        return cls._opened(path, "mode=ro&immutable=1")
-
-    @classmethod
-    def draft(cls, path: Path) -> Catalogue:
-        """A catalogue to change, in a file that nobody else knows of yet."""
-        return cls._opened(path, "mode=rw")
-
-    @classmethod
-    def copied(cls, source: Path, target: Path) -> Catalogue:
-        """A copy of a catalogue, to change."""
-        shutil.copyfile(source, target)
-        return cls.draft(target)
-
-    @classmethod
-    def _opened(cls, path: Path, how: str) -> Catalogue:
-        try:
-            _roll_back(path)
-            return cls(path, _connect(path, how))
-        except sqlite3.Error as error:
-            raise CheckpointError(f"{path}: missing or damaged ({error}); build the index again") from None
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __len__(self) -> int:
-        """The number of entries."""
-        if self._entries is None:
-            self._entries = self.count()
-        return self._entries
+    @staticmethod
+    def create_tables(connection: sqlite3.Connection) -> None:
+        """Make a new database one of an index; `create_indexes` follows when the entries are in."""
+        connection.executescript(_TABLES)
 
     # Reading
 
+    def description(self) -> str:
+        """The text of the description, see `IndexMeta`."""
+        return str(self._one("SELECT json FROM description"))
+
+    def files(self) -> list[File]:
+        """The files by name: those of vectors are in the order of their rows."""
+        return [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
+
+    @property
+    def rows(self) -> int:
+        """The number of different texts, dead ones too."""
+        return int(self._one("SELECT COALESCE(MAX(row) + 1, 0) FROM texts"))
+
+    def __len__(self) -> int:
+        """The number of entries, counted."""
+        return int(self._one("SELECT COUNT(*) FROM entries"))
+
     def texts(self, start: int, stop: int) -> list[str]:
         """The texts of a range of rows."""
-        return [text for (text,) in self._ask("SELECT text FROM texts WHERE row >= ? AND row < ?", start, stop)]
+        rows = self._ask("SELECT text FROM texts WHERE row >= ? AND row < ? ORDER BY row", (start, stop))
+        return [text for (text,) in rows]
 
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
-        return dict(self._ask(f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted", json.dumps([*rows])))
+        query = f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted"
+        return dict(self._ask(query, (json.dumps([*rows]),)).fetchall())
 
     def entries_of(
-        self, rows: Iterable[int], *, filter: Filter | None = None
+        self, rows: Iterable[int], *, most: int = -1, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
-        """The id and metadata of each entry of these rows that the filter lets through, in the order they came."""
+        """The id and metadata of the entries of these rows that the filter lets through, in the order they came.
+
+        No more than `most` of each row; -1 stands for all.
+        """
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
-        condition, values = _condition(filter)
+        condition, values = condition_of(filter)
         query = (
-            f"SELECT row, id, metadata FROM {_WANTED} CROSS JOIN entries ON row = wanted WHERE {condition} "
-            "ORDER BY number"
+            f"SELECT row, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
+            f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
-        for row, id_, data in self._ask(query, json.dumps([*entries]), *values):
+        for row, id_, data in self._ask(query, (json.dumps([*entries]), *values, most)):
             entries[row].append((id_, None if data is None else json.loads(data)))
         return entries
 
-    def count(self, filter: Filter | None = None) -> int:
-        """The number of entries that the filter lets through."""
-        condition, values = _condition(filter)
-        ((count,),) = self._ask(f"SELECT COUNT(*) FROM entries WHERE {condition}", *values)
-        return int(count)
-
     def has_field(self, key: str) -> bool:
         """Whether the metadata of any entry has this field."""
-        return bool(self._ask("SELECT 1 FROM entries WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", _path(key)))
+        found = self._ask("SELECT 1 FROM entries WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", (path_of(key),))
+        return found.fetchone() is not None
 
-    def rows_matching(self, filter: Filter) -> Tensor:
-        """The rows with an entry that has these metadata: int64, ascending."""
-        condition, values = _condition(filter)
-        return self._row_numbers(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", *values)
+    def matching(self, filter: Filter) -> tuple[Tensor, int]:
+        """The rows with an entry that has these metadata, int64, ascending; and the number of such entries."""
+        condition, values = condition_of(filter)
+        query = f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row"
+        found = np.fromiter((pair for pair in self._ask(query, values)), dtype=np.dtype((np.int64, 2)))
+        return torch.from_numpy(found[:, 0].copy()), int(found[:, 1].sum())
 
     def dead_rows(self) -> Tensor:
         """The rows that no entry uses: int64, ascending."""
-        return self._row_numbers("SELECT row FROM dead ORDER BY row")
+        rows = (row for (row,) in self._ask("SELECT row FROM dead ORDER BY row"))
+        return torch.from_numpy(np.fromiter(rows, dtype=np.int64))
 
     # Changing
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """What is changed in the block is kept when it ends well, and forgotten otherwise. Blocks may be nested."""
-        self._connection.execute("SAVEPOINT block")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK TO block")
-            self._count_anew()
-            raise
-        finally:
-            self._connection.execute("RELEASE block")
+    def describe(self, text: str) -> None:
+        """Write the description."""
+        self._ask("DELETE FROM description")
+        self._ask("INSERT INTO description VALUES (?)", (text,))
 
-    def put(self, candidate: Candidate, *, replace: bool = False) -> None:
+    def add_file(self, file: File) -> None:
+        """Name a file that is on the disk; its name is new."""
+        self._ask("INSERT INTO files VALUES (?, ?, ?, ?)", file)
+
+    def forget_files(self, names: Iterable[str]) -> None:
+        """Name these files no more."""
+        self._ask("DELETE FROM files WHERE name IN (SELECT value FROM json_each(?))", (json.dumps([*names]),))
+
+    def put(self, candidate: Candidate, *, replace: bool = False) -> int:
         """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
+
+        Returns how many entries there are more.
 
         Raises InputError for a text that is empty or no valid Unicode, metadata that JSON cannot hold, and an id that
         is there with another text or other metadata, unless it is to `replace` that.
@@ -166,133 +166,71 @@ class Catalogue:
         where = f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            digest = digest_of(text)
             id_.encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
-        ask = self._connection.execute
-        known = ask("SELECT number, row, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
+        ask, removed = self._ask, 0
+        known = ask("SELECT number, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
         if (entry := known.fetchone()) is not None:
-            number, _, old_metadata, old_text = entry
+            number, old_metadata, old_text = entry
             if (old_text, old_metadata) == (text, metadata):
-                return
+                return 0
             if not replace:
                 other = "text" if old_text != text else "metadata"
                 raise InputError(
                     f"{where}the id {id_!r} is that of candidate {number + 1} already, {shortened(old_text)}, which "
                     f"has other {other}: give each candidate an id of its own, or update the one that is there"
                 )
-            self.remove(id_)
+            removed = self.remove(id_)
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
-            row = self.rows
-            ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))
-            self.rows += 1
+            # Without a row of its own SQLite gives it the last one plus 1, the first one being 1
+            row = ask("INSERT INTO texts SELECT COALESCE(MAX(row) + 1, 0), ?, ? FROM texts", (digest, text)).lastrowid
         else:
-            row = known_row[0]
+            (row,) = known_row
             ask("DELETE FROM dead WHERE row = ?", (row,))
-        ask("INSERT INTO entries VALUES (?, ?, ?, ?)", (self._next_number, id_, row, metadata))
-        self._next_number += 1
-        self.changes += 1
-        self._entries = None
+        ask("INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries", (id_, row, metadata))
+        return 1 + removed
 
-    def remove(self, id_: str, *, missing_ok: bool = False) -> None:
-        """Take an entry out. Raises InputError if there is none of this id, unless one may be missing."""
-        ask = self._connection.execute
-        if (entry := ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
+    def remove(self, id_: str, *, missing_ok: bool = False) -> int:
+        """Take an entry out; returns -1, by which there are more.
+
+        Raises InputError if there is none of this id, unless one may be missing.
+        """
+        if (entry := self._ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
             if missing_ok:
-                return
-            raise InputError(f"{self.path.parent}: no candidate has the id {id_!r}")
-        ask("DELETE FROM entries WHERE id = ?", (id_,))
-        ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))
-        self.changes += 1
-        self._entries = None
+                return 0
+            raise InputError(f"{self._folder}: no candidate has the id {id_!r}")
+        self._ask("DELETE FROM entries WHERE id = ?", (id_,))
+        self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))
+        return -1
 
-    def fill(self, candidates: Iterable[Candidate]) -> None:
-        """Enter all candidates into a new catalogue, which is of no use after an error."""
-        self._connection.execute("BEGIN")
-        for candidate in candidates:
-            self.put(candidate)
-        self._connection.execute(_INDEXES)
-        self._connection.execute("COMMIT")
+    def create_indexes(self) -> None:
+        """End the filling of a new database."""
+        self._ask(_INDEXES)
 
-    def copy_living(self, path: Path) -> None:
-        """Write a catalogue without the dead rows to a new file; the others keep their order."""
-        with closing(_connect(path)) as new:
-            new.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; " + _TABLES)
-            new.execute("ATTACH ? AS old", (str(self.path),))
-            new.executescript(
-                "BEGIN; "
-                "INSERT INTO texts SELECT ROW_NUMBER() OVER (ORDER BY row) - 1, digest, text FROM old.texts "
-                "WHERE row NOT IN old.dead; "
-                "INSERT INTO entries SELECT e.number, e.id, new.row, e.metadata FROM old.entries e "
-                "JOIN old.texts t ON t.row = e.row JOIN main.texts new ON new.digest = t.digest ORDER BY e.number; "
-                f"{_INDEXES} COMMIT;"
-            )
+    def compact(self) -> None:
+        """Leave out the dead rows; the others keep their order."""
+        for statement in _COMPACT.split(";"):  # executescript would commit what is open
+            self._ask(statement)
 
-    def _count_anew(self) -> None:
-        self.rows = self._next("texts", "row")
-        self._next_number = self._next("entries", "number")
-        self._entries = None  # counted when someone asks
+    def check(self) -> str | None:
+        """Look at all of it: what is damaged, or None."""
+        if (found := self._one("PRAGMA integrity_check(1)")) != "ok":
+            return str(found)
+        for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
+            if digest != digest_of(text):
+                return f"text {row} is not what was entered"
+        wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
+        return f"{wrong} entries without a text" if wrong else None
 
-    def _ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock:
-            return self._connection.execute(query, values).fetchall()
-
-    def _row_numbers(self, query: str, *values: Any) -> Tensor:
-        with self._lock:
-            rows = (row for (row,) in self._connection.execute(query, values))
-            return torch.from_numpy(np.fromiter(rows, dtype=np.int64))
-
-    def _next(self, table: str, column: str) -> int:
-        ((last,),) = self._ask(f"SELECT MAX({column}) FROM {table}")
-        return 0 if last is None else last + 1
+    def _one(self, query: str) -> Any:
+        """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
+        if (found := self._ask(query).fetchone()) is None:
+            raise sqlite3.DatabaseError("it has no description")
+        return found[0]
 
 
-def _condition(filter: Filter | None) -> tuple[str, list[Any]]:
-    """A filter in SQL, with the values of its question marks, of which SQLite allows only so many."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    for key, options in checked_filter(filter).items():
-        path, some = _path(key), ["FALSE"]
-        if any(option is None for option in options):
-            some.append("json_extract(metadata, ?) IS NULL")  # a field that is missing equals None
-            values.append(path)
-        long = [option for option in options if _is_long(option)]
-        if short := [option for option in options if option is not None and not _is_long(option)]:
-            some.append("json_extract(metadata, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, json.dumps(short)]
-        if long:  # as numbers they would be rounded: of two paths SQLite gives the values as they stand in the text
-            some.append("json_extract(metadata, ?, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, path, json.dumps([f"[{option},{option}]" for option in long])]
-        conditions.append(" OR ".join(some))
-    return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
-
-
-def _is_long(value: Any) -> bool:
-    """Whether it is a whole number that SQLite does not hold."""
-    return isinstance(value, int) and value.bit_length() > 63
-
-
-def _path(key: str) -> str:
-    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite cannot be told."""
-    if '"' in key:
-        raise InputError(f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name")
-    return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
-
-
-def _connect(path: Path, how: str = "mode=rwc") -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{how}",
-        uri=True,
-        isolation_level=None,  # transactions begin and end where `changing` says
-        check_same_thread=False,
-    )
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-    return connection
-
-
-def _roll_back(path: Path) -> None:
-    """Undo what a killed change has left half done in a catalogue that was still changed in its place."""
-    if Path(f"{path}-journal").exists():
-        with closing(_connect(path, "mode=rw")) as connection:
-            connection.execute("SELECT COUNT(*) FROM sqlite_master")  # reading is enough
+def digest_of(text: str) -> bytes:
+    """By which equal texts are found."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

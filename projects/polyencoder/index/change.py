@@ -1,109 +1,132 @@
-"""The next state of an index, while it is made: in files of its own, which nobody reads until `meta.json` names them.
+"""A change of an index: new files, then the commit of one transaction that names them.
 
-So a change is whole or not at all, whatever interrupts it, and those who search meanwhile find the state before.
+Until the commit nobody sees anything of it, and after the commit it is done, whatever comes then. What the database
+does not name is of no account: the next change removes it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
+import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-import filelock
 import torch
 from torch import Tensor
 
 from polyencoder.encoding import encode_candidates
-from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.files import onto_the_disk
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.files import fingerprint, onto_the_disk
 from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.catalogue import Catalogue, File
+from polyencoder.index.database import connect
 from polyencoder.index.faiss_file import Tuned, build_faiss, copy_faiss, faiss_files
-from polyencoder.index.meta import META, IndexMeta, separable
-from polyencoder.index.state import State
+from polyencoder.index.lock import explained
+from polyencoder.index.meta import IndexMeta, separable
+from polyencoder.index.names import DATABASE, LOCK, META, is_ours
 from polyencoder.index.tuning import sample
-from polyencoder.index.vectors import Vectors, quantize, scales_file, vectors_file, write_vectors
+from polyencoder.index.vectors import (
+    Vectors,
+    first_row,
+    is_whole,
+    map_file,
+    quantize,
+    scales_file,
+    vectors_file,
+    write_vectors,
+)
 from polyencoder.protocol import TextRanker
 
-__all__ = ["OF_AN_INDEX", "Change", "IndexBusy", "explained", "lock"]
+__all__ = ["Change", "checksum", "recorded"]
 
-OF_AN_INDEX = re.compile(
-    r"(meta|unfinished)\.json|catalogue(-\d+)?\.sqlite.*|vectors-\d+(-[0-9a-f]+)?(\.scales)?\.npy|faiss.*\.(json|index)"
-    r"|\.lock|\..*\.part"
-)
-"""What the files of an index folder are called."""
+Stored = tuple[Tensor, Tensor | None]
+"""Vectors as they are stored, and their scales."""
 
-_LOCK = ".lock"
-_BUSY_SECONDS = 30
+_CHUNK = 1 << 20
 
-
-class IndexBusy(InputError):
-    """Another process is changing the index, and has been for a while."""
+T = TypeVar("T")
 
 
 class Change:
-    """What becomes of a state: a copy of its catalogue that is changed, and files beside its own.
+    """A transaction of the index's database, from now on, until `publish` or `close`.
 
     Args:
-        state: the newest of an index, whose `lock` this process has.
+        folder: of the index, whose lock this process has.
         ranker: the model, which new texts need.
     """
 
-    def __init__(self, state: State, ranker: TextRanker | None) -> None:
-        self.folder = state.folder
-        self._before = state
+    def __init__(self, folder: Path, ranker: TextRanker | None) -> None:
+        self.folder = folder
         self._ranker = ranker
-        self._draft: Catalogue | None = None
-        self._compacted = False
-        self._meta = replace(state.meta, vectors=state.vectors.names)
-        self._remove_others(state.meta)  # what was killed has left them
+        self._connection = connect(folder / DATABASE)
+        try:
+            self._connection.execute("PRAGMA synchronous = FULL")  # what is committed outlasts a loss of power
+            self._connection.execute("BEGIN IMMEDIATE")
+            self.catalogue = Catalogue(self._connection, folder)
+            self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
+            """The description, written when it is published."""
+        except BaseException:
+            self._connection.close()
+            raise
+        self._before, self._compacted = self.meta, False
+        self.closed = False
 
-    @property
-    def catalogue(self) -> Catalogue:
-        """The texts and entries, to be changed."""
-        if self._draft is None:
-            path = self._new_catalogue()
-            self._draft = Catalogue.copied(self._before.catalogue.path, path)
-        return self._draft
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """What is done in the block is a part of the change if the block ends well, and is undone otherwise."""
+        if not self._connection.in_transaction:
+            raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
+        before = self.meta
+        self._connection.execute("SAVEPOINT step")
+        try:
+            yield
+        except BaseException:
+            self.meta = before
+            if self._connection.in_transaction:  # a full disk may have undone all of it
+                self._connection.execute("ROLLBACK TO step")
+                self._connection.execute("RELEASE step")
+            raise
+        self._connection.execute("RELEASE step")
 
-    @property
-    def _newest(self) -> Catalogue:
-        """The texts and entries, to be read."""
-        return self._before.catalogue if self._draft is None else self._draft
+    def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
+        """Put in, or take out, one item after the other; `enter` says how many entries there are more."""
+        before, more = self._connection.total_changes, 0
+        for item in items:  # whose errors are the caller's
+            with explained(self.folder):
+                more += enter(self.catalogue, item)
+        if self._connection.total_changes > before:
+            self.meta = replace(self.meta, entries=self.meta.entries + more, candidates=None, version=self._version)
 
     def compact(self) -> None:
         """Leave out the dead rows, and make full files of small ones; a FAISS index of the rows as they were goes.
 
         What would stay the same is left as it is.
         """
-        vectors, old = self._encoded(), self._newest
-        living = torch.ones(len(vectors), dtype=torch.bool)
-        living[old.dead_rows()] = False
-        size = self._meta.shard_size
+        vectors = self._vectors()
+        living = self._living(len(vectors))
+        size = self.meta.shard_size
         pieces = {i * size: rows for i, rows in enumerate(living.nonzero().squeeze(1).split(size)) if len(rows)}
-        names = {first: _file_of(rows, vectors) if first == rows[0] else None for first, rows in pieces.items()}
-        if living.all() and None not in names.values():
+        kept = {first: _file_of(rows, vectors) if first == rows[0] else None for first, rows in pieces.items()}
+        if living.all() and None not in kept.values():
             return
-        path = self._new_catalogue()
-        old.copy_living(path)
-        if self._draft is not None:
-            self._draft.close()
-        self._draft, self._compacted = Catalogue.draft(path), True
+        self.catalogue.compact()
+        self._forget(*faiss_files(self.meta.faiss or ""), *vectors.names)
         for first, rows in pieces.items():
-            if names[first] is None:
-                texts = self._draft.texts(first, first + len(rows))
-                names[first] = write_vectors(self.folder, first, *vectors.stored(rows), texts=texts).name
-        self._meta = replace(self._meta, vectors=tuple(name for name in names.values() if name), faiss=None)
+            self._name(first, len(rows), partial(vectors.stored, rows), there=kept[first])
+        self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
+        self._compacted = True
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss_file.build_faiss`."""
-        vectors, name = self._encoded(), self._new_name("faiss-{}")
-        build_faiss(self.folder, vectors, kind=kind, name=name, **overrides)
-        self._meta = replace(self._meta, faiss=name)
+        name = _new_faiss()
+        build_faiss(self.folder, self._vectors(), kind=kind, name=name, **overrides)
+        self._use_faiss(name)
 
     def tune_faiss(self, choose: Callable[[FaissSearch, Tensor | None], Tuned]) -> Tuned:
         """Give the FAISS index the settings that `choose` finds for it and the living rows (None for all).
@@ -111,127 +134,155 @@ class Change:
         Raises:
             ConfigError: there is no FAISS index.
         """
-        if (name := self._meta.faiss) is None:
+        if (old := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        searcher = FaissSearch.open(self.folder, self._encoded(), name=name)
-        living: Tensor | None = None
-        if len(dead := self._newest.dead_rows()):
-            living = torch.ones(len(searcher.vectors), dtype=torch.bool)
-            living[dead] = False
-        tuned = choose(searcher, living)
-        meta = replace(searcher.meta, tuned=tuned)
-        if name == self._before.meta.faiss:  # whose description others read
-            new = self._new_name("faiss-{}")
-            copy_faiss(self.folder, meta, name=name, to=new)
-            self._meta = replace(self._meta, faiss=new)
-        else:
-            meta.write(self.folder, name=name)
+        searcher = FaissSearch.open(self.folder, self._vectors(), name=old)
+        living = self._living(len(searcher.vectors))
+        tuned = choose(searcher, None if living.all() else living)
+        name = _new_faiss()  # others read the description that is there
+        copy_faiss(self.folder, replace(searcher.meta, tuned=tuned), name=old, to=name)
+        self._use_faiss(name)
         return tuned
 
     def some_texts(self, n: int) -> list[str]:
         """Up to `n` of the texts that there will be, the same each time."""
-        newest = self._newest
-        living = torch.ones(newest.rows, dtype=torch.bool)
-        living[newest.dead_rows()] = False
-        return list(newest.text_of(sample(living.nonzero().squeeze(1).tolist(), n)).values())
+        living = self._living(self.catalogue.rows)
+        return list(self.catalogue.text_of(sample(living.nonzero().squeeze(1).tolist(), n)).values())
 
     def publish(self) -> None:
-        """Make it the newest state, if anything is other than before, and remove what no state needs any more."""
-        vectors = self._encoded()
-        if self._draft is not None:
-            self._draft.close()
-            if not self._compacted and self._draft.changes == 0:
-                self._meta = replace(self._meta, catalogue=self._before.meta.catalogue)
-        other = self._meta.catalogue != self._before.meta.catalogue
-        if not other and self._meta.faiss == self._before.meta.faiss:
-            self._remove_others(self._before.meta)
+        """Commit it, if anything is other than before."""
+        with self.step():
+            self._encode()
+        if self.meta == self._before:
             return
-        meta = replace(self._meta, rows=len(vectors), candidates=None if other else self._meta.candidates)
-        for name in sorted(_files(meta) - _files(self._before.meta)):
-            with suppress(FileNotFoundError):  # a kind of FAISS index, or a scale, that there is not
-                onto_the_disk(self.folder / name)
-        meta.write(self.folder)
-        onto_the_disk(self.folder)
-        self._remove_others(meta, vectors=True)
+        if (there := sum(file.rows for file in self.catalogue.files())) != self.catalogue.rows:
+            raise CheckpointError(f"{self.folder}: {there} vectors of {self.catalogue.rows} texts; nothing was changed")
+        self.meta = replace(self.meta, rows=there)
+        self.catalogue.describe(self.meta.to_json())
+        self._connection.execute("COMMIT")
+        # Done. What follows are comforts, which may fail.
+        with suppress(OSError, sqlite3.Error):
+            (self.folder / META).write_text(self.meta.to_json(), encoding="utf-8")
+            if self._compacted:
+                self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA busy_timeout = 0")  # who reads now is not waited for
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def discard(self, *, vectors: bool) -> None:
-        """Leave the index as it was. `vectors`: also without those that wait for the same change to be made again."""
-        if self._draft is not None:
-            self._draft.close()
-        with suppress(OSError):
-            self._remove_others(replace(self._before.meta, vectors=self._before.vectors.names), vectors=vectors)
+    def close(self, *, keep: bool = False) -> None:
+        """End it: what was not committed is undone. `keep` the files that it wrote, for a change that repeats it."""
+        with suppress(sqlite3.Error, OSError):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if not keep:
+                self._remove_others()
+        self._connection.close()
+        self.closed = True
 
-    def _encoded(self) -> Vectors:
+    def _remove_others(self) -> None:
+        """Remove the index's files that the database does not name.
+
+        Who searches an older state has its files open, so that they stay until they are closed.
+        """
+        kept = {
+            DATABASE,
+            f"{DATABASE}-wal",
+            f"{DATABASE}-shm",
+            META,
+            LOCK,
+            *(file.name for file in self.catalogue.files()),
+        }
+        for name in os.listdir(self.folder):
+            if is_ours(name) and name not in kept:
+                (self.folder / name).unlink(missing_ok=True)
+
+    @property
+    def _version(self) -> int:
+        """Of the index once it is changed."""
+        return self._before.version + 1
+
+    def _living(self, rows: int) -> Tensor:
+        living = torch.ones(rows, dtype=torch.bool)
+        living[self.catalogue.dead_rows()] = False
+        return living
+
+    def _vectors(self) -> Vectors:
         """The vectors of all texts, among them those that were added and are encoded now."""
-        names, catalogue = list(self._meta.vectors or ()), self._newest
-        start = len(Vectors.open(self.folder, dim=self._meta.dim, dtype=self._meta.dtype, names=names))
-        for first in range(start, catalogue.rows, self._meta.shard_size):
-            texts = catalogue.texts(first, first + self._meta.shard_size)
-            path = vectors_file(self.folder, first, texts=texts)
-            if not path.exists():
-                self._encode(texts, first)
-            names.append(path.name)
-        self._meta = replace(self._meta, vectors=tuple(names))
-        return Vectors.open(self.folder, dim=self._meta.dim, dtype=self._meta.dtype, rows=catalogue.rows, names=names)
+        self._encode()
+        names = [file.name for file in self.catalogue.files() if file.rows]
+        return Vectors.open(self.folder, dim=self.meta.dim, dtype=self.meta.dtype, names=names)
 
-    def _encode(self, texts: list[str], first: int) -> None:
+    def _encode(self) -> None:
+        """Make files for the texts that have no vectors yet; small files before them are merged with them.
+
+        No file is less than twice as long as the next one, unless both are too long for one. So what is added one by
+        one is in some ten small files at most, and was copied as often.
+        """
+        files = [file for file in self.catalogue.files() if file.rows]
+        known, rows, size = sum(file.rows for file in files), self.catalogue.rows, self.meta.shard_size
+        for start in range(known, rows, size):
+            first, stop = start, min(start + size, rows)
+            merged: list[str] = []
+            while files and files[-1].rows < 2 * (stop - first) and stop - first + files[-1].rows <= size:
+                merged.insert(0, files.pop().name)
+                first = first_row(merged[0])
+            files = []  # the next ones follow full ones
+            self._forget(*merged)
+            self._name(first, stop - first, partial(self._joined, merged, start, stop))
+
+    def _joined(self, merged: list[str], start: int, stop: int) -> Stored:
+        """The vectors of some files, then those of the texts of these rows, which are encoded now."""
         if self._ranker is None:
             raise InputError(
                 f"{self.folder}: was opened without its model, which new texts need; open it with a Ranker"
             )
+        texts, meta = self.catalogue.texts(start, stop), self.meta
         vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-        write_vectors(self.folder, first, *quantize(vectors, self._meta.dtype, texts=texts), texts=texts)
+        parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype) for name in merged]
+        parts.append(quantize(vectors, meta.dtype, texts=texts))
+        scales = [part for _, part in parts if part is not None]
+        return torch.cat([part for part, _ in parts]), torch.cat(scales) if scales else None
 
-    def _new_catalogue(self) -> Path:
-        name = self._new_name("catalogue-{}.sqlite")
-        self._meta = replace(self._meta, catalogue=name)
-        return self.folder / name
+    def _name(self, first: int, rows: int, make: Callable[[], Stored], *, there: str | None = None) -> None:
+        """Name the file of these rows, which is `there`, or which `make` is asked for; unless a kill has left it."""
+        meta = self.meta
+        texts = self.catalogue.texts(first, first + rows)
+        tag = fingerprint([meta.build, *texts])[:16]
+        path = vectors_file(self.folder, first, tag=tag) if there is None else self.folder / there
+        if there is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype):
+            write_vectors(self.folder, first, *make(), tag=tag)
+        self.catalogue.add_file(recorded(path, rows))
+        if meta.dtype == "int8":
+            self.catalogue.add_file(recorded(scales_file(path)))
 
-    def _new_name(self, pattern: str) -> str:
-        """A name that no file of this index had before."""
-        self._meta = replace(self._meta, generation=self._meta.generation + 1)
-        return pattern.format(self._meta.generation)
+    def _use_faiss(self, name: str) -> None:
+        self._forget(*faiss_files(self.meta.faiss or ""))
+        for path in map(self.folder.joinpath, faiss_files(name)):
+            if path.exists():  # the file of one kind
+                self.catalogue.add_file(recorded(path))
+        onto_the_disk(self.folder)  # which has another name of a file that is there already
+        self.meta = replace(self.meta, faiss=name, version=self._version)
 
-    def _remove_others(self, meta: IndexMeta, *, vectors: bool = False) -> None:
-        """Remove the index's files that this state does not have, vectors only if told.
-
-        Who searches an older state has its files open, so that they stay until they are closed.
-        """
-        kept = _files(meta)
-        for name in os.listdir(self.folder):
-            if OF_AN_INDEX.fullmatch(name) and name not in kept and (vectors or not name.startswith("vectors-")):
-                (self.folder / name).unlink(missing_ok=True)
-
-
-def lock(folder: Path) -> filelock.BaseFileLock:
-    """The right to change an index: one process at a time has it, until it releases it or ends.
-
-    Raises InputError if another keeps it for half a minute.
-    """
-    held = filelock.FileLock(folder / _LOCK, timeout=_BUSY_SECONDS)
-    try:
-        held.acquire()
-    except filelock.Timeout:
-        raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
-    return held
+    def _forget(self, *names: str) -> None:
+        self.catalogue.forget_files([*names, *(scales_file(Path(name)).name for name in names)])
 
 
-@contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Make errors of the disk ours, a full one above all. The index is then as it was before the change."""
-    try:
-        yield
-    except (OSError, sqlite3.OperationalError) as error:
-        raise InputError(
-            f"{folder}: cannot be changed ({first_line(error)}); mend that and run the same command again"
-        ) from error
+def recorded(path: Path, rows: int = 0) -> File:
+    """A file, written as `replacing` does it, as the database names it."""
+    return File(path.name, rows, path.stat().st_size, checksum(path))
 
 
-def _files(meta: IndexMeta) -> set[str]:
-    """The names of a state's files, and of some that it need not have."""
-    vectors = meta.vectors or ()
-    scales = (scales_file(Path(name)).name for name in vectors)
-    return {META, _LOCK, meta.catalogue, *vectors, *scales, *(faiss_files(meta.faiss) if meta.faiss else ())}
+def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
+    """A digest of what is in a file. `progress` is told how many more bytes were read."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(_CHUNK):
+            digest.update(part)
+            progress(len(part))
+    return digest.hexdigest()
+
+
+def _new_faiss() -> str:
+    return f"faiss-{secrets.token_hex(8)}"
 
 
 def _file_of(rows: Tensor, vectors: Vectors) -> str | None:

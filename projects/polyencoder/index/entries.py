@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+
+import numpy as np
 
 from polyencoder.checks import json_problem
 from polyencoder.index.base import Candidate
@@ -13,10 +18,10 @@ __all__ = ["canonical", "checked", "shortened"]
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:
-    """Metadata as the one JSON text that stands for it. What JSON does not know, a date for example, becomes text.
+    """Metadata as the one JSON text that stands for it. Numbers of numpy are numbers; dates and times become text.
 
     Raises ValueError for what is no dict with texts as keys, for lone surrogates and too many levels (see
-    `json_problem`), and for nan and infinity, which JSON does not have.
+    `json_problem`), and for what JSON does not have: nan and infinity, sets.
     """
     if not metadata:
         return None
@@ -26,10 +31,12 @@ def canonical(metadata: dict[str, Any] | None) -> str | None:
         raise ValueError(" ".join(["its metadata", *filter(None, problem)]))
     try:
         return _json(metadata)
-    except ValueError:
+    except (TypeError, ValueError):
         for key, value in metadata.items():
             try:
                 _json(value)
+            except TypeError as error:
+                raise ValueError(f"its {key!r} is {value!r:.60}; {error}") from None
             except ValueError:
                 raise ValueError(
                     f"its {key!r} is {value!r:.60}; nan and infinity cannot be kept, leave it out"
@@ -38,7 +45,16 @@ def canonical(metadata: dict[str, Any] | None) -> str | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold in place of another value."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, (date, time, timedelta, Decimal, UUID)):
+        return str(value)
+    raise TypeError(f"JSON has no {type(value).__name__}: give a text, a number, true, false, null, a list or a dict")
 
 
 def checked(candidate: Candidate) -> tuple[str, str, str | None]:

@@ -1,7 +1,7 @@
 """`FolderIndex`: an index in a folder, opened in milliseconds, searched, and changed while others search it.
 
-A change appends: new texts get new rows and a new file of vectors; what is removed leaves a dead row. See `state` and
-`change` for how readers and a writer keep out of each other's way.
+A change appends: new texts get new rows and a new file of vectors; what is removed leaves a dead row. See `database`
+and `change` for how readers and a writer keep out of each other's way.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.approximate import scan_vectors
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
 from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.change import OF_AN_INDEX, Change, explained, lock
+from polyencoder.index.change import Change
+from polyencoder.index.database import Database, check_there
 from polyencoder.index.faiss_file import FaissFile, Tuned
-from polyencoder.index.meta import META, Fingerprints, IndexMeta
+from polyencoder.index.lock import explained, locked
+from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.names import DATABASE, LOCK, check_only_ours
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
-from polyencoder.index.state import State, newest
+from polyencoder.index.state import State
 from polyencoder.index.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.vectors import Vectors
 from polyencoder.protocol import Context, TextRanker
@@ -33,6 +37,8 @@ from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 32  # contexts that recall is measured with together
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class FolderIndex(Index):
@@ -44,13 +50,15 @@ class FolderIndex(Index):
     def __init__(
         self, folder: Path, fingerprints: Fingerprints, ranker: TextRanker | None, *, attention: str = "basic"
     ) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # it stays the same index, wherever the process goes
         self.attention = attention
         self._fingerprints = fingerprints
         self._ranker = ranker
-        self._state = newest(folder, fingerprints)
+        self._database = Database(self.folder)
+        self._state: State | None = None
         self._mutex = threading.RLock()
         self._change: Change | None = None
+        self._read(lambda state, _: state)
 
     @classmethod
     def open(
@@ -69,27 +77,22 @@ class FolderIndex(Index):
         Raises:
             CheckpointError: if there is no finished index, it is damaged, or another model made it.
         """
-        folder = Path(path)
-        _mend(folder)
         if isinstance(ranker, Fingerprints):
-            return cls(folder, ranker, None, attention=attention)
-        return cls(folder, Fingerprints.of(ranker), ranker, attention=ranker.model.config.poly_attention)
+            return cls(Path(path), ranker, None, attention=attention)
+        return cls(Path(path), Fingerprints.of(ranker), ranker, attention=ranker.model.config.poly_attention)
+
+    def close(self) -> None:
+        self._database.close()
 
     @property
     def state(self) -> State:
         """The newest. CheckpointError if one was put into its place that another model made, or that is damaged."""
-        self._state = newest(self.folder, self._fingerprints, before=self._state)
-        return self._state
+        return self._read(lambda state, _: state)
 
     @property
     def meta(self) -> IndexMeta:
         """The description of the newest state."""
         return self.state.meta
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The texts and entries of the newest state."""
-        return self.state.catalogue
 
     @property
     def vectors(self) -> Vectors:
@@ -99,42 +102,64 @@ class FolderIndex(Index):
     @property
     def faiss(self) -> FaissFile | None:
         """What its FAISS index is, and how it searches; None if there is none."""
-        name = self.meta.faiss
-        return None if name is None else FaissFile.read(self.folder, name=name)
+        return self._read(
+            lambda state, _: None if state.meta.faiss is None else FaissFile.read(self.folder, name=state.meta.faiss)
+        )
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """The texts of the rows from `start` up to `stop`, or to the end, removed ones too."""
+        return self._read(lambda state, catalogue: catalogue.texts(start, state.meta.rows if stop is None else stop))
 
     def count(self, filter: Filter | None = None) -> int:
-        catalogue = self.catalogue
-        return catalogue.count(filter) if filter else len(catalogue)
+        return self._read(lambda state, catalogue: state.allowed(catalogue, filter).entries)
 
     def count_texts(self, filter: Filter | None = None) -> int:
-        state = self.state
-        allowed = state.allowed_rows(filter)
-        return len(state.vectors) if allowed is None else int(allowed.sum())
+        def count(state: State, catalogue: Catalogue) -> int:
+            rows = state.allowed(catalogue, filter).rows
+            return state.meta.rows if rows is None else int(rows.sum())
+
+        return self._read(count)
 
     def has_field(self, key: str) -> bool:
-        return self.catalogue.has_field(key)
+        return self._read(lambda _, catalogue: catalogue.has_field(key))
+
+    def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
+        """What `ask` makes of the newest state and a snapshot of its database.
+
+        Raises CheckpointError if it is damaged; but not if what is missing belongs to a state that is no longer the
+        newest, whose files another process has removed meanwhile.
+        """
+        while True:
+            text = None
+            try:
+                with self._database.snapshot() as catalogue:
+                    state, text = self._state, catalogue.description()
+                    if state is None or state.text != text:
+                        state = self._state = State(self.folder, catalogue, self._fingerprints, before=state)
+                    return ask(state, catalogue)
+            except CheckpointError:
+                with self._database.snapshot() as catalogue:
+                    if text is None or text == catalogue.description():
+                        raise
 
     # Searching
 
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         """With the FAISS index if the folder has one, else by scoring everything."""
-        check_contexts(contexts, dim=self.vectors.dim)
-        while True:
-            state = self.state
-            try:
-                return self._of_state(state, contexts, options)
-            except CheckpointError:  # its FAISS index may be gone, opened as it is when first needed
-                if state is self.state:
-                    raise
+        return self._read(partial(self._of_state, contexts, options))
 
-    def _of_state(self, state: State, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        options = replace(options, top_k=max(1, options.k(len(state.catalogue))))
-        allowed = state.allowed_rows(options.filter)
+    def _of_state(
+        self, contexts: ContextEncoding, options: SearchOptions, state: State, catalogue: Catalogue
+    ) -> list[list[Hit]]:
+        check_contexts(contexts, dim=state.meta.dim)
+        top_k = max(1, options.k(state.meta.entries))
+        options = replace(options, top_k=top_k)
+        allowed = state.allowed(catalogue, options.filter).rows
         if options.exactness == "exact" or state.meta.faiss is None:
             found = scan_vectors(contexts, state.vectors, options, allowed=allowed, attention=self.attention)
         else:
             found = state.faiss.search(contexts, options, allowed=allowed, attention=self.attention)
-        return state.hits(*found, options)
+        return state.hits(catalogue, *found, options, top_k=top_k)
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: what is told about lists needs a FAISS index."""
@@ -153,60 +178,52 @@ class FolderIndex(Index):
     def changing(self) -> Iterator[None]:
         """As in `Index.changing`; another process's change is waited for, half a minute at most."""
         with self._mutex:
-            if self._change is not None:
+            if self._change is not None and not self._change.closed:
                 yield
                 return
-            with explained(self.folder):
-                held = lock(self.folder)
-            try:
-                with explained(self.folder):
-                    self._change = Change(self.state, self._ranker)
+            check_there(self.folder)
+            keep = False
+            with locked(self.folder):
+                self._read(lambda state, _: state)  # complains of another model's
                 try:
+                    with explained(self.folder):
+                        self._change = Change(self.folder, self._ranker)
                     yield
                     with explained(self.folder):
                         self._change.publish()
                 except BaseException as error:
-                    self._change.discard(vectors=isinstance(error, Exception))  # not when it was interrupted
+                    keep = not isinstance(error, Exception)  # it was interrupted, and may be begun again
                     raise
-            finally:
-                self._change = None
-                held.release()
+                finally:
+                    change, self._change = self._change, None
+                    if change is not None:
+                        change.close(keep=keep)
 
     def _add(self, records: Iterable[Candidate]) -> None:
         """As in `Index.add`. Killed and started again with the same records, it goes on from the last whole file."""
-        with self._entries() as catalogue:
-            for record in records:
-                catalogue.put(record)
+        self._each(records, lambda catalogue, record: catalogue.put(record))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
-        with self._entries() as catalogue:
-            for id_ in ids:
-                catalogue.remove(id_, missing_ok=missing_ok)
+        self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def _update(self, records: Iterable[Candidate]) -> None:
-        with self._entries() as catalogue:
-            for record in records:
-                assert record.id is not None
-                catalogue.remove(record.id)
-                catalogue.put(record)
+        self._each(records, _update)
 
     def _put(self, records: Iterable[Candidate]) -> None:
-        with self._entries() as catalogue:
-            for record in records:
-                catalogue.put(record, replace=True)
+        self._each(records, lambda catalogue, record: catalogue.put(record, replace=True))
 
     def compact(self) -> None:
         """Give the space of dead rows back, and make full files of small ones. Nothing is encoded again.
 
         An approximate index of the old rows goes with them.
         """
-        with self._making() as change:
+        with self._step() as change, explained(self.folder):
             change.compact()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
-        with self._making() as change:
+        with self._step() as change, explained(self.folder):
             change.build_faiss(kind, **overrides)
 
     def tune(
@@ -229,57 +246,59 @@ class FolderIndex(Index):
             InputError: there is no context, or the index was opened without its model.
         """
         check_recall(recall)
-        contexts = None if contexts is None else checked_contexts(contexts)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which reads contexts; give a Ranker")
-        with self._making() as change:
-            if contexts is None:
+        said = None if contexts is None else checked_contexts(contexts)
+        with self._step() as change:
+            if said is None:
                 source = "the index's own texts"
                 _log.warning(
                     "recall is measured with %s as contexts: give contexts such as will be asked for, or trust it less",
                     source,
                 )
-            texts = change.some_texts(SAMPLE) if contexts is None else sample(contexts, SAMPLE)
+            texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
             parts = [self._ranker.encode_contexts(texts[i : i + _AT_ONCE]) for i in range(0, len(texts), _AT_ONCE)]
             measured = partial(
                 tune, contexts=parts, recall=recall, top_k=top_k, attention=self.attention, source=source
             )
-            tuned = change.tune_faiss(lambda searcher, living: measured(searcher, allowed=living))
+            with explained(self.folder):
+                tuned = change.tune_faiss(lambda searcher, living: measured(searcher, allowed=living))
         if not tuned.reached:
             _log.warning("recall %g was not reached: %s", recall, tuned)
         return tuned
 
     @contextmanager
-    def _making(self) -> Iterator[Change]:
-        with self.changing(), explained(self.folder):
+    def _step(self) -> Iterator[Change]:
+        """A part of a change, of which all is done or, after an error, nothing."""
+        with self.changing():
             assert self._change is not None
-            yield self._change
+            with self._change.step():
+                yield self._change
 
-    @contextmanager
-    def _entries(self) -> Iterator[Catalogue]:
-        """The next state's, of which all is changed or, after an error, nothing."""
-        with self._making() as change, change.catalogue.changing():
-            yield change.catalogue
+    def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
+        with self._step() as change:
+            change.each(items, enter)
+
+
+def _update(catalogue: Catalogue, record: Candidate) -> int:
+    assert record.id is not None
+    return catalogue.remove(record.id) + catalogue.put(record)
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:
     """Remove an index, finished or not, if there is one. InputError if other things are there, which stay."""
     path = Path(folder)
+    if path.is_file():
+        raise InputError(f"{path}: is a file, which belongs to no index; give another folder for the index")
     if not path.exists():
         return
-    names = [] if path.is_file() else sorted(entry.name for entry in path.iterdir())
-    strange = [name for name in names if not OF_AN_INDEX.fullmatch(name)]
-    if path.is_file() or strange:
-        what = f"has {strange[0]} in it" if strange else "is a file"
-        raise InputError(f"{path}: {what}, which belongs to no index; give another folder for the index")
-    (path / META).unlink(missing_ok=True)  # first: what a kill leaves is then no index any more
-    shutil.rmtree(path)
-
-
-def _mend(folder: Path) -> None:
-    """Finish what an earlier version, which compacted into a folder beside, was killed in between its two renames."""
-    absolute = folder.absolute()
-    new, old = (absolute.parent / f".{absolute.name}.{what}" for what in ("compacted", "replaced"))
-    if not folder.exists() and (new / META).is_file():
-        new.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+    check_only_ours(path)
+    with locked(path), explained(path):
+        files = [file for file in check_only_ours(path) if file.name != LOCK]
+        for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be done again
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+    with explained(path):
+        (path / LOCK).unlink(missing_ok=True)
+        path.resolve().rmdir()
+        if path.is_symlink():
+            path.unlink()

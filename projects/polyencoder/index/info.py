@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.database import Database
 from polyencoder.index.faiss_file import FaissFile
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.milvus import MILVUS, described_milvus
@@ -22,13 +22,13 @@ def described(path: str | os.PathLike[str]) -> list[str]:
     if str(path).startswith(MILVUS):
         return described_milvus(str(path))
     folder = Path(path)
-    meta = IndexMeta.read(folder)
-    catalogue = Catalogue.open(folder / meta.catalogue)
-    dead = len(catalogue.dead_rows())
+    with Database(folder).snapshot() as catalogue:
+        meta = IndexMeta.parsed(catalogue.description(), folder)
+        dead = len(catalogue.dead_rows())
     lines = [
-        f"{folder}: {len(catalogue):,} candidates",
+        f"{folder}: {meta.entries:,} candidates",
         f"model: {meta.model_name or 'not known'} ({meta.architecture}-encoder, fingerprint {meta.fingerprints.model})",
-        f"vectors: {catalogue.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else ""),
+        f"vectors: {meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else ""),
     ]
     if meta.faiss is None:
         return [*lines, "search: everything is scored (no FAISS index)"]
@@ -38,5 +38,5 @@ def described(path: str | os.PathLike[str]) -> list[str]:
     if (tuned := faiss.tuned) is None:
         return [*lines, "recall: not measured (`polyencoder update` measures it)"]
     wanted = "wanted" if tuned.reached else "wanted, and not reached"
-    since = "" if tuned.rows == catalogue.rows else f"; measured when there were {tuned.rows:,} vectors"
+    since = "" if tuned.rows == meta.rows else f"; measured when there were {tuned.rows:,} vectors"
     return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]

@@ -19,9 +19,10 @@ import torch
 from polyencoder.checkpoint import load_folder, save_folder
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.catalogue import CATALOGUE, Catalogue
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.database import connect_to_unfinished
 from polyencoder.index.meta import IndexMeta
-from polyencoder.index.vectors import quantize, vector_files, write_vectors
+from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
 from polyencoder.modeling import SeparableRanker
 from polyencoder.protocol import TextRanker
 from polyencoder.text import TextEncoder
@@ -48,21 +49,34 @@ class Share(NamedTuple):
         return [first for first in shards if first // shard_size % self.processes == self.rank]
 
 
+def shards_of(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
+    """The file of each shard and its number of rows, by its first row."""
+    size = plan.shard_size
+    return {
+        first: (vectors_file(folder, first, tag=plan.build), min(size, plan.rows - first))
+        for first in range(0, plan.rows, size)
+    }
+
+
 def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
-    """The first rows of the shards that have no file yet."""
-    there = vector_files(folder)
-    return [first for first in range(0, plan.rows, plan.shard_size) if first not in there]
+    """The first rows of the shards that have no whole file yet."""
+    return [
+        first
+        for first, (path, rows) in shards_of(folder, plan).items()
+        if not is_whole(path, rows=rows, dim=plan.dim, dtype=plan.dtype)
+    ]
 
 
 def encode_here(
     folder: Path, model: SeparableRanker, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
     """Encode the shards that begin at these rows, one after the other."""
-    with closing(Catalogue.open(folder / CATALOGUE)) as catalogue:
+    with closing(connect_to_unfinished(folder)) as connection:
+        catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
             vectors = encode_candidates(model, text, texts, remember=False, progress=advance)
-            write_vectors(folder, first, *quantize(vectors, plan.dtype, texts=texts))
+            write_vectors(folder, first, *quantize(vectors, plan.dtype, texts=texts), tag=plan.build)
 
 
 def encode_in_processes(

@@ -1,14 +1,11 @@
-"""An index folder as it is at one moment. A change makes another state; it never writes to the files of an older one.
-
-`meta.json` names the files of the newest state, and replacing it is what makes a change: a reader has the state before
-or the one after. It holds the files of its state open, so that they may be removed as soon as another is named; and who
-comes between reading `meta.json` and opening what it names finds a newer one there.
-"""
+"""An index folder as it is between two changes: what the database says of it, and its files, opened."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,38 +13,65 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.base import Hit
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.meta import META, Fingerprints, IndexMeta
-from polyencoder.index.options import Filter, Found, SearchOptions
+from polyencoder.index.catalogue import Catalogue, File
+from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.names import is_ours
+from polyencoder.index.options import Filter, Found, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors
 
-__all__ = ["State", "newest"]
+__all__ = ["Allowed", "State", "check_size"]
+
+_FILTERS = 16  # the last ones that are kept
+
+
+class Allowed(NamedTuple):
+    """What a filter lets through."""
+
+    rows: Tensor | None
+    """bool [rows], True where a living entry passes; None if that is everywhere."""
+    entries: int
 
 
 class State:
-    """What `meta.json` named when it was read, opened.
+    """The files of one state, which are never written to, and what was asked of it before.
+
+    Texts and entries stay in the database: methods that need them take the `Catalogue` of a snapshot of this state.
 
     Args:
         folder: of the index.
-        meta: the description.
-        text: as it stands in the file.
-        before: an older state that is open; what it shares with this one is not opened again.
+        catalogue: a snapshot.
+        fingerprints: of the model; None for any.
+        before: an earlier state; files that it shares with this one are not opened again.
 
     Raises:
-        CheckpointError: a file is missing or damaged.
+        CheckpointError: a file is missing or damaged, or another model made the index.
     """
 
-    def __init__(self, folder: Path, meta: IndexMeta, *, text: bytes = b"", before: State | None = None) -> None:
+    def __init__(
+        self, folder: Path, catalogue: Catalogue, fingerprints: Fingerprints | None, *, before: State | None = None
+    ) -> None:
         self.folder = folder
-        self.meta = meta
-        self.text = text
-        self.catalogue = Catalogue.open(folder / meta.catalogue)
-        self.vectors = Vectors.open(
-            folder, dim=meta.dim, dtype=meta.dtype, rows=self.catalogue.rows, names=meta.vectors
+        self.text = catalogue.description()
+        self.meta = meta = IndexMeta.parsed(self.text, folder)
+        if fingerprints is not None:
+            meta.check_model(fingerprints, folder=folder)
+        if before is not None and before.meta.build != meta.build:
+            before = None
+        self.files = catalogue.files()
+        for file in set(self.files) - set(before.files if before else ()):
+            check_size(folder, file)
+        self.vectors: Vectors = Vectors.open(
+            folder,
+            dim=meta.dim,
+            dtype=meta.dtype,
+            rows=meta.rows,
+            names=[file.name for file in self.files if file.rows],
+            before=None if before is None else before.vectors,
         )
         self._faiss: FaissSearch | None = None
         if before is not None and before._faiss is not None and before.meta.faiss == meta.faiss:
             self._faiss = before._faiss.over(self.vectors)
+        self._allowed: dict[str, Allowed] = {}
 
     @property
     def faiss(self) -> FaissSearch:
@@ -61,56 +85,65 @@ class State:
             self._faiss = FaissSearch.open(self.folder, self.vectors, name=self.meta.faiss or "")
         return self._faiss
 
-    def allowed_rows(self, filter: Filter | None = None) -> Tensor | None:
-        """bool [rows], True where a living entry passes the filter; None if that is everywhere."""
-        if filter:
-            allowed = torch.zeros(len(self.vectors), dtype=torch.bool)
-            allowed[self.catalogue.rows_matching(filter)] = True
-            return allowed
-        dead = self.catalogue.dead_rows()
-        if len(dead) == 0:
-            return None
-        allowed = torch.ones(len(self.vectors), dtype=torch.bool)
-        allowed[dead] = False
-        return allowed
+    def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Allowed:
+        """What the filter lets through. Asked once: a state does not change."""
+        key = json.dumps(checked_filter(filter), sort_keys=True)
+        if (known := self._allowed.get(key)) is None:
+            if len(self._allowed) >= _FILTERS:
+                self._allowed.clear()
+            known = self._allowed[key] = self._evaluated(catalogue, filter)
+        return known
 
-    def hits(self, scores: Tensor, rows: Tensor, found: Sequence[Found], options: SearchOptions) -> list[list[Hit]]:
-        """What stands in the rows [batch, k] with these scores, found [batch] so.
+    def _evaluated(self, catalogue: Catalogue, filter: Filter | None) -> Allowed:
+        if not filter:
+            dead = catalogue.dead_rows()
+            if len(dead) == 0:
+                return Allowed(None, self.meta.entries)
+            rows = torch.ones(len(self.vectors), dtype=torch.bool)
+            rows[dead] = False
+            return Allowed(rows, self.meta.entries)
+        matching, entries = catalogue.matching(filter)
+        rows = torch.zeros(len(self.vectors), dtype=torch.bool)
+        rows[matching] = True
+        return Allowed(rows, entries)
+
+    def hits(
+        self,
+        catalogue: Catalogue,
+        scores: Tensor,
+        rows: Tensor,
+        found: Sequence[Found],
+        options: SearchOptions,
+        *,
+        top_k: int,
+    ) -> list[list[Hit]]:
+        """The first `top_k` entries in the rows [batch, k] with these scores, found [batch] so.
 
         Entries that share a row come one after the other.
         """
         wanted = set(rows.flatten().tolist())
-        texts = self.catalogue.text_of(wanted)
-        entries = self.catalogue.entries_of(wanted, filter=options.filter)
+        texts = catalogue.text_of(wanted)
+        entries = catalogue.entries_of(wanted, most=top_k, filter=options.filter)
         return [
             [
                 Hit(id_, texts[row], score, metadata, how)
                 for row, score in zip(row_list, score_list, strict=True)
                 for id_, metadata in entries[row]
-            ][: options.top_k]
+            ][:top_k]
             for row_list, score_list, how in zip(rows.tolist(), scores.tolist(), found, strict=True)
         ]
 
 
-def newest(folder: Path, fingerprints: Fingerprints, *, before: State | None = None) -> State:
-    """The newest state of an index: `before`, if that still is it, or if the index was taken away.
-
-    Raises:
-        CheckpointError: there is no finished index, it is damaged, or another model made it.
-    """
-    while True:
-        try:
-            text = IndexMeta.text(folder)
-        except CheckpointError:
-            if before is None:
-                raise
-            return before
-        if before is not None and text == before.text:
-            return before
-        meta = IndexMeta.parsed(text, folder / META)
-        meta.check_model(fingerprints, folder=folder)
-        try:
-            return State(folder, meta, text=text, before=before)
-        except CheckpointError:
-            if text == IndexMeta.text(folder):
-                raise  # not because another process has gone on meanwhile
+def check_size(folder: Path, file: File) -> None:
+    """Raise CheckpointError unless a file is there and as long as the database says."""
+    path = folder / file.name
+    if not is_ours(file.name):
+        raise CheckpointError(f"{folder}: damaged, {file.name!r:.80} is no name of a file of an index")
+    try:
+        size = path.stat().st_size
+    except OSError:
+        raise CheckpointError(f"{path}: missing: the index is damaged; build it again") from None
+    if size != file.bytes:
+        raise CheckpointError(
+            f"{path}: cut short or damaged, it has {size:,} bytes instead of {file.bytes:,}; build the index again"
+        )

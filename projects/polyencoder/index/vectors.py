@@ -1,31 +1,33 @@
 """The vectors of an index on disk: numpy files, mapped into memory, in the order of their rows.
 
-`vectors-000000065536.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as uint16 with the
-bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale, which is in
-`vectors-000000065536.scales.npy`, [n]. Files that were written after the build have a digest of their texts in their
-name, `vectors-000000065536-9f86d081884c7d65.npy`: what other texts become is never in a file of the same name.
+`vectors-000000065536-9f86d081884c7d65.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as
+uint16 with the bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale,
+which is in `vectors-000000065536-9f86d081884c7d65.scales.npy`, [n]. The name ends with a tag: the id of the build that
+wrote the file, or a digest of that id and the texts. So what other texts become is never in a file of the same name.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.files import fingerprint, replacing
+from polyencoder.files import replacing
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-_NAME = re.compile(r"vectors-(\d{12})(-[0-9a-f]{16})?\.npy")
+_NAME = re.compile(r"vectors-(\d{12})(?:-([0-9a-f]{16}))?\.npy")
 
 
 class Vectors:
@@ -51,6 +53,7 @@ class Vectors:
         self._files = files
         self._scales = scales
         self._starts = torch.tensor([0, *(len(file) for file in files)]).cumsum(0)  # of each file, and the end
+        self._firsts = self._starts.tolist()
 
     @classmethod
     def open(
@@ -61,35 +64,38 @@ class Vectors:
         dtype: VectorDtype,
         rows: int | None = None,
         names: Sequence[str] | None = None,
+        before: Vectors | None = None,
     ) -> Vectors:
         """Map the files of an index folder.
 
         Args:
-            rows: how many rows there are; files behind them, left by an addition that was killed, are passed over.
-                None for all files.
-            names: of the files; None for those without a digest in their names.
+            rows: how many rows there must be.
+            names: of the files; None for those without a tag in their names.
+            before: of the same index; files that are mapped there are not mapped again.
 
         Raises:
             CheckpointError: if a file is missing, cut short, or of another shape or dtype.
         """
         folder = Path(folder)
         check_dtype(dtype)
+        mapped = {} if before is None else {name: i for i, name in enumerate(before.names)}
         found: list[str] = []
         files: list[Tensor] = []
         scales: list[Tensor] = []
         row = 0
         named = vector_files(folder) if names is None else {first_row(name): folder / name for name in names}
         for start, path in sorted(named.items()):
-            if row == rows:
-                break
             if start != row:
                 raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
-            file = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim))
-            files.append(file.view(_TORCH[dtype]))
-            if dtype == "int8":
-                scales.append(_map(scales_file(path), np.dtype(np.float32), shape=(len(file),)))
+            if before is not None and (i := mapped.get(path.name)) is not None:
+                files.append(before._files[i])
+                scales += before._scales[i : i + 1]
+            else:
+                file, scale = map_file(path, dim=dim, dtype=dtype)
+                files.append(file)
+                scales += [] if scale is None else [scale]
             found.append(path.name)
-            row += len(file)
+            row += len(files[-1])
         if rows is not None and row != rows:
             raise CheckpointError(f"{folder}: its files hold {row} vectors, but it has {rows} texts: it is damaged")
         return cls(folder, tuple(found), files, scales, dim=dim, dtype=dtype)
@@ -100,10 +106,8 @@ class Vectors:
 
     def file_of(self, start: int, rows: int) -> str | None:
         """The name of the file that holds these rows and no others; None if there is none."""
-        for name, first, file in zip(self.names, self._starts.tolist(), self._files, strict=False):
-            if (first, len(file)) == (start, rows):
-                return name
-        return None
+        i = bisect_right(self._firsts, start) - 1
+        return self.names[i] if self._firsts[i : i + 2] == [start, start + rows] else None
 
     def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
         """All rows in order, as (first row, [n <= size, dim] in the stored dtype): views of the files, never copies.
@@ -112,7 +116,7 @@ class Vectors:
         """
         if size < 1:
             raise InputError(f"a chunk of {size} rows was asked for; it must have at least 1")
-        for start, file in zip(self._starts.tolist(), self._files, strict=False):
+        for start, file in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(file), size):
                 yield start + i, file[i : i + size]
 
@@ -121,12 +125,8 @@ class Vectors:
         if self.dtype != torch.int8:
             return None
         self._check(start, stop - 1)
-        behind, end = torch.searchsorted(self._starts, torch.tensor([start + 1, stop])).tolist()
-        files = slice(behind - 1, end)
-        parts = [
-            scales[max(start - first, 0) : stop - first]
-            for first, scales in zip(self._starts[files].tolist(), self._scales[files], strict=False)
-        ]
+        files = range(bisect_right(self._firsts, start) - 1, bisect_left(self._firsts, stop))
+        parts = [self._scales[i][max(start - self._firsts[i], 0) : stop - self._firsts[i]] for i in files]
         return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0), *parts])
 
     def take(self, rows: Tensor) -> Tensor:
@@ -164,10 +164,9 @@ def check_dtype(dtype: str) -> None:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))}", argument="dtype")
 
 
-def vectors_file(folder: Path, row: int, *, texts: Sequence[str] | None = None) -> Path:
-    """Where the vectors from this row on are; of these texts, if they were written after the build."""
-    digest = "" if texts is None else f"-{fingerprint(texts)[:16]}"
-    return folder / f"vectors-{row:012d}{digest}.npy"
+def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
+    """Where the vectors from this row on are."""
+    return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
 
 
 def scales_file(path: Path) -> Path:
@@ -182,10 +181,18 @@ def first_row(name: str) -> int:
     return int(match[1])
 
 
-def vector_files(folder: Path) -> dict[int, Path]:
-    """The files of vectors that a build has written, by their first row."""
+def vector_files(folder: Path, *, tag: str = "") -> dict[int, Path]:
+    """The files of vectors with this tag, by their first row."""
     names = ((_NAME.fullmatch(entry.name), entry) for entry in os.scandir(folder))
-    return {int(match[1]): Path(entry.path) for match, entry in names if match and not match[2]}
+    return {int(match[1]): Path(entry.path) for match, entry in names if match and (match[2] or "") == tag}
+
+
+def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
+    """Whether there is a file of so many vectors, with its scales, as long as it should be."""
+    try:
+        return len(map_file(path, dim=dim, dtype=dtype)[0]) == rows
+    except CheckpointError:
+        return False
 
 
 def quantize(
@@ -220,11 +227,9 @@ def quantize(
     return stored.to(_TORCH[dtype]), scales
 
 
-def write_vectors(
-    folder: Path, row: int, stored: Tensor, scales: Tensor | None = None, *, texts: Sequence[str] | None = None
-) -> Path:
-    """Write the rows from `row` on, as `quantize` gives them, and say where. A file that is there is whole."""
-    path = vectors_file(folder, row, texts=texts)
+def write_vectors(folder: Path, row: int, stored: Tensor, scales: Tensor | None = None, *, tag: str = "") -> Path:
+    """Write the rows from `row` on, as `quantize` gives them, and say where. A file that is there outlasts a kill."""
+    path = vectors_file(folder, row, tag=tag)
     if scales is not None:
         _save(scales_file(path), scales.numpy())
     bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
@@ -237,17 +242,25 @@ def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
+def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> tuple[Tensor, Tensor | None]:
+    """The vectors of a file in their type, and their scales if they are int8."""
+    file = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
+    return file, _map(scales_file(path), np.dtype(np.float32), shape=(len(file),)) if dtype == "int8" else None
+
+
 def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
     """The array in a file; -1 in the shape stands for any length."""
     try:
         # "c": a private mapping, which torch can wrap; nothing that is written to it would reach the file.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        if not isinstance(array, np.ndarray):
+            raise ValueError("an archive of arrays")
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise CheckpointError(f"{path}: cut short, damaged or missing ({first_line(error)})") from None
     wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
     if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
         raise CheckpointError(
-            f"{path}: has {array.dtype} {list(array.shape)}; meta.json says {dtype} {['rows', *shape[1:]]}"
+            f"{path}: has {array.dtype} {list(array.shape)}; the index says {dtype} {['rows', *shape[1:]]}"
         )
     # numpy's uint16 stands for bits alone; torch lacks most of what it could do with that type.
     return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

@@ -24,8 +24,8 @@ class _Change(NamedTuple):
 class Writer:
     """One thread that changes the index.
 
-    Changes that wait together become one of an index folder, since each writes the catalogue anew; one that fails fails
-    by itself. A change that has begun is finished, whether somebody waits for it or not.
+    Changes that wait together become one of an index folder, which waits for the disk once; one that fails fails by
+    itself. A change that has begun is finished, whether somebody waits for it or not.
     """
 
     def __init__(self, engine: Engine, index: Index | None) -> None:

@@ -6,13 +6,15 @@ A row of a table is a command. The exit code is 1, and what is left behind is wh
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
+from contextlib import closing
 
 import pytest
 
 from polyencoder.cli.main import main
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.database import connect
 from tests.polyencoder.cli.commands import (
     CALIBRATE,
     CHECK,
@@ -247,10 +249,16 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
 
 @pytest.mark.parametrize("field", ["architecture", "dim", "dtype", "model_name", "shard_size", "format_version"])
 @pytest.mark.parametrize("value", [None, -1, [], {}, 1.5, ...], ids=str)
-def test_an_index_whose_description_was_edited(field, value, refused, place, edit_json):
-    edit_json(place / "index/meta.json", **{field: value})
+def test_an_index_whose_description_was_edited(field, value, refused, place):
+    with closing(connect(place / "index/index.sqlite")) as connection:
+        catalogue = Catalogue(connection, place)
+        values = json.loads(catalogue.description())
+        values[field] = value
+        if value is ...:
+            del values[field]
+        catalogue.describe(json.dumps(values))
     said = refused(SEARCH)
-    assert f"{os.sep.join(('index', 'meta.json'))}: " in said
+    assert "index: " in said
 
 
 @pytest.mark.parametrize("where", ["postgres://user@host/db", "foo:bar//"])

@@ -12,7 +12,6 @@ import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex
-from polyencoder.index.vectors import vectors_file
 from tests.commands import command_fails, run_command
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."]]
@@ -232,7 +231,7 @@ def test_another_model(make_ranker, folder, tmp_path):
 
 
 def test_vectors_that_are_cut_short(folder, tmp_path):
-    path = vectors_file(folder, 0)
+    (path,) = folder.glob("vectors-000000000000-*")
     path.write_bytes(path.read_bytes()[:-1])
     arguments = ["--model", tmp_path / "model", "--index", folder, "--context", "hello"]
-    fails(CheckpointError, f"{path.name}: cut short, damaged or missing", *arguments)
+    fails(CheckpointError, f"{path.name}: cut short or damaged", *arguments)

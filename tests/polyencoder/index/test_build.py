@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import tracemalloc
+from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +25,10 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
 from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.meta import META, UNFINISHED, IndexMeta
+from polyencoder.index.folder import FolderIndex, remove_index
+from polyencoder.index.names import DATABASE, UNFINISHED
 from polyencoder.index.shards import Share
-from polyencoder.index.vectors import Vectors, quantize, vector_files
+from polyencoder.index.vectors import quantize
 
 SHARD = 4
 N_TEXTS = 18  # different ones: shards of 4, 4, 4, 4 and 2
@@ -56,17 +61,25 @@ def make_index(tmp_path, ranker, candidates):
     return make
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def contents(folder: Path) -> dict[str, Any]:
+    """What is in a folder, whichever build it is: its files, and the tables of its database."""
+    own = (".lock", "index.sqlite-wal", "index.sqlite-shm")  # of who builds and who reads
+    files: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in own}
+    for name in {DATABASE, UNFINISHED} & files.keys():
+        with closing(sqlite3.connect(f"{(folder / name).as_uri()}?immutable=1", uri=True)) as connection:
+            build = json.loads(connection.execute("SELECT json FROM description").fetchone()[0])["build"]
+            files[name] = [line.replace(build, "BUILD") for line in connection.iterdump()]
+        assert files.pop("meta.json", build.encode()).count(build.encode()) == 1
+        files = {file.replace(build, "BUILD"): content for file, content in files.items()}
+    return files
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_each_text_has_its_vector(make_index, ranker, dtype):
     folder = make_index(dtype=dtype)
-    meta = IndexMeta.read(folder)
+    index = FolderIndex.open(folder, ranker)
+    meta, vectors, texts = index.meta, index.vectors, index.texts()
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
-    vectors = Vectors.open(folder, dim=meta.dim, dtype=meta.dtype, rows=meta.rows)
-    texts = Catalogue.open(folder / "catalogue.sqlite").texts(0, N_TEXTS)
     one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts])
     stored, scales = quantize(one_by_one, dtype)
     expected = stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
@@ -79,12 +92,12 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
 
 def test_the_files_are_shards(make_index):
     folder = make_index(dtype="int8")
-    vectors = [f"vectors-{first:012d}" for first in range(0, N_TEXTS, SHARD)]
-    expected = {META, "catalogue.sqlite", *(f"{v}.npy" for v in vectors), *(f"{v}.scales.npy" for v in vectors)}
+    vectors = [f"vectors-{first:012d}-BUILD" for first in range(0, N_TEXTS, SHARD)]
+    expected = {DATABASE, *(f"{v}.npy" for v in vectors), *(f"{v}.scales.npy" for v in vectors)}
     assert set(contents(folder)) == expected
 
 
-def test_equal_texts_are_encoded_once(monkeypatch, make_index):
+def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
     encoded = []
     original = shards_module.encode_candidates
 
@@ -95,7 +108,7 @@ def test_equal_texts_are_encoded_once(monkeypatch, make_index):
     monkeypatch.setattr(shards_module, "encode_candidates", encode)
     folder = make_index()
     assert len(encoded) == len(set(encoded)) == N_TEXTS
-    assert len(Catalogue.open(folder / "catalogue.sqlite")) == N_TEXTS + 6
+    assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
 
 
 class Killed(BaseException):
@@ -118,10 +131,22 @@ def killed_at(monkeypatch, module, name: str, call: int, *, after: bool) -> None
 
 
 MOMENTS = [
-    (build_module, "_remove_parts", 1),
+    (build_module, "_remove_all", 1),
+    (build_module, "_remove_all", 2),
     (Catalogue, "put", 1),
     (Catalogue, "put", 15),
-    (IndexMeta, "write", 1),
+    (Catalogue, "create_indexes", 1),
+    (Catalogue, "describe", 1),
+    (build_module, "connect", 1),
+    (build_module, "recorded", 1),
+    (build_module, "recorded", 10),
+    (Catalogue, "add_file", 1),
+    (Catalogue, "add_file", 10),
+    (os, "replace", 1),
+    (os, "replace", 4),
+    (os, "replace", 12),
+    (build_module, "onto_the_disk", 1),
+    (build_module, "onto_the_disk", 2),
     (shards_module, "encode_candidates", 1),
     (shards_module, "encode_candidates", 4),
     (shards_module, "write_vectors", 1),
@@ -198,8 +223,8 @@ def test_a_real_kill(tmp_path, ranker, moment):
     build_index(tmp_path / "undisturbed", candidates, ranker, shard_size=3)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "model"), str(tmp_path / "index"), moment]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert not (tmp_path / "index" / META).exists()
-    assert any(name.endswith(".part") for name in contents(tmp_path / "index")) == (moment != "encoding")
+    assert not (tmp_path / "index" / DATABASE).exists()
+    assert any(name.endswith(".part") for name in os.listdir(tmp_path / "index")) == (moment != "encoding")
     build_index(tmp_path / "index", candidates, ranker, shard_size=3)
     assert contents(tmp_path / "index") == contents(tmp_path / "undisturbed")
 
@@ -244,7 +269,7 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
     """Whoever trains under torchrun may build an index in one process: it must not wait for the others."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert len(vector_files(make_index())) == 5
+    assert len(list(make_index().glob("vectors-*"))) == 5
     assert Share.from_environment() == Share(1, 2)
 
 
@@ -260,7 +285,7 @@ def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
 def test_another_index_is_there(make_index, make_ranker, tmp_path, candidates, finished):
     folder = make_index()
     if not finished:
-        (folder / META).rename(folder / UNFINISHED)
+        (folder / DATABASE).rename(folder / UNFINISHED)
     before = contents(folder)
     with pytest.raises(InputError, match="an index of other candidates is there"):
         make_index(candidates=candidates[1:])
@@ -273,11 +298,23 @@ def test_another_index_is_there(make_index, make_ranker, tmp_path, candidates, f
     assert contents(folder) == before
 
 
-def test_vectors_of_unknown_origin(make_index):
-    folder = make_index()
-    (folder / META).unlink()
-    with pytest.raises(InputError, match="has files of vectors, but no meta.json"):
+@pytest.mark.parametrize("name", ["mine.txt", "faiss_settings.json", "catalogue.sqlite.bak", "vectors-0.npy"])
+def test_a_folder_of_other_things(make_index, tmp_path, name):
+    """Nothing of it is removed, not even what is called much like a file of an index."""
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / name).write_text("important")
+    with pytest.raises(InputError, match=f"has {name} in it, which belongs to no index"):
         make_index()
+    with pytest.raises(InputError, match=f"has {name} in it, which belongs to no index"):
+        remove_index(tmp_path / "index")
+    assert os.listdir(tmp_path / "index") == [name]
+
+
+def test_vectors_of_unknown_origin_are_written_anew(make_index, tmp_path):
+    undisturbed = contents(make_index("undisturbed"))
+    folder = make_index()
+    (folder / DATABASE).unlink()
+    assert contents(make_index()) == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -318,18 +355,19 @@ def test_a_full_disk(monkeypatch, make_index, tmp_path):
         patch.setattr(np, "save", full)
         with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*goes on from there"):
             make_index()
-    assert set(contents(tmp_path / "index")) == {"catalogue.sqlite", UNFINISHED}
+    assert set(contents(tmp_path / "index")) == {UNFINISHED}
     assert contents(make_index()) == undisturbed
 
 
-def test_a_shard_that_was_cut_short(make_index, tmp_path):
-    folder = make_index()
-    (folder / META).rename(folder / UNFINISHED)
-    shard = folder / "vectors-000000000004.npy"
-    shard.write_bytes(shard.read_bytes()[:-7])
-    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: cut short"):
-        make_index()
-    assert not (folder / META).exists()
+@pytest.mark.parametrize("keep", [0, 60, -7])
+def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
+    """As a loss of power can leave it, where the disk does not do as it is told."""
+    folder = make_index(dtype="int8")
+    undisturbed = contents(folder)
+    (folder / DATABASE).rename(folder / UNFINISHED)
+    for shard in (*folder.glob("vectors-000000000004-*.npy"), *folder.glob("vectors-000000000012-*.scales.npy")):
+        shard.write_bytes(shard.read_bytes()[:keep])
+    assert contents(make_index(dtype="int8")) == undisturbed
 
 
 def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch):

@@ -70,6 +70,7 @@ def test_standard_input(monkeypatch):
     [
         ({"reply": "a"}, "line 2: has no 'text'; it has 'reply'. Rename the column with the candidates to text"),
         ({"id": "a", "text": " "}, "line 2: no text in the field `text`"),
+        ({"text": " "}, "line 2: no text in the field `text`"),
         ({"text": 5}, "line 2: no text in the field `text`"),
         ({"text": "x" * 100_000}, "line 2: a text of 100,000 characters, more than 20,000"),
         ({"text": "x", "id": 1.5}, "line 2: the id 1.5 is neither"),

@@ -8,7 +8,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex, remove_index
-from polyencoder.index.meta import META, Fingerprints, IndexMeta
+from polyencoder.index.meta import Fingerprints
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
@@ -65,18 +65,11 @@ def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
     assert len(searched) == 9
 
 
-def test_meta_survives_the_disk(folder):
-    meta = IndexMeta.read(folder)
-    meta.write(folder, "copy.json")
-    assert IndexMeta.read(folder, "copy.json") == meta
-    assert (folder / "copy.json").read_bytes() == (folder / META).read_bytes()
-
-
-def test_only_an_index_is_removed(folder, tmp_path):
+def test_only_an_index_is_removed(folder, ranker, tmp_path):
     (folder / "mine.txt").write_text("important")
     with pytest.raises(InputError, match="has mine.txt in it, which belongs to no index"):
         remove_index(folder)
-    assert (folder / META).exists()
+    assert len(FolderIndex.open(folder, ranker)) == 10
     (folder / "mine.txt").unlink()
     remove_index(folder)
     assert not folder.exists()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.base import Candidate
-from polyencoder.index.faiss_file import build_faiss
+from polyencoder.index.catalogue import Catalogue, File
+from polyencoder.index.database import connect
 from polyencoder.index.folder import FolderIndex
-from polyencoder.index.meta import META, UNFINISHED, Fingerprints
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.names import DATABASE, UNFINISHED
 
 
 def test_another_model(folder, make_ranker):
@@ -39,72 +41,95 @@ def test_no_index(tmp_path, ranker):
 
 
 def test_one_that_is_not_finished(folder, ranker):
-    (folder / META).rename(folder / UNFINISHED)
+    (folder / DATABASE).rename(folder / UNFINISHED)
     with pytest.raises(CheckpointError, match="not finished; run the command that began it again"):
         FolderIndex.open(folder, ranker)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 1, "dim": 3}'])
-def test_damaged_meta(folder, ranker, text):
-    (folder / META).write_text(text)
-    with pytest.raises(CheckpointError, match="meta.json: (damaged|not the description of an index)"):
+def test_one_of_an_earlier_version(folder, ranker):
+    (folder / DATABASE).rename(folder / "catalogue.sqlite")
+    with pytest.raises(CheckpointError, match="an index of an earlier version.*build the index again"):
         FolderIndex.open(folder, ranker)
 
 
-def test_a_newer_version(folder, ranker, edit_json):
-    edit_json(folder / META, format_version=3)
-    with pytest.raises(CheckpointError, match="format version 3, but this version of polyencoder reads 1 and 2"):
+def describe(folder, text) -> None:
+    with closing(connect(folder / DATABASE)) as connection:
+        Catalogue(connection, folder).describe(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 3, "dim": 3}'])
+def test_a_damaged_description(folder, ranker, text):
+    describe(folder, text)
+    with pytest.raises(CheckpointError, match="index: damaged, .*build it again"):
         FolderIndex.open(folder, ranker)
-
-
-def test_an_index_of_the_first_version(folder, ranker, edit_json, candidates, assert_finds):
-    """It was changed in its place: files of any length, more of them than rows after a kill, one FAISS index."""
-    faiss = pytest.importorskip("faiss")
-    index = FolderIndex.open(folder, ranker)
-    build_faiss(folder, index.vectors, kind="flat")
-    (folder / "vectors-000000000008.npy").write_bytes((folder / "vectors-000000000006.npy").read_bytes())
-    edit_json(folder / META, format_version=1, **dict.fromkeys(("generation", "catalogue", "vectors", "faiss"), ...))
-    index = FolderIndex.open(folder, ranker)
-    hits = index.search(ranker.encode_contexts([["hi"]]), top_k=2)
-    assert {hit.found for hit in hits[0]} == {"certified"}  # by FAISS
-    assert faiss.read_index(str(folder / "faiss-flat.index")).ntotal == 8
-    index.add([new := Candidate("new", "new")])
-    index.remove(["0", "twin 0"])
-    assert index.state.faiss.meta.rows == 8
-    index.compact()
-    assert_finds(
-        FolderIndex.open(folder, ranker), ranker, [*(c for c in candidates if c.text != candidates[0].text), new]
-    )
-    assert [path for path in folder.iterdir() if path.name in ("catalogue.sqlite", "faiss.json")] == []
 
 
 @pytest.mark.parametrize(
-    "names", [{"catalogue": "../x"}, {"vectors": ["/etc/passwd"]}, {"faiss": "a/b"}, {"vectors": 5}]
+    ("changes", "message"),
+    [
+        ({"format_version": 4}, "format version 4, but this version of polyencoder reads 3"),
+        ({"dtype": "float8"}, "damaged.*float8"),
+        ({"rows": -1}, "damaged.*rows"),
+        ({"entries": "10"}, "damaged.*entries"),
+        ({"unknown": 1}, "damaged.*unknown"),
+    ],
 )
-def test_meta_that_names_what_is_elsewhere(folder, ranker, edit_json, names):
-    edit_json(folder / META, **names)
-    with pytest.raises(CheckpointError, match="meta.json: damaged"):
+def test_a_description_that_cannot_be(index, folder, ranker, changes, message):
+    describe(folder, json.dumps(json.loads(index.meta.to_json()) | changes))
+    with pytest.raises(CheckpointError, match=message):
         FolderIndex.open(folder, ranker)
 
 
-def test_meta_with_values_of_another_type(folder, ranker, edit_json):
-    edit_json(folder / META, dtype="float8")
-    with pytest.raises(CheckpointError, match="damaged.*float8"):
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "vectors-0.npy", "a/b"])
+def test_files_that_are_elsewhere(folder, ranker, name):
+    with closing(connect(folder / DATABASE)) as connection:
+        Catalogue(connection, folder).add_file(File(name, 3, 5, ""))
+    with pytest.raises(CheckpointError, match="is no name of a file of an index"):
         FolderIndex.open(folder, ranker)
 
 
-def test_neither_vectors_nor_texts_are_read(folder, ranker):
+@pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index", "faiss-*.json"])
+@pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
+def test_a_file_of_another_size(folder, index, ranker, pattern, change):
+    pytest.importorskip("faiss")
+    index.build_faiss("flat")
+    (path,) = folder.glob(pattern)
+    data = path.read_bytes()
+    path.unlink()
+    if change != "missing":
+        path.write_bytes(data[:-1] if change == "shorter" else data + b"x")
+    with pytest.raises(CheckpointError, match=f"{path.name}: (missing|cut short or damaged)"):
+        FolderIndex.open(folder, ranker)
+
+
+def test_a_damaged_database(folder, ranker):
+    (folder / DATABASE).write_bytes(b"no database" * 1000)
+    with pytest.raises(CheckpointError, match="index.sqlite: damaged or not readable .*build the index again"):
+        FolderIndex.open(folder, ranker)
+
+
+def test_a_database_that_is_damaged_further_on(folder, ranker, index, contexts):
+    data = bytearray((folder / DATABASE).read_bytes())
+    data[4096:] = b"x" * (len(data) - 4096)
+    (folder / DATABASE).write_bytes(data)
+    with pytest.raises(CheckpointError, match="index.sqlite: .*build the index again"):
+        FolderIndex.open(folder, ranker)
+
+
+def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     """A gigabyte of vectors (a file with a hole), ten million texts of which there is only the last."""
     rows, dim = 10_000_000, 16
-    for path in folder.glob("vectors-*"):
-        path.unlink()
-    with open(folder / "vectors-000000000000.npy", "wb") as file:
+    path = folder / f"vectors-000000000000-{index.meta.build}.npy"
+    with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + rows * dim * 4)
-    with sqlite3.connect(folder / "catalogue.sqlite") as connection:
+    with closing(connect(folder / DATABASE)) as connection:
+        catalogue = Catalogue(connection, folder)
         connection.execute("INSERT INTO texts VALUES (?, x'00', 'last')", (rows - 1,))
-    connection.close()
+        catalogue.forget_files(file.name for file in catalogue.files())
+        catalogue.add_file(File(path.name, rows, path.stat().st_size, ""))
+        catalogue.describe(replace(index.meta, rows=rows, entries=rows).to_json())
     fingerprints = Fingerprints.of(ranker)
     start = time.process_time()  # of this process alone, however busy the machine is
     index = FolderIndex.open(folder, fingerprints)

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.index import Candidate, FolderIndex, build_index
-from polyencoder.index.meta import IndexMeta
+from polyencoder.index import Candidate, FolderIndex, build_index, verify
 from polyencoder.ranker import Ranker
 
 SECONDS = float(os.environ.get("STRESS_SECONDS", "6"))
@@ -36,8 +35,8 @@ def state(n: int) -> dict[str, Candidate]:
 
 def number_of(index: FolderIndex) -> int:
     """Which state an index is in."""
-    last = index.state.catalogue
-    return next(metadata["n"] for pairs in last.entries_of(range(last.rows)).values() for _, metadata in pairs)
+    with index._database.snapshot() as last:
+        return next(metadata["n"] for pairs in last.entries_of(range(last.rows)).values() for _, metadata in pairs)
 
 
 def change(index: FolderIndex) -> int:
@@ -136,10 +135,11 @@ def test_each_search_sees_one_state(tmp_path, make_ranker, killed):
         reader.search()
     assert reader.last == n
     assert n > CHANGES  # they did something
-    meta = IndexMeta.read(folder)
-    named = {meta.catalogue, *meta.vectors, "meta.json", ".lock"}
-    assert {path.name for path in folder.iterdir() if not path.name.startswith("faiss")} == named
-    assert len(list(folder.glob("faiss*"))) == (2 if meta.faiss else 0)
+    verify(folder)
+    named = {*(file.name for file in reader.index.state.files), "index.sqlite", "meta.json", ".lock"}
+    logs = {"index.sqlite-wal", "index.sqlite-shm"}
+    assert {path.name for path in folder.iterdir()} - logs == named
+    assert len(list(folder.glob("faiss*"))) == (2 if reader.index.meta.faiss else 0)
     vectors = reader.index.vectors
-    texts = reader.index.catalogue.texts(0, len(vectors))
+    texts = reader.index.texts()
     torch.testing.assert_close(vectors.take(torch.arange(len(texts))), ranker.encode_candidates(texts))

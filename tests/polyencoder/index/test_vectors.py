@@ -122,20 +122,18 @@ def test_a_row_that_is_not_there(vectors, row):
         vectors.take(torch.tensor([0, row]))
 
 
-def test_files_behind_the_last_row_are_passed_over(vectors, tmp_path, dtype):
-    assert len(Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=5)) == 5
-
-
 def test_files_that_are_named(vectors, tmp_path, dtype):
-    """What other texts have become is in a file of another name, which is of no account unless it is named."""
+    """What other texts have become is in a file of another tag, which is of no account unless it is named."""
     rows = quantize(random_rows(2, seed=1), dtype)
-    names = [write_vectors(tmp_path, 4, *rows, texts=texts).name for texts in (["a", "b"], ["a", "c"])]
+    names = [write_vectors(tmp_path, 4, *rows, tag=tag * 16).name for tag in "ab"]
     assert len(set(names)) == 2
     assert Vectors.open(tmp_path, dim=DIM, dtype=dtype).names == vectors.names
-    named = Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=6, names=[vectors.names[0], names[1]])
+    named = Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=6, names=[vectors.names[0], names[1]], before=vectors)
     assert named.names == (vectors.names[0], names[1])
     assert named.take(torch.arange(4)).equal(vectors.take(torch.arange(4)))
+    assert next(named.chunks(4))[1].data_ptr() == next(vectors.chunks(4))[1].data_ptr()  # not mapped again
     assert (named.file_of(4, 2), named.file_of(4, 1), named.file_of(0, 4)) == (names[1], None, vectors.names[0])
+    assert (named.file_of(2, 2), named.file_of(6, 0)) == (None, None)
     with pytest.raises(CheckpointError, match="is no name of a file of vectors"):
         Vectors.open(tmp_path, dim=DIM, dtype=dtype, names=["../vectors.npy"])
 
@@ -170,12 +168,19 @@ def test_the_scales_are_missing(tmp_path, rows):
 
 def test_files_of_another_shape_or_dtype(tmp_path, rows):
     write(tmp_path, rows, "float16")
-    with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; meta.json says float16 \['rows', 6\]"):
+    with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; the index says float16 \['rows', 6\]"):
         Vectors.open(tmp_path, dim=6, dtype="float16")
-    with pytest.raises(CheckpointError, match="has float16 .* meta.json says float32"):
+    with pytest.raises(CheckpointError, match="has float16 .* the index says float32"):
         Vectors.open(tmp_path, dim=5, dtype="float32")
     with pytest.raises(ConfigError, match="dtype is 'float8'; it must be one of float32, float16, bfloat16, int8"):
         Vectors.open(tmp_path, dim=5, dtype="float8")
+
+
+def test_an_archive_of_arrays(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros((4, DIM), dtype=np.float32))
+    (tmp_path / "x.npz").rename(vectors_file(tmp_path, 0))
+    with pytest.raises(CheckpointError, match="damaged or missing .an archive of arrays"):
+        Vectors.open(tmp_path, dim=DIM, dtype="float32")
 
 
 def test_a_pickle_is_not_run(tmp_path, malicious_pickle):

@@ -118,7 +118,7 @@ def test_an_index_without_candidates_finds_nothing_and_can_be_filled(serve):
 def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
     client = serve("bi")
     index = client.service.search.index
-    before = index.meta.generation
+    before = index.meta.version
     writer = client.service.writer
     busy = threading.Event()
     writer._thread.submit(busy.wait, SECONDS)
@@ -137,7 +137,7 @@ def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
         with pytest.raises(UnicodeError, match="of any kind"):
             failing.result()
     assert found(client)["ski"][0] != "no skis ."
-    assert index.meta.generation == before + 1
+    assert index.meta.version == before + 1
     assert {f"n{n}" for n in range(4)} <= found(client).keys()
 
 
@@ -206,7 +206,7 @@ def test_what_was_answered_outlasts_a_kill(place, make_ranker):
 
 
 def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_ever(serve, monkeypatch):
-    monkeypatch.setattr("polyencoder.index.change._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("polyencoder.index.lock._BUSY_SECONDS", 0.1)
     client = serve("bi")
     with filelock.FileLock(client.service.search.index.folder / ".lock"):
         answer = client.put("/v1/candidates", json={"candidates": [NEW]})

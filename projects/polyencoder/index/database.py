@@ -1,0 +1,205 @@
+"""`index.sqlite`: what an index folder is. One transaction of it is one change of the index.
+
+The database names the files of vectors and of FAISS, which are never written to again. A change writes new files, makes
+them outlast a loss of power, and names them in the transaction that enters its texts: after a kill at any moment the
+index is as it was before the transaction, or after it. In SQLite's WAL mode readers have a snapshot each, and neither
+wait for the writer nor keep it waiting.
+
+An index may come from elsewhere. SQLite replays a rollback journal beside a database, and deletes the file that it
+names; no database of ours has one, so where one is, nothing is opened. What nobody can write to (a folder that is
+mounted read-only) is opened as immutable.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from polyencoder.errors import CheckpointError, first_line
+from polyencoder.index.catalogue import Catalogue
+from polyencoder.index.names import DATABASE, UNFINISHED
+
+__all__ = ["Database", "check_there", "connect", "connect_to_fill", "connect_to_unfinished"]
+
+_CACHE_KB = 64 << 10
+_BUSY_SECONDS = 30  # only while SQLite itself mends or tidies
+
+
+class _Reader(NamedTuple):
+    connection: sqlite3.Connection
+    stamp: tuple[int, ...] | None
+    """Of the file that it has open. Another one may have taken its place."""
+    content: tuple[int, ...] | None
+    """Its time and size, if it is opened as immutable: without locks, who reads has to see for himself."""
+
+
+class Database:
+    """The database of a finished index, for any number of threads to read.
+
+    Args:
+        folder: of the index.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / DATABASE
+        self._renew()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Catalogue]:
+        """What was committed last; it stays so until the block ends, whatever others change.
+
+        Raises:
+            CheckpointError: there is no finished index, or its database is damaged or not ours.
+        """
+        reader = self._reader()
+        try:
+            reader.connection.execute("BEGIN")
+            reader.connection.execute("SELECT 1 FROM description")  # the snapshot begins with what is read first
+            yield Catalogue(reader.connection, self._folder)
+            if reader.content is not None and reader.content != _content(self._path):
+                raise CheckpointError(f"{self._path}: was changed while it was read")
+        except sqlite3.Error as error:
+            raise CheckpointError(f"{self._path}: cannot be read ({first_line(error)}); {_AGAIN}") from error
+        finally:
+            self._give_back(reader)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        _close(self._idle, os.getpid())
+
+    def _renew(self) -> None:
+        self._process = os.getpid()
+        self._idle: list[_Reader] = []
+        weakref.finalize(self, _close, self._idle, self._process)
+
+    def _reader(self) -> _Reader:
+        """A connection that nobody else uses, to the file that is at the path now, or to the last that was there."""
+        if self._process != os.getpid():  # a connection must not be used, or closed, behind a fork
+            _INHERITED.append(self._idle)
+            self._renew()
+        stamp = _stamp(self._path)
+        while True:
+            try:
+                reader = self._idle.pop()
+            except IndexError:
+                break
+            if stamp is None or reader.stamp == stamp:
+                return reader
+            reader.connection.close()
+        while True:
+            stamp = _stamp(self._path)
+            if stamp is None:
+                raise _missing(self._folder)
+            reader = _open_to_read(self._path, stamp)
+            if stamp == _stamp(self._path):
+                return reader
+            reader.connection.close()
+
+    def _give_back(self, reader: _Reader) -> None:
+        with suppress(sqlite3.Error):
+            reader.connection.execute("ROLLBACK")
+            if reader.content is None and not reader.connection.in_transaction:
+                self._idle.append(reader)
+                return
+        reader.connection.close()
+
+
+def check_there(folder: Path) -> None:
+    """Raise CheckpointError if there is no finished index."""
+    if _stamp(folder / DATABASE) is None:
+        raise _missing(folder)
+
+
+def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
+    """Open a database: by default to change it. Raises CheckpointError if there is a journal that cannot be ours."""
+    path = path.resolve()
+    for name in (f"{path}-journal", f"{path}-wal", f"{path}-shm"):
+        if os.path.islink(name) or (name.endswith("-journal") and os.path.exists(name)):
+            raise CheckpointError(
+                f"{name}: no index has such a file, which could make SQLite delete or change others; do not use this "
+                "index unless you know who made it, and then without that file"
+            )
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{how}",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,  # transactions begin and end where we say
+        check_same_thread=False,
+    )
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def connect_to_fill(path: Path) -> sqlite3.Connection:
+    """A new database in an empty file, which a kill may damage until `PRAGMA journal_mode = WAL`."""
+    connection = connect(path)
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    Catalogue.create_tables(connection)
+    return connection
+
+
+def connect_to_unfinished(folder: Path) -> sqlite3.Connection:
+    """The database of an index whose texts are entered and whose vectors are encoded now, to be read."""
+    return connect(folder / UNFINISHED, "mode=ro&immutable=1")
+
+
+def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
+    content = None if os.access(path.resolve().parent, os.W_OK) or not _is_at_rest(path) else _content(path)
+    connection = None
+    try:
+        connection = connect(path, "mode=ro" if content is None else "mode=ro&immutable=1")
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise CheckpointError(f"{path}: damaged or not readable ({first_line(error)}); {_AGAIN}") from error
+    return _Reader(connection, stamp, content)
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether everything is in the file itself, and nobody is writing."""
+    wal = Path(f"{path.resolve()}-wal")
+    return not wal.exists() or wal.stat().st_size == 0
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Which file is at the path; None if none is."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+    return status.st_dev, status.st_ino
+
+
+def _content(path: Path) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def _close(readers: list[_Reader], process: int) -> None:
+    while readers and process == os.getpid():
+        readers.pop().connection.close()
+
+
+def _missing(folder: Path) -> CheckpointError:
+    if (folder / UNFINISHED).is_file():
+        what = "this index is not finished; run the command that began it again, it goes on from there"
+    elif (folder / "catalogue.sqlite").is_file():
+        what = f"an index of an earlier version, which this one does not read; {_AGAIN}, in another folder"
+    else:
+        what = f"no index (no {DATABASE} in it); make one by `Ranker.index` or `polyencoder index`"
+    return CheckpointError(f"{folder}: {what}")
+
+
+_AGAIN = "build the index again"
+_INHERITED: list[list[_Reader]] = []  # connections of processes that this one was forked from

@@ -1,0 +1,51 @@
+"""`verify`: whether all that an index folder holds is what was written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tqdm import tqdm
+
+from polyencoder.errors import CheckpointError
+from polyencoder.index.change import checksum
+from polyencoder.index.database import Database
+from polyencoder.index.names import DATABASE
+from polyencoder.index.state import State
+
+__all__ = ["verify"]
+
+
+def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
+    """Read all of an index folder, and compare it with the checksums that are in its database.
+
+    Searches and changes may go on meanwhile. What is there is not repaired: build a damaged index again.
+
+    Args:
+        folder: of the index.
+        progress: show a bar of the bytes read on stderr.
+
+    Raises:
+        CheckpointError: there is no finished index, or a file is missing or damaged; it names the file.
+    """
+    path = Path(folder).absolute()
+    database = Database(path)
+    with database.snapshot() as catalogue:
+        files = catalogue.files()
+        State(path, catalogue, None)
+        if damage := catalogue.check():
+            raise CheckpointError(f"{path / DATABASE}: damaged ({damage}); build the index again")
+    total = sum(file.bytes for file in files)
+    with tqdm(desc="checking", total=total, unit="B", unit_scale=True, disable=not progress) as bar:
+        for file in files:
+            try:
+                same = checksum(path / file.name, progress=bar.update) == file.checksum
+            except OSError:
+                same = False
+            with database.snapshot() as newest:
+                if not same and file in newest.files():  # a change may have removed it
+                    raise CheckpointError(
+                        f"{path / file.name}: damaged, its checksum is another than when it was written; build the "
+                        "index again"
+                    )
+    database.close()

@@ -1,0 +1,302 @@
+"""The database of an index: who reads has a snapshot, wherever the folder is from and whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index import Candidate, FolderIndex, build_index, verify
+from polyencoder.index.change import Change
+from polyencoder.index.database import Database, connect
+from polyencoder.index.folder import remove_index
+from polyencoder.index.lock import IndexBusy, locked
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.names import DATABASE
+
+
+def others(n: int) -> list[Candidate]:
+    return [Candidate(f"other {i}", f"another text {i}") for i in range(n)]
+
+
+class TestReading:
+    def test_a_snapshot_stays(self, index, folder):
+        database = Database(folder)
+        with database.snapshot() as before:
+            index.remove(["0"])
+            index.compact()
+            assert len(before) == 10
+            with database.snapshot() as now:
+                assert len(now) == 9
+        with database.snapshot() as now:
+            assert len(now) == 9
+
+    def test_an_index_that_is_built_anew_in_its_place(self, index, folder, ranker, candidates, contexts, assert_finds):
+        """A server has it open all the while. Nothing of the old one is taken for the new one's."""
+        pytest.importorskip("faiss")
+        index.build_faiss("flat")
+        assert {hit.found for hits in index.search(contexts, exactness="certified") for hit in hits} == {"certified"}
+        remove_index(folder)
+        assert len(index.search(contexts, top_k=10)[0]) == 10  # until there is another one
+        new = others(10)
+        build_index(folder, new, ranker, shard_size=3)
+        FolderIndex.open(folder, ranker).build_faiss("flat")
+        (hits, _) = index.search(contexts, exactness="certified")
+        (exact, _) = index.search(contexts, exactness="exact")
+        assert [(hit.id, round(hit.score, 4)) for hit in hits] == [(hit.id, round(hit.score, 4)) for hit in exact]
+        assert {hit.id for hit in hits} == {one.id for one in new}
+
+    def test_a_process_that_was_forked(self, index, folder, ranker, contexts):
+        """It has connections of its own, and its changes are found."""
+        index.search(contexts)
+        if (child := os.fork()) == 0:
+            try:
+                index.add(others(2))
+                os._exit(len(index) - 12)
+            except BaseException:
+                os._exit(99)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(index) == 12
+        verify(folder)
+
+    def test_a_process_that_goes_elsewhere(self, folder, ranker, monkeypatch, candidates, assert_finds, tmp_path):
+        monkeypatch.chdir(folder.parent)
+        index = FolderIndex.open(folder.name, ranker)
+        monkeypatch.chdir("/")
+        index.add([new := Candidate("new", "a new one")])
+        assert_finds(index, ranker, [*candidates, new])
+
+    def test_a_filter_is_asked_once(self, index, contexts, monkeypatch):
+        first = index.search(contexts, filter={"even": True})
+        with monkeypatch.context() as patch:
+            patch.setattr("polyencoder.index.catalogue.Catalogue.matching", lambda *_: pytest.fail("asked again"))
+            assert index.search(contexts, filter={"even": True}) == first
+            assert index.count({"even": True}) == 4
+        index.remove(["0"])
+        assert index.count({"even": True}) == 3
+
+    @pytest.mark.parametrize("name", ["file:x?mode=memory", "a b%41#c", "ü"])
+    def test_names_of_folders(self, folder, ranker, name, candidates, assert_finds):
+        folder = folder.rename(folder.parent / name)
+        index = FolderIndex.open(folder, ranker)
+        index.remove(["3"])
+        index.compact()
+        assert_finds(index, ranker, [one for one in candidates if one.id != "3"])
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from polyencoder.index import verify
+from polyencoder.index.database import Database
+os.setuid(65534)
+folder = Path(sys.argv[1])
+with Database(folder).snapshot() as catalogue:
+    print(len(catalogue))
+verify(folder)
+"""
+
+
+class TestWhoCannotWrite:
+    def run(self, folder) -> str:
+        if os.getuid() != 0:
+            pytest.skip("needs the right to become another user")
+        with tempfile.TemporaryDirectory() as place:  # pytest's are its user's alone
+            os.chmod(place, 0o755)
+            os.rename(folder, moved := Path(place) / "index")
+            command = [sys.executable, "-c", AS_NOBODY, moved]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            os.rename(moved, folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def test_an_index_at_rest(self, folder, index):
+        index.remove(["0"])
+        index.close()
+        assert self.run(folder) == "9"
+        for path in folder.glob("index.sqlite-*"):
+            path.unlink()
+        assert self.run(folder) == "9"
+        assert not list(folder.glob("index.sqlite-*"))
+
+    def test_an_index_that_another_user_changes(self, folder, ranker):
+        with closing(connect(folder / DATABASE)) as connection:
+            connection.execute("DELETE FROM entries WHERE id = '0'")  # which is in the log alone
+            assert self.run(folder) == "9"
+
+
+class TestFromElsewhere:
+    def test_a_journal_that_names_another_file(self, folder, ranker, index, tmp_path):
+        """SQLite replays a journal that it finds, and deletes the one that this says it is a part of."""
+        victim = tmp_path / "victim"
+        victim.write_text("important")
+        name = str(victim).encode()
+        magic = bytes.fromhex("d9d505f920a163d7")
+        record = (1).to_bytes(4, "big") + name + len(name).to_bytes(4, "big")
+        record += (sum(name) & 0xFFFFFFFF).to_bytes(4, "big") + magic
+        header = magic + b"\0" * 4 + b"\0" * 4 + (10).to_bytes(4, "big") + (512).to_bytes(4, "big")
+        header += (4096).to_bytes(4, "big")
+        (folder / f"{DATABASE}-journal").write_bytes(header.ljust(512, b"\0") + record)
+        for use in (
+            lambda: FolderIndex.open(folder, ranker),
+            lambda: verify(folder),
+            lambda: Change(folder, ranker),
+        ):
+            with pytest.raises(CheckpointError, match="index.sqlite-journal: no index has such a file"):
+                use()
+        assert victim.exists()
+
+    @pytest.mark.parametrize("end", ["-wal", "-shm"])
+    def test_a_log_that_is_elsewhere(self, folder, ranker, tmp_path, end):
+        victim = tmp_path / "victim"
+        victim.write_text("important")
+        (folder / f"{DATABASE}{end}").symlink_to(victim)
+        with pytest.raises(CheckpointError, match=f"index.sqlite{end}: no index has such a file"):
+            FolderIndex.open(folder, ranker)
+        assert victim.read_text() == "important"
+
+
+class TestChanging:
+    def test_a_compaction_that_fails_and_is_caught(self, index, ranker, candidates, assert_finds, monkeypatch):
+        """The rest of the change is made, with the rows as they were."""
+        with index.changing():
+            index.remove(["2"])
+            with monkeypatch.context() as patch:
+                patch.setattr("polyencoder.index.change.write_vectors", lambda *_, **__: full())
+                with pytest.raises(InputError, match="cannot be written"):
+                    index.compact()
+            index.add([new := Candidate("new", "a new one")])
+        assert_finds(index, ranker, [*(one for one in candidates if one.id != "2"), new])
+        verify(index.folder)
+
+    def test_what_sqlite_has_undone_is_not_published(self, index, ranker, candidates, assert_finds, monkeypatch):
+        """A full disk may end the whole transaction. What comes after that would be changed without one."""
+
+        def change() -> None:
+            with index.changing():
+                index.remove(["2"])
+                with pytest.raises(InputError, match="cannot be written .*disk is full"):
+                    index.add(fail())
+                with pytest.raises(InputError, match="this change has failed and was undone"):
+                    index.remove(["3"])
+
+        def fail():
+            yield Candidate("new", "a new one")
+            index._change._connection.execute("ROLLBACK")
+            monkeypatch.setattr("polyencoder.index.catalogue.Catalogue.put", lambda *_: full_database())
+            yield Candidate("newer", "a newer one")
+
+        version = index.meta.version
+        with pytest.raises(InputError, match="this change has failed and was undone"):
+            change()
+        assert_finds(index, ranker, candidates)
+        assert index.meta.version == version
+
+    def test_an_error_of_the_callers_own_files(self, index, ranker, candidates, assert_finds):
+        def read():
+            yield Candidate("new", "a new one")
+            raise FileNotFoundError("mine.txt")
+
+        with pytest.raises(FileNotFoundError, match=r"^mine.txt$"):
+            index.add(read())
+        with pytest.raises(FileNotFoundError, match=r"^mine.txt$"):
+            build_index(index.folder.parent / "other", read(), ranker)
+        assert_finds(index, ranker, candidates)
+
+    def test_one_by_one(self, index, folder, ranker, candidates, assert_finds):
+        """Small files become larger ones, in the order of the rows."""
+        build_index(other := folder.parent / "other", candidates, ranker, dtype="int8", shard_size=40)
+        index = FolderIndex.open(other, ranker)
+        new = [Candidate(f"new {i}", f"new text {i}") for i in range(60)]
+        for one in new:
+            index.add([one])
+        sizes = [file.rows for file in index.state.files if file.rows]
+        assert sum(sizes) == 68
+        assert len(sizes) <= 6
+        assert sizes == sorted(sizes, reverse=True)
+        assert {hit.id for hit in index.search(ranker.encode_contexts(["hi"]), top_k=70)[0]} == {
+            one.id for one in (*candidates, *new)
+        }
+        stored = index.vectors.take(index.vectors._starts.new_tensor(range(68)))
+        exact = ranker.encode_candidates(index.texts())
+        assert ((stored - exact).abs() <= exact.abs().amax(1, keepdim=True) / 250 + 1e-6).all()
+        verify(other)
+
+    def test_a_build_has_the_lock(self, tmp_path, ranker, candidates, monkeypatch):
+        monkeypatch.setattr("polyencoder.index.lock._BUSY_SECONDS", 0.05)
+        (tmp_path / "new").mkdir()
+        with locked(tmp_path / "new"), pytest.raises(IndexBusy, match="is another process at it"):
+            build_index(tmp_path / "new", candidates, ranker)
+        build_index(tmp_path / "new", candidates, ranker)
+        index = FolderIndex.open(tmp_path / "new", Fingerprints.of(ranker))
+        with index.changing(), pytest.raises(IndexBusy):
+            remove_index(tmp_path / "new")
+        remove_index(tmp_path / "new")
+
+    def test_an_index_that_was_removed(self, index, folder):
+        remove_index(folder)
+        with pytest.raises(CheckpointError, match="no index"):
+            index.remove(["0"])
+        assert not folder.exists()
+
+    def test_removed_through_a_link(self, folder, tmp_path):
+        (tmp_path / "link").symlink_to(folder)
+        remove_index(tmp_path / "link")
+        assert not folder.exists()
+        assert not (tmp_path / "link").is_symlink()
+
+
+class TestVerify:
+    def test_a_whole_one(self, index, folder, capsys):
+        index.add(others(5))
+        verify(folder, progress=True)
+        assert "checking: 100%" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index", "faiss-*.json"])
+    def test_a_flipped_bit(self, index, folder, pattern):
+        pytest.importorskip("faiss")
+        index.build_faiss("flat")
+        (path,) = folder.glob(pattern)
+        data = bytearray(path.read_bytes())
+        data[-9] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=f"{path.name}: damaged, its checksum is another"):
+            verify(folder)
+
+    def test_a_flipped_bit_of_a_text(self, folder):
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = (folder / DATABASE).read_bytes()
+        assert b"two dogs" in data
+        (folder / DATABASE).write_bytes(data.replace(b"two dogs", b"two logs"))
+        with pytest.raises(CheckpointError, match="index.sqlite: damaged .text . is not what was entered"):
+            verify(folder)
+
+    def test_none(self, tmp_path):
+        with pytest.raises(CheckpointError, match="no index"):
+            verify(tmp_path)
+
+
+def full() -> None:
+    raise OSError(28, "no room")
+
+
+def full_database() -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_folder_that_was_copied(folder, index, ranker, tmp_path, candidates, assert_finds):
+    """With the log of SQLite, whatever it holds."""
+    with closing(connect(folder / DATABASE)) as connection:
+        connection.execute("UPDATE entries SET metadata = NULL WHERE id = '7'")
+        shutil.copytree(folder, tmp_path / "copy")
+    changed = [one if one.id != "7" else one._replace(metadata=None) for one in candidates]
+    assert_finds(FolderIndex.open(Path(tmp_path / "copy"), ranker), ranker, changed)
