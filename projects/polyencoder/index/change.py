@@ -83,7 +83,8 @@ class Change:
         if not self._connection.in_transaction:
             raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
         before = self.meta
-        self._connection.execute("SAVEPOINT step")
+        with explained(self.folder):
+            self._connection.execute("SAVEPOINT step")
         try:
             yield
         except BaseException:
@@ -92,7 +93,8 @@ class Change:
                 self._connection.execute("ROLLBACK TO step")
                 self._connection.execute("RELEASE step")
             raise
-        self._connection.execute("RELEASE step")
+        with explained(self.folder):
+            self._connection.execute("RELEASE step")
 
     def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
         """Put in, or take out, one item after the other; `enter` says how many entries there are more."""
