@@ -84,7 +84,7 @@ def open_data(settings: RunSettings) -> RunData:
     if size < 2:
         raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
-    ranked = examples_to_rank(valid, sampler)
+    ranked = _to_rank(valid, responses, settings)
     parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.train)
     parts = chain(parts, (repr((pair.context, pair.response, pair.candidates)) for pair in valid))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
@@ -101,6 +101,24 @@ def _of_files(names: str) -> Iterator[str]:
             first = file.read(ENDS)
             file.seek(max(0, size - ENDS))
             yield f"{size} {fingerprint([first, file.read(ENDS)])}"
+
+
+def _to_rank(valid: list[Pair], responses: Callable[[], Iterator[str]], settings: RunSettings) -> list[Example]:
+    """The pairs with candidates: as many for whatever the training examples have, unless there are too few responses.
+
+    Raises:
+        InputError: there are fewer than the training examples need.
+    """
+
+    def among(count: int) -> list[Example]:
+        return examples_to_rank(
+            valid, NegativeSampler(responses(), count=count, seed=settings.seed, source=settings.train)
+        )
+
+    try:
+        return among(RunSettings.num_negatives)
+    except InputError:
+        return among(settings.num_negatives)
 
 
 def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source, int, Callable[[], Iterator[str]]]:
