@@ -48,7 +48,9 @@ class Database:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / DATABASE
-        self._renew()
+        self._idle: list[_Reader] = []
+        weakref.finalize(self, _close, self._idle)
+        _DATABASES.add(self)
 
     @contextmanager
     def snapshot(self) -> Iterator[Catalogue]:
@@ -71,18 +73,10 @@ class Database:
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
-        _close(self._idle, os.getpid())
-
-    def _renew(self) -> None:
-        self._process = os.getpid()
-        self._idle: list[_Reader] = []
-        weakref.finalize(self, _close, self._idle, self._process)
+        _close(self._idle)
 
     def _reader(self) -> _Reader:
         """A connection that nobody else uses, to the file that is at the path now, or to the last that was there."""
-        if self._process != os.getpid():  # a connection must not be used, or closed, behind a fork
-            _INHERITED.append(self._idle)
-            self._renew()
         stamp = _stamp(self._path)
         while True:
             try:
@@ -186,9 +180,15 @@ def _content(path: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_size
 
 
-def _close(readers: list[_Reader], process: int) -> None:
-    while readers and process == os.getpid():
-        readers.pop().connection.close()
+def _close(readers: list[_Reader]) -> None:
+    with suppress(IndexError):  # until other threads, or this one, have taken the last
+        while True:
+            readers.pop().connection.close()
+
+
+def _close_all() -> None:
+    for database in list(_DATABASES):
+        database.close()
 
 
 def _missing(folder: Path) -> CheckpointError:
@@ -202,4 +202,6 @@ def _missing(folder: Path) -> CheckpointError:
 
 
 _AGAIN = "build the index again"
-_INHERITED: list[list[_Reader]] = []  # connections of processes that this one was forked from
+_DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
+# SQLite's locks are the process's: a fork must inherit no connection, or it takes for locked what is not
+os.register_at_fork(before=_close_all)
