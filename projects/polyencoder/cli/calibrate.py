@@ -13,6 +13,7 @@ from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_fi
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
+from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import (
     BackendName,
     CandidatesColumn,
@@ -46,6 +47,7 @@ _PRECISION = "Also find the threshold above which this share of the answers is r
 
 
 def calibrate(
+    ctx: typer.Context,
     model: Model,
     data: Annotated[Path, typer.Option("--data", "-d", help=_DATA)],
     context: ContextColumn = "context",
@@ -53,9 +55,7 @@ def calibrate(
     candidates: CandidatesColumn = "candidates",
     index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
     rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
-    rerank_k: Annotated[
-        int | None, typer.Option(help="How many results the cross-encoder reranks (default: 50).")
-    ] = None,
+    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
     keep_turns: KeepTurns = False,
     num_negatives: Annotated[
         int | None, typer.Option(help="Candidates to sample for an example that has none (default: 19).")
@@ -63,7 +63,7 @@ def calibrate(
     negatives: Annotated[
         str | None, typer.Option(help="FILE to sample them from (default: the responses of --data).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampled candidates (default: 0).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of sampled candidates.")] = 0,
     unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
     precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
     device: Device = None,
@@ -76,20 +76,12 @@ def calibrate(
     until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
     own: --backend onnx-int8.
     """
+    check_flags(
+        ctx,
+        needs={"index": ["rerank", "keep_turns"], "rerank": ["rerank_k"]},
+        excludes={"index": ["num_negatives", "negatives", "seed"]},
+    )
     calibrated = rerank or model
-    if rerank and not index:
-        raise ConfigError(
-            "--rerank orders what a search finds, so it needs --index; to rank candidates give it as --model"
-        )
-    of_search = {"keep_turns": keep_turns and not index, "rerank_k": rerank_k is not None and not rerank}
-    of_ranking = {"num_negatives": num_negatives, "negatives": negatives, "seed": seed}
-    for name, wrong in of_search.items():
-        if wrong:
-            other = "--rerank" if name == "rerank_k" else "--index"
-            raise ConfigError(f"{name} is of {other}, which is not given: leave it out", argument=name)
-    for name, value in of_ranking.items():
-        if index and value is not None:
-            raise ConfigError(f"{name}: with --index nothing is drawn; leave it out", argument=name)
     if not there(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
@@ -100,7 +92,7 @@ def calibrate(
         with_candidates=index is None,
         num_negatives=num_negatives,
         negatives=negatives,
-        seed=seed or 0,
+        seed=seed,
     )
     ranker = load(model, device=device, dtype=model_dtype, backend=backend)
     reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
@@ -114,7 +106,7 @@ def calibrate(
             top_k=DEPTH + 1,
             texts=DEPTH + 1,
             reranker=reranker,
-            rerank_k=50 if rerank_k is None else rerank_k,
+            rerank_k=rerank_k,
             keep_turns=keep_turns,
         )
         observations = observe_search(searcher, examples)

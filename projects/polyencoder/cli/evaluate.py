@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from polyencoder.cli.flags import given_flags
 from polyencoder.cli.options import (
     BackendName,
     CandidatesColumn,
@@ -31,6 +32,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
+    ctx: typer.Context,
     model: Model,
     data: Annotated[str, typer.Option("--data", "-d", help="FILE or GLOB, comma-separated, or hf:NAME:SPLIT.")],
     context: ContextColumn = "context",
@@ -83,8 +85,9 @@ def evaluate(
 
     sampler = NegativeSampler(responses(), count=num_negatives, seed=seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
-    if negatives and not baseline and all(pair.candidates is not None for pair in pairs):
-        raise ConfigError("negatives: every example has candidates of its own; leave it out", argument="negatives")
+    if all(pair.candidates is not None for pair in pairs):
+        for name in sorted(given_flags(ctx) & {"num_negatives", *([] if baseline else ["negatives"])}):
+            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     ranker: TextRanker = load(model, device=device, backend=backend, dtype=model_dtype)
     if extra_contexts is not None or context_vector is not None:
         ranker = with_contexts(ranker, extra_contexts=extra_contexts, vector=context_vector)

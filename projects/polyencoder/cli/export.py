@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from polyencoder.checkpoint import WeightDtype
+from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
 from polyencoder.data.pairs import Columns, read_examples
 from polyencoder.data.readers.examples import Example
@@ -28,6 +29,7 @@ _QUANTIZE = "Convert models: store embeddings in 8 bits and other weights in 16,
 
 
 def export(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="A model file of parlai train_model, a model folder, or a hub id.")],
     folder: Annotated[Path, typer.Argument(help="The folder to write: a new one, or an earlier export.")],
     dtype: Annotated[str, typer.Option(help="Precision of the weights: float32, float16 or bfloat16.")] = "float32",
@@ -43,8 +45,7 @@ def export(
 
     Whatever goes wrong, the folder stays as it was.
     """
-    if check and not int8:
-        raise ConfigError("--check compares int8 graphs with torch: give --int8 too")
+    check_flags(ctx, needs={"int8": ["check"], "check": ["context", "response", "candidates"]})
     examples = read_examples(check, columns=Columns(context, response, candidates)).examples if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if quantize:

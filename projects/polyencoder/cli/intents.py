@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from polyencoder.cli.flags import check_flags, given_flags
 from polyencoder.cli.options import BackboneName, BackendName, Device, ModelDtype, ModelOrNone, load_encoder
 from polyencoder.data.readers import BadExamples
 from polyencoder.encoding import VectorKind
@@ -28,7 +29,7 @@ from polyencoder.ranker import Ranker
 __all__ = ["intents"]
 
 _HEAD, _FIT = HeadConfig(), FitSettings()
-_OF_USE = {"min_probability", "top_k"}
+_OF_USE = ("min_probability", "top_k")
 _SHARED = {"model", "backbone", "predict", "head", "text_column", "progress", "device", "model_dtype", "backend"}
 _OF_MLP = {
     *("grid", "hidden_layers", "hidden_size", "dropout"),
@@ -143,10 +144,8 @@ def intents(
     given = EncoderSource(model, backbone)
     if (predict is None) == (train is None):
         raise ConfigError("give either --train, to train a head, or --predict with --head, to use one")
-    flags = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
-    for name in sorted(flags - _SHARED - _OF_USE if predict is not None else flags & _OF_USE):
-        other = "--train" if predict is not None else "--predict"
-        raise ConfigError(f"{name} is of {other}, which is not given: leave it out", argument=name)
+    flags = given_flags(ctx)
+    check_flags(ctx, needs={"predict": _OF_USE, "train": sorted(flags - _SHARED - {*_OF_USE, "train"})})
     if predict is not None:
         if head is None:
             raise ConfigError("--predict needs --head, the folder of a trained head")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from polyencoder.cli.flags import flag_of
+from polyencoder.cli.flags import Command, flag_of
 from polyencoder.errors import PolyencoderError, first_line
 from polyencoder.versions import versions_line
 
@@ -72,7 +72,7 @@ class _Commands(Mapping[str, TyperCommand]):
     def __getitem__(self, name: str) -> TyperCommand:
         if name not in self._made:
             alone = typer.Typer(add_completion=False)
-            alone.command(name)(_COMMANDS[name].imported())
+            alone.command(name, cls=Command)(_COMMANDS[name].imported())
             self._made[name] = cast("TyperCommand", typer.main.get_command(alone))
         return self._made[name]
 

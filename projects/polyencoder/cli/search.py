@@ -10,6 +10,7 @@ import typer
 
 from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.contexts import Question, in_batches, read_questions
+from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import (
     BackendName,
     Device,
@@ -32,6 +33,7 @@ __all__ = ["search"]
 
 
 def search(
+    ctx: typer.Context,
     model: Model,
     index: IndexPath,
     context: Annotated[
@@ -81,6 +83,7 @@ def search(
     backend: BackendName = "torch",
 ) -> None:
     """Print the best candidates for each context, with their scores and how they were found."""
+    check_flags(ctx, needs={"rerank": ["rerank_k"]}, excludes={"context": ["contexts"]})
     questions = iter([Question(context)]) if context else read_questions(expand(contexts))
     if not context and contexts == "-" and sys.stdin.isatty():
         batch_size = 1  # who types wants an answer to each line

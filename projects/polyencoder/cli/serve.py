@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from polyencoder.checkpoint import WeightDtype
+from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import BackendName, Device, MinProbability, Model, ModelDtype
 from polyencoder.extras import require
 from polyencoder.ranker import Backend
@@ -15,9 +16,11 @@ from polyencoder.ranker import Backend
 __all__ = ["serve"]
 
 _KEY = "POLYENCODER_API_KEY"
+_OF_AN_INDEX = ("rerank", "min_probability", "no_answer", "sessions", "max_sessions", "session_seconds")
 
 
 def serve(
+    ctx: typer.Context,
     model: Model,
     index: Annotated[
         str | None,
@@ -78,6 +81,7 @@ def serve(
     backend: BackendName = "torch",
 ) -> None:
     """Serve reranking, embeddings, search and chat over HTTP. `/docs` describes the requests."""
+    check_flags(ctx, needs={"index": _OF_AN_INDEX, "rerank": ["rerank_k"]})
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, extra="serve")
     from polyencoder.serving.config import Limits, ServerConfig

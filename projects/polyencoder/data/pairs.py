@@ -173,7 +173,8 @@ def read_examples(
         seed: another seed, other negatives.
 
     Raises:
-        InputError: as in `read_pairs`; and for an empty file.
+        InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.
+        ConfigError: `num_negatives` or `negatives`, where no example is without candidates.
     """
     pairs = list(read_pairs(source, columns=columns, add_response=True))
     if not pairs:
@@ -182,10 +183,19 @@ def read_examples(
         return Sampled([(pair.turns, pair.response, [pair.response]) for pair in pairs], 0)
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
     responses = [pair.response for pair in drawn_from]
+    drawn = sum(pair.candidates is None for pair in pairs)
+    for name, value in {"num_negatives": num_negatives, "negatives": negatives}.items():
+        if value is not None and not drawn:
+            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     if num_negatives is None:
-        num_negatives = max(1, min(19, len(set(map(normalized, responses))) - 1))
-    sampler = NegativeSampler(responses, count=num_negatives, seed=seed, source=negatives or str(source))
-    return Sampled(examples_to_rank(pairs, sampler), sum(pair.candidates is None for pair in pairs))
+        num_negatives = min(19, len(set(map(normalized, responses))) - 1)
+        if drawn and num_negatives < 1:
+            raise InputError(
+                f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",
+                argument="candidates",
+            )
+    sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or str(source))
+    return Sampled(examples_to_rank(pairs, sampler), drawn)
 
 
 def split_files(folder: str | Path, split: str) -> list[str]:

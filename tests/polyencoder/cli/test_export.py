@@ -135,7 +135,8 @@ def fails(error: type[Exception], match: str, *arguments: object) -> None:
     ("error", "message", "options"),
     [
         (ConfigError, "dtype is 'int8'; it must be one of float32, float16, bfloat16", ["--dtype", "int8"]),
-        (ConfigError, "--check compares int8 graphs with torch: give --int8 too", ["--check", "FILE"]),
+        (ConfigError, "--check is read only with --int8: give that too", ["--check", "FILE"]),
+        (ConfigError, "--context is read only with --check: give that too", ["--context", "said"]),
         (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
     ],
 )
@@ -149,7 +150,7 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, mess
     ("line", "message"),
     [
         ("", "no example in it"),
-        ('{"context": "hi", "response": "ho"}', r"line 1: has no 'candidates'"),
+        ('{"context": "hi", "response": "ho"}', r"bad.jsonl: has no 'candidates', and no second response"),
         ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: the context is empty"),
         ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: the response is list, not a text"),
         (

@@ -8,6 +8,7 @@ import sys
 import pytest
 import typer
 from typer.core import TyperOption
+from typer.testing import CliRunner
 
 from polyencoder import ConfigError
 from polyencoder.cli.flags import OTHER_NAMES, flag_of
@@ -60,6 +61,28 @@ def test_the_flag_is_named(line, arguments, expected):
     assert said.startswith("polyencoder: ")
     assert beginning in said
     assert said.endswith(flag)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-sessions", "5"], "--max-sessions is read only with --index: give that too, or leave it out"),
+        (["--session-seconds", "5"], "--session-seconds is read only with --index: give that too, or leave it out"),
+        (["--sessions", "chat.db"], "--sessions is read only with --index: give that too, or leave it out"),
+        (["--index", "none", "--rerank-k", "50"], "--rerank-k is read only with --rerank: give that too, or leave"),
+    ],
+)
+def test_a_server_reads_every_flag_that_is_given(line, options, message):
+    assert line(["serve", "-m", "none", *options]).startswith(f"polyencoder: {message}")
+
+
+def test_unknown_flags_are_named_together():
+    arguments = ["search", "--modle", "x", "-i", "y", "--topk=3", "--context", "--filters", "--", "--no-flag"]
+    result = CliRunner().invoke(app, arguments, terminal_width=200)
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    assert "No such options: --modle (did you mean --model?), --topk (did you mean --top-k?)" in said
+    assert "--filters" not in said  # the value of --context
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from polyencoder.cli.main import main
-from tests.polyencoder.cli.commands import EVALUATE, TRAIN, instead, with_model
+from tests.polyencoder.cli.commands import CALIBRATE, EVALUATE, TRAIN, instead, with_model
 
 TRAINING = {
     "data that is not there": (instead(TRAIN, "pairs.jsonl", "no.jsonl"), "no such file"),
@@ -112,6 +112,14 @@ EVALUATION = {
         [*EVALUATE, "--num-negatives", "0"],
         "num_negatives is 0; it must be at least 1 (flag --num-negatives)",
     ),
+    **{
+        f"{command[0]}: {flag} where candidates are there": (
+            [*command, f"--{flag}", value],
+            f"{flag.replace('-', '_')}: every example has candidates of its own; leave it out (flag --{flag})",
+        )
+        for command in (EVALUATE, CALIBRATE)
+        for flag, value in (("num-negatives", "19"), ("negatives", "one.jsonl"))
+    },
 }
 
 
