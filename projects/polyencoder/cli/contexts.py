@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from polyencoder.data.readers import records
-from polyencoder.data.texts import record_of_line
+from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import checked_context
 
@@ -36,11 +35,7 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
     Raises InputError for a file that cannot be read and a record without a context, with its line.
     """
     for path in paths:
-        for where, record in records(path):
-            if record.keys() == {"text"} and isinstance(text := record["text"], str):
-                if not text.strip():
-                    continue
-                record = record_of_line(text, where=where)
+        for where, record in read_records(path):
             yield Question(_turns(record, where=where), record.get("id"))
 
 

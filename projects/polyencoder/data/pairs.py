@@ -254,7 +254,8 @@ def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dic
                 f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
                 "not the assistant's"
             )
-        found |= {columns.context: messages[:-1], columns.response: "\n".join(turns_of_messages([last]))}
+        (response,) = turns_of_messages([last], name=f"{where}: the response")
+        found |= {columns.context: messages[:-1], columns.response: response}
     return found
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from polyencoder.checks import half_characters
-from polyencoder.data.readers import OnBad, raise_it, records
+from polyencoder.data.readers import OnBad, format_of, raise_it, records
 from polyencoder.errors import InputError
 
-__all__ = ["TEXT_COLUMNS", "read_texts", "record_of_line", "sampled"]
+__all__ = ["TEXT_COLUMNS", "read_records", "read_texts", "sampled"]
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
 """Where records have their texts, each a text or a list of texts, unless other columns are named."""
@@ -34,8 +34,19 @@ def read_texts(files: Iterable[str], *, columns: Sequence[str] = (), bad: OnBad 
                 bad(error)
 
 
-def record_of_line(line: str, *, where: str) -> dict[str, Any]:
-    """The record that a line of a text file stands for: `{"text": line}`, or a JSON object if it begins with `{`."""
+def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of a file, each with its place; a line of a text file that begins with `{` is one in JSON.
+
+    Empty lines are left out. Raises InputError for a file that cannot be read, and a line that is no JSON object.
+    """
+    of_lines = format_of(path) == "txt"
+    for where, record in records(path):
+        if of_lines and not record["text"].strip():
+            continue
+        yield where, _of_line(record["text"], where=where) if of_lines else record
+
+
+def _of_line(line: str, *, where: str) -> dict[str, Any]:
     if not line.lstrip().startswith("{"):
         return {"text": line}
     try:

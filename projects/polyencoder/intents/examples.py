@@ -11,7 +11,7 @@ import numpy as np
 
 from polyencoder.checks import checked_count, unencodable
 from polyencoder.data.readers import OnBad, expand, raise_it, records
-from polyencoder.data.texts import record_of_line
+from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 
 __all__ = ["LABEL_COLUMNS", "TEXT_COLUMN", "Labelled", "few_of_each", "held_out", "read_labelled", "read_plain"]
@@ -75,14 +75,7 @@ def read_plain(files: str, *, text: str = TEXT_COLUMN) -> list[str]:
     Raises:
         InputError: a file that cannot be read, or has no text in it; a record without one.
     """
-    found = []
-    for file in expand(files):
-        for where, record in records(file):
-            if record.keys() == {"text"} and isinstance(line := record["text"], str):
-                if not line.strip():
-                    continue
-                record = record_of_line(line, where=where)
-            found.append(_text(record, text, where=where))
+    found = [_text(record, text, where=where) for file in expand(files) for where, record in read_records(file)]
     if not found:
         raise InputError(f"{files}: no text in it")
     return found

@@ -52,8 +52,8 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
     r"""The documents of a file, one at a time: what a record is, its columns say.
 
     - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
-    - `context`, a text or a list of turns, and `response`: a pair; before `context` may be `context/0`, the turn before
-      it, `context/1`, ... as in PolyAI's datasets;
+    - `context`, a text, a list of turns or messages, and `response`: a pair; before `context` may be `context/0`, the
+      turn before it, `context/1`, ... as in PolyAI's datasets;
     - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
     - the rows of Ubuntu's CSV files: a pair, unless the response is a wrong one; DSTC7's dialogues: conversations;
     - in a text file: a line with tabs is an article, with a sentence between each two; of other lines each is a
@@ -83,7 +83,7 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
     if "turns" in record:
         return Document(_units(record, "turns", where), where, "conversation")
     if are_messages(record.get("messages")):
-        return Document(_cleaned(turns_of_messages(record["messages"]), "messages", where), where, "conversation")
+        return Document(_units(record, "messages", where), where, "conversation")
     if "context" in record and "response" in record:
         context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
         response = _units(record, "response", where)
@@ -109,6 +109,8 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
     """The texts of a column, each in one line; those that are empty left out."""
     value = record[name]
+    if are_messages(value):
+        value = turns_of_messages(value, name=f"{where}: {name!r}")
     return _cleaned((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)
 
 

@@ -102,6 +102,10 @@ def test_messages_are_turns(write, record, pair):
         ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and the last of its messages"),
         ({"messages": [ANSWER]}, "line 1: the context is empty"),
         ({"messages": [{"role": "bot"}], "response": "x"}, "line 1: the context, message 0 is"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": None}]},
+            "line 1: the response, message 0, content is None",
+        ),
     ],
 )
 def test_messages_that_cannot_be_used(write, record, message):

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from polyencoder.data.texts import read_texts, sampled
+from polyencoder.data.texts import read_records, read_texts, sampled
 from polyencoder.errors import InputError
 
 
@@ -31,6 +31,21 @@ def test_a_record_without_texts_is_an_error(tmp_path, line, columns, message):
     (tmp_path / "a.jsonl").write_text(line)
     with pytest.raises(InputError, match=message):
         list(read_texts([str(tmp_path / "a.jsonl")], columns=columns))
+
+
+def test_a_brace_begins_json_in_text_files_alone(tmp_path):
+    (tmp_path / "a.txt").write_text('one\n\n{"text": "{two}", "id": 2}\n')
+    assert [record for _, record in read_records(str(tmp_path / "a.txt"))] == [
+        {"text": "one"},
+        {"text": "{two}", "id": 2},
+    ]
+    (tmp_path / "b.csv").write_text("text\n{name} is here\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "{name} is here"}\n')
+    for name in ("b.csv", "b.jsonl"):
+        assert [record for _, record in read_records(str(tmp_path / name))] == [{"text": "{name} is here"}]
+    (tmp_path / "c.txt").write_text("one\n{two}\n")
+    with pytest.raises(InputError, match=r"c.txt, line 2: begins with { but is not a JSON object"):
+        list(read_records(str(tmp_path / "c.txt")))
 
 
 def test_samples():
