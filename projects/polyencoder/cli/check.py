@@ -16,6 +16,7 @@ from polyencoder.checkpoint import CONFIG, WEIGHTS, check_archive, check_folder,
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
+from polyencoder.index.verify import verify
 
 __all__ = ["check"]
 
@@ -52,10 +53,6 @@ def check(
 def _check_folder(folder: Path, *, shown: bool) -> None:
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
-        try:
-            from polyencoder.index.verify import verify
-        except ModuleNotFoundError:
-            raise CheckpointError(f"{folder}: not a model folder") from None
         verify(folder, progress=shown)
         typer.echo(f"{folder}: an index, undamaged")
         return

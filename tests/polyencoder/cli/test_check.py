@@ -106,7 +106,6 @@ def test_what_is_none_of_these(tmp_path):
 
 
 def test_an_index(make_ranker, sentences, tmp_path):
-    pytest.importorskip("polyencoder.index.verify")
     make_ranker("bi").index(sentences, tmp_path / "index")
     assert run_command("check", tmp_path / "index").stdout == f"{tmp_path / 'index'}: an index, undamaged\n"
     (vectors,) = (tmp_path / "index").glob("vectors-*.npy")
