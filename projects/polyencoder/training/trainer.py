@@ -116,12 +116,12 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds += now - self._clock
         self._clock = now
-        if self.goal.seconds is not None:  # the first process's clock counts
-            self.progress.seconds = gather_objects(self.progress.seconds)[0]
         self.progress.batches += 1
         self.progress.examples += examples * self.processes.count
         self.progress.updates = self.updates.count
         self.is_over = self.goal.is_reached(self.progress)
+        if self.goal.seconds is not None:  # the first process's clock counts
+            self.progress.seconds, self.is_over = gather_objects((self.progress.seconds, self.is_over))[0]
 
     # ---- the loop
 
