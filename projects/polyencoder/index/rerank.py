@@ -63,7 +63,10 @@ def check_reranker(ranker: TextRanker, *, k: int) -> None:
     """Raise InputError unless the ranker is a cross-encoder, and `k`, how many it reads, at least 1."""
     if not isinstance(ranker.model, CrossEncoder):
         raise InputError(
-            f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder", argument="rerank"
+            f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder, which reads a context "
+            "and a candidate together; `polyencoder train --architecture cross --backbone ENCODER --train FILE --out "
+            "FOLDER` trains one",
+            argument="rerank",
         )
     checked_count("rerank_k", k)
 

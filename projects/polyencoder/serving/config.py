@@ -11,7 +11,7 @@ from polyencoder.checks import check_fields, check_place
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Backend
 
-__all__ = ["LOOPBACK", "Limits", "ServerConfig"]
+__all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
@@ -131,3 +131,12 @@ class ServerConfig:
     def local(self) -> bool:
         """Whether only this machine reaches it."""
         return self.host in LOOPBACK
+
+
+def no_index(purpose: str) -> ConfigError:
+    """The error of a request that needs an index, in a server that has none."""
+    return ConfigError(
+        f"this server has no index to {purpose}: make one with `polyencoder index --model MODEL --candidates FILE "
+        "--out INDEX`, and start the server with `polyencoder serve --model MODEL --index INDEX`",
+        argument="index",
+    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import turns_of_messages
 
-__all__ = ["Asked", "Body", "Message", "turns_of"]
+__all__ = ["Asked", "Body", "KnownFields", "Message", "turns_of"]
 
 
 class Body(BaseModel):
@@ -23,6 +24,22 @@ class Body(BaseModel):
         if found := json_problem(value):
             place, problem = found
             raise InputError(f"{place}: {problem}" if place else problem, argument=place or None)
+        return value
+
+
+class KnownFields(BaseModel):
+    """A part of a request in which a field that is not known is an error, with the one that may be meant."""
+
+    model_config = ConfigDict(extra="forbid")  # of the schema in /docs; the error below comes first
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        for name in value if isinstance(value, dict) else ():
+            if name not in cls.model_fields:
+                close = get_close_matches(str(name), cls.model_fields, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(cls.model_fields)}"
+                raise InputError(f"{name!r:.60} is no field of this request; {hint}", argument=f"{name:.60}")
         return value
 
 

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import torch
 
 from polyencoder.calibration import LeastProbability
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
+from polyencoder.serving.config import no_index
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job
 
@@ -100,7 +101,7 @@ class Search:
     def searcher(self, options: SearchOptions, least: LeastProbability | None, keep_turns: bool) -> Searcher:
         """What searches the newest state of the index; errors as of a search."""
         if self.index is None:
-            raise ConfigError("this server has no index to search; it was started without one", argument="index")
+            raise no_index("search")
         return Searcher(
             self._engine.ranker,
             self.index,

@@ -13,6 +13,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
+from polyencoder.index.rerank import check_reranker
 from polyencoder.ranker import Ranker
 from polyencoder.serving import embedding, reranking
 from polyencoder.serving.config import ServerConfig
@@ -59,6 +60,7 @@ class Service:
         reranker = None
         if config.rerank is not None:
             reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
+            check_reranker(reranker, k=config.rerank_k)
         index = None if config.index is None else open_index(config.index, ranker)
         return cls.of(config, ranker, index=index, reranker=reranker)
 

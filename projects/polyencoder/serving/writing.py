@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.folder import FolderIndex
+from polyencoder.serving.config import no_index
 from polyencoder.serving.engine import Engine
 
 __all__ = ["Writer"]
@@ -67,7 +68,7 @@ class Writer:
 
     async def _made(self, make: Callable[[Index], None]) -> int:
         if self._index is None:
-            raise ConfigError("this server has no index to change; it was started without one", argument="index")
+            raise no_index("change")
         change = _Change(make, Future())
         with self._mutex:
             self._waiting.append(change)

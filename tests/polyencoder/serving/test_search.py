@@ -6,6 +6,9 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.checkpoint import model_fingerprint
+from polyencoder.errors import InputError
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
 
 QUERY = "do you have any pets ?"
 
@@ -69,7 +72,8 @@ def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
         ({"query": QUERY, "effort": 3}, "no FAISS index"),
         ({"query": QUERY, "exactness": "perhaps"}, "exactness"),
         ({"query": QUERY, "top_k": 1001}, "top_k is 1001"),
-        ({"query": QUERY, "topk": 3}, "topk"),
+        ({"query": QUERY, "topk": 3}, "'topk' is no field of this request; did you mean top_k?"),
+        ({"query": QUERY, "zzz": 3}, "'zzz' is no field of this request; the fields are "),
         ({"query": ""}, "query is empty"),
     ],
 )
@@ -82,4 +86,13 @@ def test_what_does_not_fit_is_said(shared, body, says):
 def test_a_server_without_an_index_says_so(serve):
     answer = serve("bi", records=None).post("/v1/search", json={"query": QUERY})
     assert answer.status_code == 422
-    assert "no index" in answer.json()["message"]
+    assert "no index to search: make one with `polyencoder index " in answer.json()["message"]
+    assert "`polyencoder serve --model MODEL --index INDEX`" in answer.json()["message"]
+
+
+def test_a_reranker_that_is_none_ends_the_start(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "model")
+    make_ranker("bi").index(["hello", "bye"], tmp_path / "index")
+    model, index = str(tmp_path / "model"), str(tmp_path / "index")
+    with pytest.raises(InputError, match=r"give a cross-encoder.*`polyencoder train --architecture cross "):
+        Service.load(ServerConfig(model=model, index=index, rerank=model, device="cpu"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from polyencoder.index.base import Candidate
-from polyencoder.serving.messages import Body
+from polyencoder.serving.messages import Body, KnownFields
 from polyencoder.serving.routes.common import Serving
 
 __all__ = ["router"]
@@ -16,28 +16,22 @@ __all__ = ["router"]
 router = APIRouter(tags=["candidates"])
 
 
-class NewCandidate(BaseModel):
+class NewCandidate(KnownFields):
     """A candidate, as an index has it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str | None = Field(None, min_length=1, description="None for one made of the text and the metadata.")
     text: str
     metadata: dict[str, Any] | None = None
 
 
-class PutRequest(Body):
+class PutRequest(KnownFields, Body):
     """Candidates to be added, or to take the place of those with their ids."""
-
-    model_config = ConfigDict(extra="forbid")
 
     candidates: list[NewCandidate]
 
 
-class DeleteRequest(Body):
+class DeleteRequest(KnownFields, Body):
     """Candidates to be removed."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ids: list[str]
 

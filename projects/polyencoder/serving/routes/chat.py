@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter
 from pydantic import Field, model_validator
 
-from polyencoder.errors import ConfigError
+from polyencoder.serving.config import no_index
 from polyencoder.serving.messages import Message, turns_of
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 from polyencoder.serving.routes.search import SearchResponse, SearchSettings, shown
@@ -66,7 +66,7 @@ async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     else:
         service.engine.turns([request.message], name="message")
         if (sessions := service.sessions) is None:
-            raise ConfigError("this server has no index to chat with; it was started without one", argument="index")
+            raise no_index("chat with")
         session = (
             sessions.new(request.persona_turns)
             if request.session is None

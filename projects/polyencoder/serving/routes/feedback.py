@@ -6,10 +6,10 @@ from functools import partial
 
 import anyio.to_thread
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.messages import Body, Message, turns_of
+from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
 from polyencoder.serving.routes.common import Serving
 from polyencoder.text.dialogue import as_persona
 
@@ -18,10 +18,8 @@ __all__ = ["router"]
 router = APIRouter(tags=["chat"])
 
 
-class FeedbackRequest(Body):
+class FeedbackRequest(KnownFields, Body):
     """A dialogue, a reply to it, and whether it is a good one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     messages: list[Message] = Field(min_length=1)
     persona: str | list[str] | None = None
@@ -34,7 +32,9 @@ class FeedbackRequest(Body):
 async def give_feedback(request: FeedbackRequest, service: Serving) -> dict[str, str]:
     """Keep it in the server's file of feedback."""
     if service.feedback is None:
-        raise ConfigError("this server keeps no feedback; it was started without a file for it", argument="feedback")
+        raise ConfigError(
+            "this server keeps no feedback: start it with `polyencoder serve --feedback FILE`", argument="feedback"
+        )
     turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
     (response,) = service.engine.texts([request.response], name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []

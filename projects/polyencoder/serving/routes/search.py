@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from polyencoder.index.base import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving.messages import Asked, Body
+from polyencoder.serving.messages import Asked, Body, KnownFields
 from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
 
 __all__ = ["SearchResult", "SearchSettings", "router", "shown"]
@@ -17,10 +17,8 @@ __all__ = ["SearchResult", "SearchSettings", "router", "shown"]
 router = APIRouter(tags=["search"])
 
 
-class SearchSettings(Body):
+class SearchSettings(KnownFields, Body):
     """How the index is searched, as `polyencoder search` has it. A field that is not known is an error."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     top_k: Annotated[int, Field(ge=1)] = 10
