@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
@@ -19,6 +19,8 @@ from polyencoder.checkpoint import (
     CALIBRATION,
     CALIBRATION_INT8,
     CONFIG,
+    TOKENIZER,
+    WEIGHTS,
     WeightDtype,
     load_folder,
     model_fingerprint,
@@ -30,7 +32,7 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import RecallChange, recall_change
 from polyencoder.export.card import Run, model_card, updated_card
-from polyencoder.files import ABANDONED, explaining, replacing
+from polyencoder.files import ABANDONED, explaining, onto_the_disk, replacing
 from polyencoder.scorer import Scorer
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
@@ -155,7 +157,8 @@ def _check_target(target: Path) -> None:
 def placing(target: Path) -> Iterator[Path]:
     """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays.
 
-    The other files of a model that was there, its card, graphs and calibration, are removed.
+    A kill leaves the old model or the new one, as in `save_folder`, perhaps without graphs. The other files of a model
+    that was there, its card, graphs and calibration, are removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob(f".{glob.escape(target.name)}.????????.part"):  # which killed exports left
@@ -171,9 +174,11 @@ def placing(target: Path) -> Iterator[Path]:
             if old.name not in names:
                 old.unlink(missing_ok=True)
         (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs
-        last = {CONFIG: 1, _GRAPHS: 2}  # the one makes a model of the files, the other a model of graphs
-        for name in sorted(names, key=lambda name: last.get(name, 0)):
-            with replacing(target / name) as temporary:
+        order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
+        with ExitStack() as written:
+            for name in sorted(names, key=lambda name: order.get(name, 3)):
+                temporary = written.enter_context(replacing(target / name))
                 os.replace(made / name, temporary)
+                onto_the_disk(temporary)  # before the weights have their name
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -154,7 +154,7 @@ def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
 
 
 def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatch, tmp_path, sentences):
-    """Of torch's files, and of graphs: what loads is the old model or the new one."""
+    """Of torch's files the old model or the new one loads, always; and of graphs the same, or none."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
     old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
@@ -172,6 +172,7 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatc
             try:
                 ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
             except CheckpointError:
+                assert backend == "onnx"  # until all is in place there are no graphs
                 continue
             found = ranker.score([sentences[:1]], sentences)
             assert any(torch.allclose(found, one, rtol=1e-4, atol=1e-4) for one in expected)
