@@ -48,6 +48,13 @@ def test_all_names_are_there():
         _ = polyencoder.Rankers
 
 
+def test_modules_are_there_without_an_import_of_their_own():
+    """As they were when `import polyencoder` imported them."""
+    code = "import polyencoder; polyencoder.errors.InputError; polyencoder.index.base.Hit; polyencoder.training"
+    assert "torch" in loaded(code)
+    assert not hasattr(polyencoder, "_no_module")
+
+
 def test_the_list_of_commands_has_their_own_help():
     """It is read without importing them."""
     commands = typer.main.get_group(app).commands

@@ -10,6 +10,7 @@ What is named here is imported when it is first used: `import polyencoder` by it
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("polyencoder.versions").version_of("parlai-polyencoder") or "unknown"
     if name not in _MODULES:
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")  # `polyencoder.index`, without an import of its own
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value

@@ -115,8 +115,9 @@ class Ranker(Scorer):
         return f"Ranker({', '.join(part for part in parts if part)})"
 
     def __getattr__(self, name: str) -> Any:
-        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+        if name in _ELSEWHERE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {_ELSEWHERE[name]}")
+        return self.__getattribute__(name)  # raises again, with the words of a property that failed
 
     @classmethod
     def load(cls, name: str | os.PathLike[str] = DEFAULT_ENCODER, **options: Any) -> Ranker:
@@ -162,6 +163,7 @@ class Ranker(Scorer):
         if backend == "torch" and holds_encoder(name):
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
             ranker = cls.from_backbone(name, "bi", share_encoders=True, device=device)
+            ranker.source = Path(name)
             ranker._round(dtype)
             return ranker
         parts: tuple[RankerModel, TextEncoder]

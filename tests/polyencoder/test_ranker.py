@@ -336,6 +336,7 @@ def test_an_encoder_is_a_bi_encoder_without_training(backbone_folder, sentences,
     folder = backbone_folder("bert")
     ranker = Ranker.from_pretrained(folder, device="cpu")
     assert f"{folder} is an encoder: it ranks as a bi-encoder without training" in caplog.text
+    assert ranker.source == folder
     same = Ranker.from_backbone(folder, "bi", share_encoders=True, device="cpu")
     torch.testing.assert_close(ranker.score(sentences[:2], sentences), same.score(sentences[:2], sentences))
     assert Ranker.load(folder, device="cpu", dtype="bfloat16").rank("hi", sentences, top_k=1)
@@ -354,6 +355,17 @@ def test_without_a_name_it_is_the_default_encoder(monkeypatch):
 def test_names_of_other_libraries_are_answered_with_the_right_call(separable, name, instead):
     with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{instead}"):
         getattr(separable, name)
-    assert not hasattr(separable, "nothing")
+    with pytest.raises(AttributeError, match="'Ranker' object has no attribute 'nothing'"):
+        _ = separable.nothing
     with pytest.raises(ConfigError, match="Ranker.load"):
         Ranker("some/model", separable.text)
+
+
+def test_a_property_of_a_subclass_fails_with_its_own_words(separable):
+    class Mine(Ranker):
+        @property
+        def broken(self):
+            return self.text.no_such_thing
+
+    with pytest.raises(AttributeError, match="'TextEncoder' object has no attribute 'no_such_thing'"):
+        _ = Mine(separable.model, separable.text).broken
