@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.architecture import LENGTHS, given_lengths
+from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.vocabulary import BytePairs, Fields, Vocabulary
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
@@ -24,7 +25,13 @@ from polyencoder.checks import unencodable
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.files import write_text
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
-from polyencoder.importing.parlai_dictionary import names_of_word
+from polyencoder.importing.parlai_dictionary import (
+    CODES,
+    is_merge_vocabulary,
+    merge_fields,
+    names_of_word,
+    read_merge_vocabulary,
+)
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 
@@ -34,8 +41,9 @@ COUNTED_AT_ONCE = 10_000  # texts
 class RankerDictionary(DictionaryAgent):
     """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
 
-    Unless a flag names one (`--backbone`), its vocabulary is learnt from the training task, as ParlAI's dictionaries
-    are: texts are spooled to a temporary file, and it is learnt from them when it is saved.
+    Unless a flag names one (`--backbone`, or a `--dict-file` of ParlAI's with merges), its vocabulary is learnt from
+    the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, and it is learnt from them
+    when it is saved.
     """
 
     vocabulary: ClassVar[Vocabulary] = BytePairs()
@@ -90,10 +98,18 @@ class RankerDictionary(DictionaryAgent):
         self._use(self._text_encoder(self.vocabulary.learn(texts, self.opt), self.vocabulary.learnt))
 
     def write(self, filename: str) -> None:
-        """As `save`, of a vocabulary that is there; OSError if it cannot be."""
+        """As `save`, of a vocabulary that is there; OSError if it cannot be. A dictionary of ParlAI's stays."""
+        is_parlais = os.path.exists(filename) and not self.is_written(filename)
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
+        if is_parlais:
+            return
         lines = (f"{_escape(token)}\t{self.freq[token]}\n" for token in self._in_order())
         write_text(filename, "".join(lines))
+
+    @staticmethod
+    def is_written(filename: str) -> bool:
+        """Whether both files are there."""
+        return os.path.exists(filename) and os.path.exists(_tokenizer_path(filename))
 
     def _in_order(self) -> list[str]:
         """The tokens in the order of their ids, some of which stand for none: those of ConveRT's unknown characters."""
@@ -210,18 +226,31 @@ def _tokenizer_that_is_there(opt: Opt, vocabulary: Vocabulary) -> tuple[AnyToken
     if os.path.exists(path):
         logging.info(f"loading tokenizer from {path}")
         if not weights:
-            return read_tokenizer(path), vocabulary.learnt
+            tokenizer = read_tokenizer(path)
+            return tokenizer, merge_fields(tokenizer) or vocabulary.learnt
         config = read_ranker_config(weights).text
         fields = dict(vocabulary.fields(config))
         if weights == opt.get("model_file") and os.path.isdir(weights):  # which has no options beside it
             fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields
+    if not weights and _has_merges(dict_file, opt):
+        logging.info(f"loading ParlAI's dictionary {dict_file}")
+        return read_merge_vocabulary(dict_file, lower_case=opt.get("dict_lower", True))
     if weights or os.path.exists(dict_file):
+        codes = "" if weights else f", nor {os.path.basename(dict_file)}{CODES}, as of --dict-tokenizer bpe"
         raise CheckpointError(
-            f"{weights or dict_file}: there is no {os.path.basename(path)} beside it, so it was made by "
+            f"{weights or dict_file}: there is no {os.path.basename(path)} beside it{codes}, so it was made by "
             "another agent; give a --model-file (or --dict-file) that is not used yet"
         )
     return None
+
+
+def _has_merges(dict_file: str, opt: Opt) -> bool:
+    """Whether it is a dictionary of ParlAI's with the merges of subword-nmt: a file, or a folder of the paper's two."""
+    if os.path.isdir(dict_file):
+        return is_merge_vocabulary(dict_file)
+    kind = given_flags(opt).get("dict_tokenizer")
+    return os.path.exists(dict_file) and (kind == "bpe" or (kind is None and os.path.exists(f"{dict_file}{CODES}")))
 
 
 def is_for_show(opt: Opt) -> bool:

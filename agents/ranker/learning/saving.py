@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
-from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
@@ -36,7 +36,7 @@ class Saving:
         states: Callable[[], dict[str, Any]],
         *,
         opt: Opt,
-        dictionary: DictionaryAgent,
+        dictionary: RankerDictionary,
         with_counters: bool,
         goes_on: bool,
     ) -> None:
@@ -52,7 +52,7 @@ class Saving:
             CheckpointError: it could not be written.
         """
         try:
-            if not os.path.exists(f"{path}.dict"):
+            if not dictionary.is_written(f"{path}.dict"):
                 dictionary.write(f"{path}.dict")
             with replacing(f"{path}.opt") as temporary:
                 opt.save(str(temporary))

@@ -18,7 +18,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
-from polyencoder.importing.patterns import lower_case, matches, white_space
+from polyencoder.importing.patterns import lower_case as to_lower_case
+from polyencoder.importing.patterns import matches, white_space
 from polyencoder.text.vocabulary import NEWLINES
 
 END_OF_WORD = "</w>"
@@ -41,6 +42,7 @@ _WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
 
 # The dictionary as the papers' files have it
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
+CODES = ".codecs"  # and as ParlAI names the merges of a `.dict` file, after its name
 
 KINDS = ("bpe", *_WORD_PATTERNS, "space", *BYTE_LEVEL)
 _WHY_NOT = {"nltk": ": its sentences are found by a model of NLTK's (punkt), which no tokenizer.json can hold"}
@@ -86,7 +88,7 @@ def read_parlai_dictionary(
     tokens = _read_tokens(path, opt)
     names, empty = {token: token for token in special}, None
     if kind == "bpe":
-        tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(Path(f"{path}.codecs")))
+        tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(Path(f"{path}{CODES}")))
     elif kind == "space":
         tokenizer, names = _pieces(tokens, special), {token: WORD_START + token for token in special}
         empty = WORD_START if "" in tokens else names[special[-1]]
@@ -94,7 +96,7 @@ def read_parlai_dictionary(
         tokenizer, empty = byte_level(path, kind, tokens, special, prefix_space=opt.get("bpe_add_prefix_space"))
     else:
         tokenizer = _words(tokens, special[-1], pattern=_WORD_PATTERNS[kind])
-    lower = lower_case() if opt.get("dict_lower") else []
+    lower = to_lower_case() if opt.get("dict_lower") else []
     tokenizer.normalizer = normalizers.Sequence([*lower, *([tokenizer.normalizer] if tokenizer.normalizer else [])])
     delimiter = opt.get("delimiter", "\n")
     null, start, end, _ = special
@@ -148,42 +150,65 @@ def is_merge_vocabulary(folder: str | os.PathLike[str]) -> bool:
     return {VOCABULARY, MERGES} <= names and not names & {"tokenizer.json", "tokenizer_config.json", "config.json"}
 
 
-def read_merge_vocabulary(folder: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+def read_merge_vocabulary(
+    source: str | os.PathLike[str], *, lower_case: bool = True
+) -> tuple[Tokenizer, dict[str, str]]:
     """The dictionary of the paper's encoders, for a new model; and the fields of `TextConfig` that go with it.
 
-    The folder has the tokens with their numbers in `vocab.json`, `piece@@` where another follows, and the merges of
-    subword-nmt in `merges.txt`. Numbers stay; tokens that fill the dictionary up for fp16, at its end, are left out,
-    and `__newln__` is called `[NEWLINE]`, as in vocabularies that `polyencoder vocab` learns.
+    Numbers stay; tokens that fill the dictionary up for fp16, at its end, are left out, and `__newln__` is called
+    `[NEWLINE]`, as in vocabularies that `polyencoder vocab` learns.
+
+    Args:
+        source: a folder with the tokens and their numbers in `vocab.json`, `piece@@` where another follows, and the
+            merges of subword-nmt in `merges.txt`; or ParlAI's file `X.dict` with the merges in `X.dict.codecs`.
+        lower_case: whether texts are lowered.
 
     Raises:
         CheckpointError: a file is missing or damaged.
     """
-    path = Path(folder) / VOCABULARY
+    path = Path(source)
+    if path.is_dir():
+        path, merges = path / VOCABULARY, path / MERGES
+        tokens = _read_numbered(path)
+    else:
+        merges = Path(f"{path}{CODES}")
+        tokens = _read_tokens(path, {"dict_tokenizer": "bpe"})
+    while tokens[-1].lower().startswith("__fp16_pad_"):
+        tokens.pop()
+    newline = NEWLINES[0]
+    tokens = [newline if token == _LINE_END else token for token in tokens]
+    special = [newline, *_SPECIAL.values()]  # the last one is what is unknown
+    tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(merges))
+    tokenizer.normalizer = normalizers.Sequence(to_lower_case() if lower_case else [])
+    tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
+    return tokenizer, merge_fields(tokenizer) or {}
+
+
+def merge_fields(tokenizer: object) -> dict[str, str] | None:
+    """The fields of `TextConfig` for a tokenizer that `read_merge_vocabulary` made; None for another."""
+    if not isinstance(tokenizer, Tokenizer):
+        return None
+    tokens = [tokenizer.id_to_token(number) or "" for number in range(len(_SPECIAL))]
+    if [token.removesuffix(END_OF_WORD) for token in tokens] != list(_SPECIAL.values()):
+        return None
+    null, start, end, _ = tokens
+    newline = NEWLINES[0]
+    separator = end if tokenizer.token_to_id(newline) is None else newline
+    return {"pad_token": null, "start_token": start, "end_token": end, "separator": separator}
+
+
+def _read_numbered(path: Path) -> list[str]:
+    """The tokens of a `vocab.json`, in the order of their numbers."""
     try:
         numbers = json.loads(path.read_bytes())
         tokens = sorted(numbers, key=numbers.__getitem__)
-        while tokens and tokens[-1].lower().startswith("__fp16_pad_"):
-            tokens.pop()
         fits = [numbers[token] for token in tokens] == list(range(len(tokens)))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     special = list(_SPECIAL.values())
     if not fits or tokens[: len(special)] != special:
         raise CheckpointError(f"{path}: its tokens must be numbered from 0, beginning with {', '.join(special)}")
-    newline = NEWLINES[0]
-    tokens = [newline if token == _LINE_END else token for token in tokens]
-    null, start, end, unknown = special
-    tokenizer, names = _subwords(
-        path, tokens, [null, start, end, newline, unknown], merges=_read_merges(Path(folder) / MERGES)
-    )
-    tokenizer.normalizer = normalizers.Sequence(lower_case())
-    tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
-    return tokenizer, {
-        "pad_token": names[null],
-        "start_token": names[start],
-        "end_token": names[end],
-        "separator": newline if newline in tokens else names[end],
-    }
+    return tokens
 
 
 def _subwords(
