@@ -171,8 +171,11 @@ def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
     """Read a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
     source = Path(folder)
-    config, tokenizer = _read_folder(source)
-    return _assemble(config, _read_weights(source), tokenizer, origin=str(source / WEIGHTS))
+    config, tokenizer, digests = _read_folder(source)
+    weights = _read_weights(source)
+    if (digests and read_digests(source) != digests) or not tokenizer.is_file():
+        return load_folder(folder)  # another process saved a model meanwhile, whose weights these may be
+    return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
 
 
 def _read_weights(source: Path) -> dict[str, Tensor]:
@@ -182,8 +185,8 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{source / WEIGHTS}: damaged or not a safetensors file ({error})") from None
 
 
-def _read_folder(source: Path) -> tuple[RankerConfig, Path]:
-    """The configuration of a model folder, and the path of its tokenizer."""
+def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
+    """The configuration of a model folder, the path of its tokenizer, and the digests that both were compared with."""
     digests = read_digests(source) if (source / WEIGHTS).is_file() else {}
     files = {name: _saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
     for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
@@ -196,7 +199,7 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path]:
                 f"{file}: not the file that was saved with {WEIGHTS}: a save or a copy was interrupted, or it was "
                 "changed since; save, export or copy the model again"
             )
-    return config, files[TOKENIZER]
+    return config, files[TOKENIZER], digests
 
 
 def _saved_with_weights(path: Path, digest: str | None) -> Path:

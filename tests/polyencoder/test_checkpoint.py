@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from polyencoder import checkpoint
 from polyencoder.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
@@ -131,6 +132,21 @@ def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_
     (folder / name).write_bytes(content if name == "config.json" else content + b"\n")
     with pytest.raises(CheckpointError, match=rf"{name}: not the file that was saved with model.safetensors"):
         Ranker.from_pretrained(folder)
+
+
+def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_ranker, monkeypatch, sentences):
+    """Not its weights with the configuration of the model that was there."""
+    new = make_ranker("poly", seed=1, output_scaling=5.0)
+    read_weights = checkpoint._read_weights
+
+    def save_and_read(source):
+        monkeypatch.undo()
+        new.save_pretrained(folder)
+        return read_weights(source)
+
+    monkeypatch.setattr(checkpoint, "_read_weights", save_and_read)
+    loaded = Ranker.from_pretrained(folder)
+    assert torch.equal(loaded.score([sentences[:1]], sentences), new.score([sentences[:1]], sentences))
 
 
 def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):
