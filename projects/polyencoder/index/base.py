@@ -83,6 +83,7 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
 def _with_id(record: Candidate) -> Candidate:
     if record.id is None:
         raise InputError(f"{record.where or 'a record'}: has no id; an update says by its id what is updated")
+    checked_text(f"{record.where or 'a record'}: its id", record.id)
     return record
 
 

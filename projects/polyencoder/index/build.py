@@ -31,7 +31,7 @@ from polyencoder.index.change import recorded
 from polyencoder.index.database import Database, connect, connect_to_fill
 from polyencoder.index.lock import IndexBusy, explained, locked
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.names import DATABASE, LOCK, META, UNFINISHED, check_only_ours
+from polyencoder.index.names import DATABASE, LOCK, META, UNFINISHED, check_no_links, check_only_ours
 from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
 from polyencoder.protocol import TextRanker
@@ -110,6 +110,7 @@ def build_index(
         if (folder / DATABASE).exists():
             return
         with explained(folder):
+            check_no_links(folder)
             shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.errors import InputError
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import checked, shortened
 from polyencoder.index.filters import condition_of, path_of
@@ -85,7 +85,10 @@ class Catalogue:
 
     def files(self) -> list[File]:
         """The files by name: those of vectors are in the order of their rows."""
-        return [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
+        files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
+        if any([*map(type, file)] != [str, int, int, str] for file in files):
+            raise CheckpointError(f"{self._folder}: damaged, its list of files is none; build it again")
+        return files
 
     @property
     def rows(self) -> int:

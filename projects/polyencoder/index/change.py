@@ -29,7 +29,7 @@ from polyencoder.index.database import connect
 from polyencoder.index.faiss_file import Tuned, build_faiss, copy_faiss, faiss_files
 from polyencoder.index.lock import explained
 from polyencoder.index.meta import IndexMeta, separable
-from polyencoder.index.names import DATABASE, LOCK, META, is_ours
+from polyencoder.index.names import DATABASE, LOCK, META, check_no_links, is_ours
 from polyencoder.index.tuning import sample
 from polyencoder.index.vectors import (
     Vectors,
@@ -64,6 +64,7 @@ class Change:
     def __init__(self, folder: Path, ranker: TextRanker | None) -> None:
         self.folder = folder
         self._ranker = ranker
+        check_no_links(folder)
         self._connection = connect(folder / DATABASE)
         try:
             self._connection.execute("PRAGMA synchronous = FULL")  # what is committed outlasts a loss of power

@@ -17,29 +17,17 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
     values: list[Any] = []
     for key, options in checked_filter(filter).items():
         path, some = path_of(key), ["FALSE"]
-        if any(option is None for option in options):
-            some.append("json_extract(metadata, ?) IS NULL")  # a field that is missing equals None
-            values.append(path)
-        truths = [json.dumps(option) for option in options if isinstance(option, bool)]
-        numbers = [one for one in options if isinstance(one, (int, float)) and not isinstance(one, bool)]
-        # A stored list is given as its JSON, true as 1: so the type counts, too
-        for types, wanted in (
-            ("'text'", [option for option in options if isinstance(option, str)]),
-            ("'integer', 'real'", [number for number in numbers if not _is_long(number)]),
-        ):
-            if wanted:
-                some.append(
-                    f"json_type(metadata, ?) IN ({types}) AND json_extract(metadata, ?) IN "
-                    "(SELECT value FROM json_each(?))"
-                )
-                values += [path, path, json.dumps(wanted)]
-        if truths:
-            some.append("json_type(metadata, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, json.dumps(truths)]
-        if long := [number for number in numbers if _is_long(number)]:
-            # As numbers they would be rounded: of two paths SQLite gives the values as they are in the text
-            some.append("json_extract(metadata, ?, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, path, json.dumps([f"[{option},{option}]" for option in long])]
+        if others := [json.dumps(option, ensure_ascii=False) for option in options if not _is_number(option)]:
+            # One path's value would be changed: true to 1, a list to text, a text cut at a NUL, a long number rounded.
+            # Of two paths SQLite gives a list of the values as they are in the text. A missing field equals null.
+            some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
+            values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
+        if numbers := [option for option in options if _is_number(option)]:
+            some.append(
+                "json_type(metadata, ?) IN ('integer', 'real') AND json_extract(metadata, ?) IN "
+                "(SELECT value FROM json_each(?))"
+            )
+            values += [path, path, json.dumps(numbers)]
         conditions.append(" OR ".join(some))
     return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
 
@@ -51,6 +39,6 @@ def path_of(key: str) -> str:
     return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
 
 
-def _is_long(value: float) -> bool:
-    """Whether it is a whole number that SQLite does not hold."""
-    return isinstance(value, int) and value.bit_length() > 63
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that SQLite can hold."""
+    return isinstance(value, float) or (type(value) is int and value.bit_length() <= 63)

@@ -297,8 +297,8 @@ def remove_index(folder: str | os.PathLike[str]) -> None:
         files = [file for file in check_only_ours(path) if file.name != LOCK]
         for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be done again
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+        (path / LOCK).unlink()  # while it is ours: who has waited for it makes another one
     with explained(path):
-        (path / LOCK).unlink(missing_ok=True)
         path.resolve().rmdir()
         if path.is_symlink():
             path.unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyencoder.errors import InputError
 
-__all__ = ["DATABASE", "LOCK", "META", "UNFINISHED", "check_only_ours", "is_ours"]
+__all__ = ["DATABASE", "LOCK", "META", "UNFINISHED", "check_no_links", "check_only_ours", "is_ours"]
 
 DATABASE = "index.sqlite"
 UNFINISHED = "unfinished.sqlite"
@@ -37,3 +37,12 @@ def check_only_ours(folder: Path) -> list[Path]:
             "take it out"
         )
     return paths
+
+
+def check_no_links(folder: Path) -> None:
+    """Raise InputError if a file of an index is a symbolic link: who writes to it would change a file elsewhere."""
+    if links := [path.name for path in sorted(folder.iterdir()) if is_ours(path.name) and path.is_symlink()]:
+        raise InputError(
+            f"{folder}: {links[0]} is a symbolic link, and a change would be written to where it leads; change a copy "
+            "that has the files themselves (cp -rL)"
+        )

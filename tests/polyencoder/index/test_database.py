@@ -20,7 +20,7 @@ from polyencoder.index.database import Database, connect
 from polyencoder.index.folder import remove_index
 from polyencoder.index.lock import IndexBusy, locked
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.names import DATABASE
+from polyencoder.index.names import DATABASE, UNFINISHED
 
 
 def others(n: int) -> list[Candidate]:
@@ -162,6 +162,34 @@ class TestFromElsewhere:
         with pytest.raises(CheckpointError, match=f"index.sqlite{end}: no index has such a file"):
             FolderIndex.open(folder, ranker)
         assert victim.read_text() == "important"
+
+    def test_a_link_in_place_of_a_file(self, folder, index, tmp_path, contexts):
+        """It is searched, but neither change nor build writes to what is elsewhere."""
+        victim = tmp_path / "victim"
+        (folder / "meta.json").rename(victim)
+        before = victim.read_bytes()
+        (folder / "meta.json").symlink_to(victim)
+        with pytest.raises(InputError, match="meta.json is a symbolic link"):
+            index.add(["a new one"])
+        index.search(contexts)
+        assert victim.read_bytes() == before
+
+    def test_a_build_over_links(self, folder, ranker, candidates, tmp_path):
+        (folder / DATABASE).rename(folder / UNFINISHED)  # as crafted
+        victim = tmp_path / "victim"
+        (folder / "meta.json").rename(victim)
+        before = victim.read_bytes()
+        (folder / "meta.json").symlink_to(victim)
+        with pytest.raises(InputError, match="meta.json is a symbolic link"):
+            build_index(folder, candidates, ranker, shard_size=3)
+        assert victim.read_bytes() == before
+
+    @pytest.mark.parametrize("change", ["name = NULL", "bytes = 'x'", "rows = 'x'", "name = x'00'"])
+    def test_a_list_of_files_that_is_none(self, folder, ranker, change):
+        with closing(connect(folder / DATABASE)) as connection:
+            connection.execute(f"UPDATE OR REPLACE files SET {change}")
+        with pytest.raises(CheckpointError, match="its list of files is none"):
+            FolderIndex.open(folder, ranker)
 
 
 class TestChanging:

@@ -54,6 +54,26 @@ def test_a_filter(index, ranker, candidates, assert_finds, filter, ids):
     assert_finds(index, ranker, [c for c in candidates if c.id in list(ids)], **filter)
 
 
+VALUES = [None, True, False, 1, 0, 2, 0.5, 2**53, 2**53 + 1, 2**70, 2**70 + 1, -(2**63), "1", "true", "null", "[1]", ""]
+VALUES += ["cut", "cut\0 here", "cut\0 there", 'a "quote" \\ and \n é 🙂']
+
+
+@pytest.mark.parametrize("key", ["k", "a.b", "it's", "back\\slash", "new\nline", "", "é 🙂", "[0]"])
+def test_a_filter_tells_all_values_apart(tmp_path, ranker, key):
+    records = [Candidate(str(i), f"text {i}", {key: value}) for i, value in enumerate(VALUES)]
+    others = [Candidate("list", "a list", {key: [1]}), Candidate("none", "without")]
+    build_index(tmp_path / "index", [*records, *others], ranker)
+    index = FolderIndex.open(tmp_path / "index", ranker)
+    assert [index.count({key: value}) for value in VALUES] == [2] + [1] * (len(VALUES) - 1)  # a missing one is None
+    assert index.count({key: VALUES}) == len(VALUES) + 1
+
+
+def test_an_id_that_is_half_a_character(index):
+    for change in (index.remove, lambda ids: index.update([Candidate(ids[0], "a text")])):
+        with pytest.raises(InputError, match="lone surrogate"):
+            change(["\ud83d"])
+
+
 def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
     searched = FolderIndex.open(folder, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
     assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
