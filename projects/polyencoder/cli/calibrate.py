@@ -13,7 +13,7 @@ from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_fi
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.checkpoint import model_fingerprint
-from polyencoder.cli.flags import check_flags
+from polyencoder.cli.flags import check_flags, given_flags
 from polyencoder.cli.options import (
     BackendName,
     CandidatesColumn,
@@ -94,6 +94,8 @@ def calibrate(
         negatives=negatives,
         seed=seed,
     )
+    for name in sorted(given_flags(ctx) & {"num_negatives", "negatives", "seed"} if not drawn else ()):
+        raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     ranker = load(model, device=device, dtype=model_dtype, backend=backend)
     reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
     searcher = None

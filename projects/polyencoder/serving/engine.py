@@ -93,16 +93,17 @@ class Engine:
                 f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
             )
 
-    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: bool = True) -> int:
+    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: int | None = None) -> int:
         """The number of tokens of a request.
 
-        InputError if it is above the limit; it names the text that is one too many if each has its item (`numbered`).
+        InputError if it is above the limit; it names the text that is one too many if that is one of the first
+        `numbered` items, those of the request's texts in order; None for all.
         """
         total = 0
         for place, item in enumerate(items):
             total += item.cost
             if total > self.limits.tokens:
-                where = f"{name}.{place}" if numbered else name
+                where = f"{name}.{place}" if numbered is None or place < numbered else name
                 raise InputError(
                     f"{where}: up to it the request has {total:,} tokens; it must have at most "
                     f"{self.limits.tokens:,}: send fewer texts at once",

@@ -67,7 +67,7 @@ async def _scores(
         lambda: [_items(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, different, strict=True)]
     )
     items = [item for group in groups for item in group]
-    tokens = engine.tokens(items, name=name, numbered=different == [list(asked[0][1])])
+    tokens = engine.tokens(items, name=name, numbered=len(different[0]) if different == [list(asked[0][1])] else 0)
     model = engine.ranker.model
     ends = [0, *accumulate(map(len, groups))]
     finish = _read if isinstance(model, CrossEncoder) else _dot

@@ -218,6 +218,9 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
     said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
     assert f"60 of the examples had no candidates: other responses of {path} were drawn" in said
     assert "among 4 candidates" in said
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match="num_negatives: every example has candidates of its own"):
+        call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
 
 
 @pytest.mark.parametrize(
