@@ -255,6 +255,7 @@ class Trainer:
             "progress": self.progress.to_dict(),
             "stopped": self._why,
             "skipped": self.skipped,
+            "skipped_examples": self.skipped_examples,
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
         }
 
@@ -265,6 +266,7 @@ class Trainer:
         self.is_over = self.goal.is_reached(self.progress)
         if isinstance(self.objective, Ranking):
             self.objective.skipped, self.objective.has_learnt = state.get("skipped", 0), self.progress.updates > 0
+            self.objective.skipped_examples = state.get("skipped_examples", 0)  # earlier checkpoints lack it
         states = state["callbacks"]
         if isinstance(states, list):  # of all processes
             states = states[min(self.processes.rank, len(states) - 1)]

@@ -345,6 +345,9 @@ def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
     for one, other in zip(weights(mixed.model), weights(clean.model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert (trainer.skipped, trainer.skipped_examples) == (0, 2)
+    resumed = Trainer(make_ranker("poly"), config)
+    resumed.load_state_dict(trainer.state_dict())
+    assert resumed.skipped_examples == 2
     with pytest.raises(InputError, match="nothing was learnt: in all of 2 batches the label was the only candidate"):
         Trainer(make_ranker("bi"), replace(config, epochs=2.0, max_updates=None), train=alone * 2).fit()
 

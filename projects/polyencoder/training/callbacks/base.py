@@ -34,7 +34,7 @@ class Run(Protocol):
 
     @property
     def skipped_examples(self) -> int:
-        """Of these batches."""
+        """Examples that were left out, of these batches and of others."""
         ...
 
     def stop(self, why: str) -> None:
