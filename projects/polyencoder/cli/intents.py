@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -201,7 +202,7 @@ def intents(
     typer.echo(
         "the head was not saved: --out FOLDER keeps it"
         if out is None
-        else f"{out}: written. Next: polyencoder intents --predict FILE --head {out}"
+        else f"{out}: written. Next: polyencoder intents --predict FILE --head {shlex.quote(str(out))}"
     )
 
 

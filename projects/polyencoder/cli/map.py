@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -111,7 +112,7 @@ def map_candidates(
     for who, metrics in report.get("valid", {}).items():
         typer.echo(f"{who:9}" + "  ".join(f"{name} {value:.3f}" for name, value in main_measures(metrics).items()))
     if out is not None:
-        typer.echo(f"{out}: written. Next: polyencoder evaluate --model {out} --data FILE")
+        typer.echo(f"{out}: written. Next: polyencoder evaluate --model {shlex.quote(str(out))} --data FILE")
 
 
 def _split(pairs: list[Pair], *, seed: int) -> tuple[list[Pair], list[Pair]]:

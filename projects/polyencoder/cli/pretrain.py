@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -103,8 +104,8 @@ def _summary(report: PretrainingReport) -> str:
         [
             *lines,
             f"{report.updates:,} updates, {report.tokens:,} tokens, {report.seconds:.0f} s",
-            f"{report.out}: written. Next: polyencoder train --backbone {report.out} --train FILE --out FOLDER"
-            + report.ranker_flags,
+            f"{report.out}: written. Next: polyencoder train --backbone {shlex.quote(str(report.out))} "
+            "--train FILE --out FOLDER" + report.ranker_flags,
         ]
     )
 

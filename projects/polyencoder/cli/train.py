@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 import yaml
 
 from polyencoder.cli.runs import logged, one_of_several, with_flags
+from polyencoder.config import Architecture
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
 from polyencoder.files import check_writable_folder
@@ -128,7 +130,7 @@ def train(
     with one_of_several(settings) as (settings, first), logged(show=first):
         report = train_ranker(settings)
         if first:
-            typer.echo(_summary(report))
+            typer.echo(_summary(report, of=settings.architecture))
             if report.warning:
                 typer.echo(f"warning: {report.warning}", err=True)
 
@@ -145,7 +147,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in values.items()}
 
 
-def _summary(report: RunReport) -> str:
+def _summary(report: RunReport, *, of: Architecture) -> str:
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
     measures = main_measures(report.trained)
@@ -160,9 +162,16 @@ def _summary(report: RunReport) -> str:
         [
             *lines,
             f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {kept}",
-            f"{report.out}: written. Next: polyencoder index --model {report.out} --candidates FILE --out INDEX",
+            f"{report.out}: written. Next: {_next(shlex.quote(str(report.out)), of)}",
         ]
     )
+
+
+def _next(model: str, architecture: Architecture) -> str:
+    """A command for the trained model; a cross-encoder, which has no index, ranks the candidates of examples."""
+    if architecture == "cross":
+        return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
+    return f"polyencoder index --model {model} --candidates FILE --out INDEX"
 
 
 def _first(metrics: Mapping[str, float], name: str) -> float:

@@ -19,6 +19,7 @@ from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.data.collator import TrainingExample
 from polyencoder.data.epochs import Source
 from polyencoder.data.loader import example_of
+from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
 from polyencoder.export.folder import README
@@ -103,9 +104,11 @@ def train_ranker(settings: RunSettings) -> RunReport:
 def _train(settings: RunSettings, processes: Processes) -> RunReport:
     for line in settings.unread():
         _log.warning(line)
-    data = open_data(settings)
+    for files in filter(None, (settings.train, settings.valid)):
+        data_files(files)  # looks for them before the model is loaded, which is quick beside reading them
     seed_everything(settings.seed)
     ranker = starting_ranker(settings)
+    data = open_data(settings)
     best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)
     baselines = Baselines(

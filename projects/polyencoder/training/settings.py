@@ -206,8 +206,10 @@ class RunSettings:
             raise ConfigError(
                 "of data that is streamed nothing can be held out: give validation data (valid)", argument="valid"
             )
-        if self.bf16 and self.precision == "float16":
-            raise ConfigError("bf16 and precision 'float16' contradict each other: give one of them", argument="bf16")
+        if self.bf16 and self.precision not in (None, "bfloat16"):
+            raise ConfigError(
+                f"bf16 and precision {self.precision!r} contradict each other: give one of them", argument="bf16"
+            )
         if self.hard_negatives and self.architecture == "cross":
             raise ConfigError(
                 "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
@@ -270,12 +272,18 @@ class RunSettings:
             ),
             "reduction_outputs": self.reduction not in (None, "mean_first") and "of the reduction mean_first",
             "betas": not self.optimizer.startswith("adam") and f"of adam and its kin, not of {self.optimizer}",
+            "final_learning_rate": "final_learning_rate" in self.given()  # not that of the preset
+            and self.schedule not in ("linear", "cosine")
+            and f"of the schedules linear and cosine, not of {self.schedule}",
+            "shuffle_buffer": not self.streaming and "of data that is streamed",
             "share_encoders": self.architecture == "cross" and "of two towers; a cross-encoder has one",
             "grad_cache": self.architecture == "cross" and "of bi- and poly-encoders; a cross-encoder has pair_tokens",
             "pair_tokens": self.architecture != "cross" and "of a cross-encoder; other models have grad_cache",
             "number_turns": not (self.extra_contexts or self.init) and "of extra_contexts, and there are none",
             "quantization_update": not (self.quantization_aware or self.init) and "of what is quantization_aware",
             **dict.fromkeys(_OF_A_TEACHER, not self.teacher and "of distillation, and there is no teacher"),
+            "distillation_temperature": (not self.teacher and "of distillation, and there is no teacher")
+            or (self.distillation_loss != "kl" and f"of the loss kl, not of {self.distillation_loss}"),
             **dict.fromkeys(_OF_MINING, not self.hard_negatives and "of hard negatives, and there are none"),
         }
         return [f"{name} has no use here: it is {why}" for name, why in reasons.items() if name in given and why]

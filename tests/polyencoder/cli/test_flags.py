@@ -41,6 +41,10 @@ def line(monkeypatch, capsys, tmp_path):
     ("arguments", "expected"),
     [
         ([*TRAIN, "--backbone", ""], "give either backbone ENCODER .* (flag --backbone)"),
+        (
+            [*TRAIN, "--backbone", "./nosuch", "--candidates", "inline", "--num-negatives", "99"],
+            "backbone ./nosuch: no such folder or file; .* (flag --backbone)",
+        ),
         ([*TRAIN, "--patience", "0"], "patience is 0; it must be above 0 (flag --patience)"),
         ([*TRAIN, "--optimizer", "best"], "optimizer is 'best'; .* (flag --optimizer)"),
         ([*MINE, "--negatives", "0"], "hard negatives: their number is 0; .* (flag --negatives)"),

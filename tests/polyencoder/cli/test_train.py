@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from polyencoder import Ranker
-from polyencoder.cli.train import HELP
+from polyencoder.cli.train import HELP, _next
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.training.settings import RunSettings
@@ -414,3 +415,14 @@ def test_a_response_alone_among_its_candidates_is_no_exam(run, arguments, pairs)
     (pairs / "one.jsonl").write_text('{"context": "hi", "response": "ho", "candidates": ["ho"]}\n')
     with pytest.raises(InputError, match="is its only candidate"):
         run("evaluate", "--model", pairs / "out", "--data", pairs / "one.jsonl", "--num-negatives", 1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("cross", "polyencoder evaluate --model 'my model' --data FILE, or --rerank 'my model' in polyencoder search"),
+        ("poly", "polyencoder index --model 'my model' --candidates FILE --out INDEX"),
+    ],
+)
+def test_the_next_command_suits_the_model_and_its_path(architecture, expected):
+    assert _next(shlex.quote("my model"), architecture).startswith(expected)
