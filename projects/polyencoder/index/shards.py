@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import tempfile
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyencoder.checkpoint import load_folder, save_folder
 from polyencoder.encoding import encode_candidates
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.catalogue import Catalogue
@@ -89,36 +88,34 @@ def encode_in_processes(
     # Started afresh, not forked: a fork of a process whose libraries have threads may wait for ever.
     spawn = multiprocessing.get_context("spawn")
     done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)
-    with tempfile.TemporaryDirectory(prefix=".model.", suffix=".part", dir=folder) as model_folder:
-        save_folder(model_folder, ranker.model, ranker.text)
-        settings = {
-            "folder": folder,
-            "model_folder": model_folder,
-            "plan": plan,
-            "gpu": ranker.device.type == "cuda",
-            "model_dtype": next(ranker.model.parameters()).dtype,
-            "threads": max(1, torch.get_num_threads() // workers),
-        }
-        with ProcessPoolExecutor(
-            workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
-        ) as pool:
-            waiting = {pool.submit(_encode_shard, first) for first in shards}
-            told = 0
-            try:
-                while waiting:
-                    finished, waiting = wait(waiting, timeout=_POLL_SECONDS)
-                    advance(done.value - told)
-                    told = done.value
-                    for future in finished:
-                        future.result()
-            except BrokenProcessPool:
-                raise PolyencoderError(
-                    f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to go "
-                    "on, with fewer workers if it comes again",
-                    argument="workers",
-                ) from None
-            finally:  # after an error no other shard is begun
-                pool.shutdown(cancel_futures=True)
+    settings = {
+        "folder": folder,
+        # bytes: shared memory, in which multiprocessing would put tensors, is small in containers
+        "ranker": pickle.dumps((ranker.model, ranker.text)),
+        "plan": plan,
+        "gpu": ranker.device.type == "cuda",
+        "threads": max(1, torch.get_num_threads() // workers),
+    }
+    with ProcessPoolExecutor(
+        workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
+    ) as pool:
+        waiting = {pool.submit(_encode_shard, first) for first in shards}
+        told = 0
+        try:
+            while waiting:
+                finished, waiting = wait(waiting, timeout=_POLL_SECONDS)
+                advance(done.value - told)
+                told = done.value
+                for future in finished:
+                    future.result()
+        except BrokenProcessPool:
+            raise PolyencoderError(
+                f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to go "
+                "on, with fewer workers if it comes again",
+                argument="workers",
+            ) from None
+        finally:  # after an error no other shard is begun
+            pool.shutdown(cancel_futures=True)
 
 
 _encode: Callable[[Sequence[int]], None]  # of a worker process: bound to its model by `_start_worker`
@@ -131,9 +128,9 @@ def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
         number, numbers.value = numbers.value, numbers.value + 1
     os.environ["RAYON_NUM_THREADS"] = str(settings["threads"])  # the tokenizer's
     torch.set_num_threads(settings["threads"])
-    model, text = load_folder(settings["model_folder"])
     device = f"cuda:{number % torch.cuda.device_count()}" if settings["gpu"] else "cpu"
-    model = model.to(device, settings["model_dtype"])
+    model, text = pickle.loads(settings["ranker"])  # noqa: S301 - of the process that started this one
+    model = model.to(device)
 
     def advance(n: int) -> None:
         with done.get_lock():

@@ -21,6 +21,7 @@ import torch
 import polyencoder.index.build as build_module
 import polyencoder.index.shards as shards_module
 import polyencoder.index.vectors as vectors_module
+from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.build import build_index
@@ -231,6 +232,15 @@ def test_a_real_kill(tmp_path, ranker, moment):
 
 def test_two_processes_write_the_same_bytes(make_index):
     assert contents(make_index("two", workers=2)) == contents(make_index("one", workers=1))
+
+
+def test_workers_encode_with_a_model_in_16_bits(tmp_path, ranker, candidates):
+    """Whose weights are not what can be saved."""
+    ranker.save_pretrained(tmp_path / "model")
+    rounded = Ranker.from_pretrained(tmp_path / "model", device="cpu", dtype="bfloat16")
+    for workers in (1, 2):
+        build_index(tmp_path / f"by {workers}", candidates, rounded, workers=workers, shard_size=SHARD)
+    assert contents(tmp_path / "by 2") == contents(tmp_path / "by 1")
 
 
 def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
