@@ -197,9 +197,14 @@ def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_p
         assert caught.value.argument in options  # the command adds its flag
 
 
-def test_a_teacher_that_is_no_ranker(make_agent, backbone_folder):
-    with pytest.raises((CheckpointError, ConfigError), match="config.json|tokenizer"):
-        make_agent("biencoder", candidates="batch", teacher_model=str(backbone_folder("bert")))
+def test_a_teacher_that_is_no_ranker(make_agent, tmp_path):
+    with pytest.raises(CheckpointError, match=r"no config.json in it"):
+        make_agent("biencoder", candidates="batch", teacher_model=str(tmp_path))
+
+
+def test_an_encoder_teaches_as_a_bi_encoder_without_training(make_agent, backbone_folder, caplog):
+    make_agent("biencoder", candidates="batch", teacher_model=str(backbone_folder("bert")))
+    assert "is an encoder: it ranks as a bi-encoder without training" in caplog.text
 
 
 def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, learnt, tmp_path):
