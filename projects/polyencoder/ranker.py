@@ -89,8 +89,10 @@ class Ranker(Scorer):
     [Ranked(index=1, text='hello , i love snow .', score=7.31)]
     """
 
-    def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
-        if isinstance(model, (str, os.PathLike)):
+    def __init__(
+        self, model: RankerModel, text: TextEncoder | None = None, *, device: torch.device | str | None = None
+    ) -> None:
+        if isinstance(model, (str, os.PathLike)) or text is None:
             raise ConfigError(
                 f"Ranker({str(model)!r:.60}): load a model by Ranker.load(name), or make one around an encoder by "
                 "Ranker.from_backbone(name, architecture)"

@@ -357,8 +357,8 @@ def test_names_of_other_libraries_are_answered_with_the_right_call(separable, na
         getattr(separable, name)
     with pytest.raises(AttributeError, match="'Ranker' object has no attribute 'nothing'"):
         _ = separable.nothing
-    with pytest.raises(ConfigError, match="Ranker.load"):
-        Ranker("some/model", separable.text)
+    with pytest.raises(ConfigError, match=r"Ranker\('some/model'\): load a model by Ranker.load"):
+        Ranker("some/model")
 
 
 def test_a_property_of_a_subclass_fails_with_its_own_words(separable):

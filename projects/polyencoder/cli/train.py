@@ -108,7 +108,7 @@ HELP: dict[str, dict[str, str]] = {
         "distillation_temperature": "Temperature of kl.",
         "distillation_candidates": "How many candidates of each example the teacher scores; 0 for all.",
         "hard_negatives": "How many mined wrong responses per example to add to the batch.",
-        "hard_negatives_every": "Updates between rebuilding the index that negatives are mined in.",
+        "hard_negatives_every": "Updates between encoding anew the responses that negatives are mined among.",
         "hard_negative_ranks": "Ranks among the wrong responses, best first, to draw negatives from, such as 10-100.",
         "hard_negative_margin": "Leave out negatives that score above the response's score minus this.",
     },

@@ -3,7 +3,7 @@
     faiss-KIND.index     FAISS's own format; the ids in it are rows
     faiss.json           what it is, how many rows it covers and how it was built
 
-`faiss` is the name of an index; one that is made later has another (faiss-7), and files of its own.
+`faiss` is the name of an index; one that is made later has another (`faiss-` and a random part), and files of its own.
 
 Rows that are added to the folder later are not in it: a search scans those until it is built anew.
 """
@@ -34,7 +34,6 @@ __all__ = [
     "build_faiss",
     "copy_faiss",
     "faiss_files",
-    "has_faiss",
     "is_of",
     "read_faiss",
 ]
@@ -212,11 +211,6 @@ def build_faiss(
         if other != file:
             other.unlink()
     return meta
-
-
-def has_faiss(folder: str | os.PathLike[str], name: str = FAISS) -> bool:
-    """Whether there is a FAISS index of this name in this folder."""
-    return _description(folder, name).is_file()
 
 
 def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = FAISS) -> tuple[FaissFile, Any]:
