@@ -204,10 +204,11 @@ class RankerAgent(RankerModelAgent):
         spare = max(map(len, said)) if self._blocks_repeats() else 0
         wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
         values, columns = best(scores, wanted)
+        masked = scores.gather(1, columns).isneginf()  # in `values` a nan is -inf, too
         found = []
-        for i, (row_scores, row) in enumerate(zip(values.tolist(), columns.tolist(), strict=True)):
+        for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
             names = pool.candidates(i)
-            found.append([(names[j], s) for j, s in zip(row, row_scores, strict=True) if s != float("-inf")])
+            found.append([(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked])
         return found
 
     def _answer(

@@ -114,7 +114,7 @@ def test_an_evaluation_that_begins_with_a_batch_of_one_is_an_error(make_agent, r
     turns = [{"text": f"hello {i}", "eval_labels": [f"hi {i} ."]} for i in range(3)]
     agent = make_agent("biencoder", datatype="valid", eval_candidates="batch")
     with pytest.raises(
-        InputError, match="--eval-candidates batch: a batch of one example .* give --batchsize 2 or more"
+        InputError, match="--eval-candidates batch: a batch of one example .* give .*--batchsize 2 or more"
     ):
         respond(agent, turns[0])
     assert all("metrics" in reply for reply in respond(agent, *turns[:2]))
@@ -163,8 +163,10 @@ def test_parlais_own_way_of_scoring(make_agent, respond, labels):
 @pytest.mark.parametrize("part", ["labels", "eval_labels"])
 def test_one_fixed_candidate_is_no_choice(part, make_agent, respond, candidates_file):
     candidates_file.write_text("hi .\n", encoding="utf-8")
-    options = {"candidates": "fixed", "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     flag = "--candidates" if part == "labels" else "--eval-candidates"
+    name = flag.removeprefix("--").replace("-", "_")  # the other one would be looked at first
+    options = {"candidates": "batch", "eval_candidates": "batch", name: "fixed"}
+    options |= {"fixed_candidates_path": str(candidates_file)}
     with pytest.raises(InputError, match=f"with {flag} fixed and one candidate there is nothing"):
         respond(make_agent("biencoder", **options), {"text": "hello", part: ["hi ."]})
 
