@@ -157,12 +157,13 @@ def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, pro
         if begun.candidates != digest.hexdigest():
             raise InputError(f"{folder}: an index of other candidates is there; give another folder, or remove it")
         return begun
-    with explained(folder):
-        _remove_all(folder)
-        temporary = replacing(folder / UNFINISHED)
-    with temporary as path, closing(connect_to_fill(path)) as connection:
+    with ExitStack() as stack:
+        with explained(folder):
+            _remove_all(folder)
+            path = stack.enter_context(replacing(folder / UNFINISHED))
+            connection = stack.enter_context(closing(connect_to_fill(path)))
+            connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
-        connection.execute("BEGIN")
         for candidate in read():  # whose errors are the caller's
             with explained(folder):
                 entries += catalogue.put(candidate)

@@ -79,7 +79,7 @@ def test_searching_is_ranking(make_ranker, sentences):
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 5, 40])
-@pytest.mark.parametrize("where", ["folder", "milvus:{}/texts.db"])
+@pytest.mark.parametrize("where", ["{}/folder", "milvus:{}/texts.db"])
 def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_path, where, top_k):
     """However few are asked for: the best ten different texts count, among as many as there are."""
     if where.startswith("milvus"):

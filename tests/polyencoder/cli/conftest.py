@@ -75,7 +75,11 @@ def refused(place, monkeypatch, capsys):
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file below it with what it holds, besides locks and the unfinished index that a next start goes on with."""
+    """Every file below it with what it holds, besides locks and the unfinished index that a next start goes on with.
+
+    Nor those that SQLite has beside a database while somebody reads, which hold nothing.
+    """
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    paths = (path for path in paths if not path.name.endswith(("-wal", "-shm")))
     paths = (path for path in paths if path.relative_to(folder).parts[0] != "out")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

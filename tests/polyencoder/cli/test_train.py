@@ -414,7 +414,7 @@ def test_a_response_alone_among_its_candidates_is_no_exam(run, arguments, pairs)
     run(*arguments, "--architecture", "bi", "--epochs", 1)
     (pairs / "one.jsonl").write_text('{"context": "hi", "response": "ho", "candidates": ["ho"]}\n')
     with pytest.raises(InputError, match="is its only candidate"):
-        run("evaluate", "--model", pairs / "out", "--data", pairs / "one.jsonl", "--num-negatives", 1)
+        run("evaluate", "--model", pairs / "out", "--data", pairs / "one.jsonl")
 
 
 @pytest.mark.parametrize(
