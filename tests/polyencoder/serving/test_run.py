@@ -136,7 +136,7 @@ def test_workers_end_with_the_process_that_started_them(place):
         (["-m", "model", "--model-dtype", "int4"], ConfigError, "int4"),
         (["-m", "model", "--backend", "onnx-int8"], CheckpointError, "exported graphs"),
         (["-m", "model", "-i", "replies", "--sessions", "no/folder/file"], ConfigError, "sessions"),
-        (["-m", "model", "--no-answer", "no ."], ConfigError, "no_answer is for searches and the chat"),
+        (["-m", "model", "--no-answer", "no ."], ConfigError, "--no-answer is read only with --index"),
     ],
 )
 def test_what_cannot_be_served_is_one_error(place, options, error, says):
