@@ -130,7 +130,7 @@ def test_models_without_a_map_have_the_fingerprints_that_they_had(make_config):
 
 def test_the_vectors_of_pairs(make_ranker):
     ranker = make_ranker("bi")
-    pairs = [Pair(["hello !", "hi"], "i ski .", None, {}, ""), Pair(["pets ?"], "a cat .", None, {}, "")]
+    pairs = [Pair(["hello !", "hi"], "i ski .", None, ""), Pair(["pets ?"], "a cat .", None, "")]
     pairs.append(pairs[0]._replace(turns=["what ?"]))
     vectors = pair_vectors(ranker, pairs)
     assert vectors.texts.tolist() == [0, 1, 0]
