@@ -75,9 +75,9 @@ class TextConfig:
 
     person_tokens: bool = field(default=False, metadata=LATER)
     """Whether `__p1__` stands before what the other says, `__p2__` before the model's own turns, as ParlAI's
-    `--person-tokens` writes them: before a turn, its persona lines included."""
+    person tokens: before a turn, its persona lines included."""
     person_tokens_after_newline: bool = field(default=False, metadata=LATER)
-    """Whether the person token stands before the last line of a turn instead (ParlAI's `--add-p1-after-newln`)."""
+    """Whether the person token stands before the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
 
     @property
     def longest_context(self) -> int:

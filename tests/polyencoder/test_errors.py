@@ -37,10 +37,11 @@ def test_the_argument_at_fault_crosses_processes(kind):
 
 
 def test_the_library_speaks_of_arguments_not_of_flags():
-    """In messages and docstrings; card.py writes those that a run was given into its model card."""
+    """In messages and docstrings, besides whole commands; card.py writes those that a run was given into its card."""
     for file in LIBRARY.rglob("*.py"):
         if file.is_relative_to(LIBRARY / "cli") or file.name == "card.py":
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not re.search(r"(?<![\w-])--([a-z]|$)", node.value), f"{file}, line {node.lineno}: {node.value}"
+                text = re.sub(r"`polyencoder [^`]*`", "", node.value)
+                assert not re.search(r"(?<![\w-])--([a-z]|$)", text), f"{file}, line {node.lineno}: {node.value}"

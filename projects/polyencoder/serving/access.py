@@ -44,7 +44,7 @@ class Access:
         host = _name(f"//{named[0]}") if len(named) == 1 else None
         if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
             shown = f"{', '.join(named) or 'missing'}"
-            return problem(400, f"Host is {shown:.100}, which is no name of this server; --allow-host adds names")
+            return problem(400, f"Host is {shown:.100}, which is no name of this server: allow_host adds names")
         origin = headers.get("origin")
         if origin is not None and _name(origin) not in (self._hosts or (host,)):
             return problem(403, f"Origin is {origin:.100}: pages of other sites may not use this server")

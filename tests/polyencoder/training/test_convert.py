@@ -154,7 +154,9 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     first = Ranker.from_pretrained(tmp_path / "out", device="cpu").model
     train_ranker(make_settings(init=str(tmp_path / "out"), out=str(tmp_path / "next"), max_updates=2, epochs=None))
     second = Ranker.from_pretrained(tmp_path / "next", device="cpu").model
-    assert int(second.scale.batches) == int(first.scale.batches) + 2
+    # the folder may hold the model before training, the better one; the last one is in the checkpoint
+    last = torch.load(tmp_path / "next" / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]
+    assert int(last["scale.batches"]) == int(first.scale.batches) + 2
     assert second.sizes.dropout == 0.2
     assert second.sizes.attention_limits == first.sizes.attention_limits == (2, 8)
     assert second.sizes.head_sizes == first.sizes.head_sizes == (1_024, 1_024, 1_024)
@@ -209,15 +211,6 @@ def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
     caplog.clear()
     train_ranker(make_settings(max_updates=10, out=f"{make_settings().out}2", epochs=None))
     assert "rises over" not in caplog.text
-
-
-def test_a_run_that_time_ends_at_a_high_rate_says_so(make_settings, tmp_path, caplog):
-    train_ranker(make_settings(max_updates=50, max_seconds=1e-9))
-    assert "ended the run after 1 of the 50 updates over which the learning rate falls" in caplog.text
-    caplog.clear()
-    for name, fields in {"a": {"max_updates": 1}, "b": {"max_seconds": 1e-9, "schedule": "constant"}}.items():
-        train_ranker(make_settings(out=str(tmp_path / name), **fields))
-    assert "learning rate falls" not in caplog.text
 
 
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
