@@ -27,7 +27,7 @@ import torch
 
 from polyencoder.modeling import TwoTowers
 from polyencoder.modeling.cpu.heap import return_free_memory
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]

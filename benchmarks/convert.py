@@ -43,14 +43,14 @@ from benchmarks.common import (
 )
 from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
-from polyencoder.checkpoint import WEIGHTS
 from polyencoder.data.collator import Collator, TrainingExample
 from polyencoder.export.onnx import export_onnx, quantize_int8
-from polyencoder.extras import require
 from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConveRT, ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.packages import require
+from polyencoder.storage.checkpoint import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from polyencoder.training import Trainer

@@ -40,9 +40,9 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import CONTEXT, int8_name
-from polyencoder.extras import require
 from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.packages import require
 from polyencoder.text import TextEncoder
 
 CANDIDATE_WORDS = (4, 20)  # the fewest and the most

@@ -12,9 +12,9 @@ from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
 from polyencoder.export.folder import README
-from polyencoder.files import explaining, write_text
 from polyencoder.pretraining.card import encoder_card
 from polyencoder.pretraining.start import Pretrained
+from polyencoder.storage.files import explaining, write_text
 
 __all__ = ["encoder_folder", "write_encoder"]
 

@@ -27,7 +27,7 @@ from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch, same
 

@@ -20,10 +20,8 @@ from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
-from polyencoder.checkpoint import TOKENIZER
 from polyencoder.checks import unencodable
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.files import write_text
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.importing.parlai_dictionary import (
     CODES,
@@ -32,6 +30,8 @@ from polyencoder.importing.parlai_dictionary import (
     names_of_word,
     read_merge_vocabulary,
 )
+from polyencoder.storage.checkpoint import TOKENIZER
+from polyencoder.storage.files import write_text
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 

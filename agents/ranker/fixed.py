@@ -18,7 +18,7 @@ from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build import SHARD_SIZE, candidates_digest
 from polyencoder.index.folder import remove_index
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 
 def read_candidates(path: str) -> list[str]:

@@ -15,7 +15,7 @@ from polyencoder.evaluation import of_search
 from polyencoder.index import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.context import ContextEncoding
 
 

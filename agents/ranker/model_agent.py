@@ -37,7 +37,6 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_distributed, is_primary_worker
 from torch.optim import Optimizer
 
-from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import CheckpointError, ConfigError
@@ -52,7 +51,8 @@ from polyencoder.modeling.cpu.products import remember_few_shapes
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.transfer import transfer_weights
-from polyencoder.safe_load import plain_numbers
+from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
+from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
 from polyencoder.training.trainer import Trainer
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from polyencoder.calibration import Calibration
 from polyencoder.data.pool import CandidatePool
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import ConfigError
+from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.text import TokenBatch
 
 

@@ -13,7 +13,7 @@ from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.data.collator import TrainingExample
 from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 
 __all__ = ["BERT_BASE", "TINY", "Part", "Unavailable", "check", "examples", "ranker", "relative"]

@@ -18,7 +18,7 @@ from benchmarks.gpu.made import BERT_BASE, TINY, examples, ranker
 from benchmarks.rate import encoder_flops, product_rate, products
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator, TrainingExample
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig

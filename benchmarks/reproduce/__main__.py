@@ -37,7 +37,7 @@ from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.schedule import run_all
 from benchmarks.reproduce.tables import read_table, table_names
 from polyencoder.errors import PolyencoderError
-from polyencoder.files import write_text
+from polyencoder.storage.files import write_text
 
 OWN = Path("runs/results")
 """Where results are kept that are no contribution to this repository's."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.data.readers import records
-from polyencoder.files import replacing
+from polyencoder.storage.files import replacing
 
 FILES = (
     "conversations/schema_guided.jsonl.gz",

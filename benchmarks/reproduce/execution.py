@@ -22,7 +22,7 @@ from benchmarks.reproduce.reports import learnt, numbers
 from benchmarks.reproduce.results import Learnt, Result, machine_and_versions
 from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, Run, Step
 from polyencoder.errors import PolyencoderError
-from polyencoder.files import write_text
+from polyencoder.storage.files import write_text
 
 __all__ = ["OutOfTime", "RunsElsewhere", "StepFailed", "execute", "finished"]
 

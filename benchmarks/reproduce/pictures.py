@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.reproduce.page import Measured
 from benchmarks.reproduce.tables import Column, Row, Table
 from benchmarks.reproduce.values import Value
-from polyencoder.extras import require
-from polyencoder.files import write_text
+from polyencoder.packages import require
+from polyencoder.storage.files import write_text
 
 __all__ = ["answer_times", "draw"]
 

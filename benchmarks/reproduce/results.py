@@ -14,8 +14,8 @@ from benchmarks.common import machine
 from benchmarks.reproduce.documents import made
 from benchmarks.reproduce.runs import Run
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.files import write_text
-from polyencoder.versions import PACKAGES, version_of
+from polyencoder.packages import PACKAGES, version_of
+from polyencoder.storage.files import write_text
 
 __all__ = [
     "FORMAT",

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.convert import ROWS
-from polyencoder.checkpoint import WEIGHTS
 from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConveRT, ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 

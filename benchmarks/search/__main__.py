@@ -39,7 +39,7 @@ from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown,
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss_kinds import parse_faiss
 from polyencoder.index.vectors import VectorDtype, Vectors
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]

@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.common import interleaved_ms, two_towers
 from benchmarks.rate import encoded
-from polyencoder.encoding import encode_candidates
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 
 __all__ = ["measure", "sentence_transformer"]

@@ -19,8 +19,8 @@ from torch import nn
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
 from benchmarks.search.texts import numbered
 from polyencoder.index import candidates_from, open_index
-from polyencoder.protocol import Context
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.protocol import Context
+from polyencoder.ranker.ranker import Ranker
 
 __all__ = ["measure"]
 

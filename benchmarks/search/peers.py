@@ -46,7 +46,7 @@ from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.names import DATABASE
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 __all__ = ["BI", "COUNTS", "THEIR_BI", "measure"]
 

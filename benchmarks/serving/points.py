@@ -19,7 +19,7 @@ from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 __all__ = ["DOCUMENTS", "HOSTILE", "IN_PROCESS", "MANY", "OURS", "PATHS", "PEER", "Plan", "measure", "unseen"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polyencoder.config import RankerConfig, TextConfig
     from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-    from polyencoder.ranker import Ranked, Ranker
+    from polyencoder.ranker.ranker import Ranked, Ranker
 
     __version__: str
 
@@ -35,13 +35,13 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("RankerConfig", "TextConfig"), "polyencoder.config"),
     **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "polyencoder.errors"),
-    **dict.fromkeys(("Ranked", "Ranker"), "polyencoder.ranker"),
+    **dict.fromkeys(("Ranked", "Ranker"), "polyencoder.ranker.ranker"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("polyencoder.versions").version_of("parlai-polyencoder") or "unknown"
+        return import_module("polyencoder.packages").version_of("parlai-polyencoder") or "unknown"
     if name not in _MODULES:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")  # `polyencoder.index`, without an import of its own

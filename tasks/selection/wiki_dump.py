@@ -16,7 +16,7 @@ from pathlib import Path
 from polyencoder.data.readers import lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError, PolyencoderError
-from polyencoder.files import replacing
+from polyencoder.storage.files import replacing
 
 __all__ = ["articles", "main", "write_splits"]
 

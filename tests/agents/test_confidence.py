@@ -13,8 +13,8 @@ from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
 from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
-from polyencoder.checkpoint import model_fingerprint
 from polyencoder.data.readers.examples import Example
+from polyencoder.storage.checkpoint import model_fingerprint
 
 NONE = "I have no good answer to that."
 

@@ -10,7 +10,7 @@ import torch
 from parlai.scripts.train_model import TrainLoop, TrainModel
 from parlai.scripts.vacuum import Vacuum
 
-from polyencoder.checkpoint import read_model_file
+from polyencoder.storage.checkpoint import read_model_file
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 STOPPED = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 4}

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from polyencoder.zoo import zoo_models
+from polyencoder.hub.zoo import zoo_models
 from tests.docs.running import Runner
 from tests.docs.snippets import Command
 from tests.task_files import make_datapath

@@ -27,8 +27,8 @@ from polyencoder.checks import (
 )
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.files import check_writable, replacing
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.files import check_writable, replacing
 
 TEXTS = ["hello there", "i have two dogs", "do you ski ?"]
 HALF = "bad \ud83d"

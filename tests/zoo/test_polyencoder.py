@@ -22,9 +22,9 @@ from parlai.scripts.train_model import TrainModel
 from transformers import BertConfig, BertModel
 
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.hub.zoo import zoo_model, zoo_models
 from polyencoder.importing import import_parlai
-from polyencoder.ranker import Ranker
-from polyencoder.zoo import zoo_model, zoo_models
+from polyencoder.ranker.ranker import Ranker
 
 torch.set_num_threads(1)
 

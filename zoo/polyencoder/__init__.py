@@ -1,7 +1,7 @@
 """`zoo:polyencoder/NAME/model`: the published models, fetched once and kept as models of our own.
 
 ParlAI imports `parlai.zoo.polyencoder.NAME` and calls its `download(datapath)`. These modules differ in their name
-alone, so they are made here, one for each model that `polyencoder.zoo` knows.
+alone, so they are made here, one for each model that `polyencoder.hub.zoo` knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from parlai.zoo.polyencoder.models import prepare
 
-from polyencoder.zoo import ZooModel, zoo_models
+from polyencoder.hub.zoo import ZooModel, zoo_models
 
 
 def _module(model: ZooModel) -> ModuleType:

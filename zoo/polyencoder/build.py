@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyencoder.errors import ConfigError
-from polyencoder.zoo import zoo_models
+from polyencoder.hub.zoo import zoo_models
 
 
 def download(datapath: str) -> None:

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError as BrokenTransfer
 
 from polyencoder.errors import CheckpointError
-from polyencoder.files import write_text
-from polyencoder.online import SECONDS, why_no_answer
+from polyencoder.hub.resolve import SECONDS, why_no_answer
+from polyencoder.storage.files import write_text
 
 PAUSE = 2.0  # seconds before the second try; twice as many before each further one
 _TIMEOUT = 10.0, 60.0  # seconds for a connection, and for the next bytes

@@ -20,9 +20,9 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 
-from polyencoder.checkpoint import read_states
 from polyencoder.errors import CheckpointError
-from polyencoder.files import discard_leftovers, duplicate, fingerprint, replacing, write_text
+from polyencoder.storage.checkpoint import read_states
+from polyencoder.storage.files import discard_leftovers, duplicate, fingerprint, replacing, write_text
 
 MARK = "checkpoint"  # where a checkpoint has its name, and the fingerprint of the counters that were there before it
 PREVIOUS, COUNTERS, SEALED = ".previous", ".trainstats", ".resume"

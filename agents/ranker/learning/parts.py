@@ -15,8 +15,8 @@ from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT
-from polyencoder.protocol import Learner
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.protocol import Learner
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig

@@ -13,7 +13,7 @@ from parlai.agents.ranker.learning.checkpoints import Checkpoint, write_states
 from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
-from polyencoder.files import replacing
+from polyencoder.storage.files import replacing
 
 __all__ = ["Saving"]
 

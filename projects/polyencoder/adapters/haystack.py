@@ -7,8 +7,8 @@ from typing import Any
 
 from polyencoder.adapters.relevance import Relevance, relevance_of
 from polyencoder.errors import InputError
-from polyencoder.extras import require
-from polyencoder.ranker import Ranker
+from polyencoder.packages import require
+from polyencoder.ranker.ranker import Ranker
 
 require("haystack", extra="haystack")
 

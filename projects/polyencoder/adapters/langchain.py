@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyencoder.adapters.relevance import Relevance, relevance_of
-from polyencoder.extras import require
-from polyencoder.ranker import Ranker
+from polyencoder.packages import require
+from polyencoder.ranker.ranker import Ranker
 
 require("langchain_core", extra="langchain")
 

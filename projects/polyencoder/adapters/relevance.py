@@ -10,7 +10,7 @@ import requests
 
 from polyencoder.calibration.relevance import ranked
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 __all__ = ["InProcess", "OfServer", "Relevance", "relevance_of"]
 

@@ -68,7 +68,7 @@ def fit(
 
     Args:
         observations: of at least ten examples that the model has not learnt from.
-        fingerprint: of the model, see `polyencoder.checkpoint.model_fingerprint`.
+        fingerprint: of the model, see `polyencoder.storage.checkpoint.model_fingerprint`.
         unanswerable: for which share of contexts there will be no right candidate.
         precision: find the threshold from which on this share of the answers is right.
 

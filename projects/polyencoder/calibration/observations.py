@@ -12,7 +12,7 @@ from torch import Tensor
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.data.readers.examples import Example
 from polyencoder.evaluation import example_scores
-from polyencoder.protocol import Context, TextRanker
+from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import check_scores
 
 __all__ = ["Observations", "observe", "observe_search"]

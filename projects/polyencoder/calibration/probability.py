@@ -27,11 +27,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CALIBRATION, CALIBRATION_INT8, model_fingerprint
 from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError, ConfigError, first_line
-from polyencoder.files import explaining, write_text
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.storage.checkpoint import CALIBRATION, CALIBRATION_INT8, model_fingerprint
+from polyencoder.storage.files import explaining, write_text
 
 __all__ = [
     "DEPTH",
@@ -76,7 +76,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", for each candidate there is."""
     fingerprint: str
-    """Of the model whose scores these are, by `polyencoder.checkpoint.model_fingerprint`."""
+    """Of the model whose scores these are, by `polyencoder.storage.checkpoint.model_fingerprint`."""
     precision: float | None = None
     """The share of right answers that was wished for; None if none was."""
     threshold: float | None = None

@@ -12,7 +12,6 @@ import typer
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
-from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.flags import check_flags, given_flags
 from polyencoder.cli.options import (
     BackendName,
@@ -29,10 +28,11 @@ from polyencoder.cli.options import (
 from polyencoder.data.pairs import Columns, read_examples
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
-from polyencoder.files import check_writable
+from polyencoder.hub.resolve import there
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.online import there
+from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.files import check_writable
 
 __all__ = ["calibrate"]
 

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
-from polyencoder.checkpoint import CONFIG, WEIGHTS, check_archive, check_folder, read_states
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
 from polyencoder.index.verify import verify
+from polyencoder.storage.checkpoint import CONFIG, WEIGHTS, check_archive, check_folder, read_states
 
 __all__ = ["check"]
 

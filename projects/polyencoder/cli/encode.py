@@ -12,9 +12,9 @@ from polyencoder.checks import check_place
 from polyencoder.cli.contexts import read_questions
 from polyencoder.cli.options import BackboneName, BackendName, Device, ModelDtype, ModelOrNone, load_encoder
 from polyencoder.data.readers import expand
-from polyencoder.encoding import VectorKind
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.files import check_writable, explaining, replacing
+from polyencoder.ranker.encoding import VectorKind
+from polyencoder.storage.files import check_writable, explaining, replacing
 
 __all__ = ["encode"]
 

@@ -26,7 +26,7 @@ from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 
 __all__ = ["evaluate"]
 

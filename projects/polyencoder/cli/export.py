@@ -7,7 +7,6 @@ from typing import Annotated, cast
 
 import typer
 
-from polyencoder.checkpoint import WeightDtype
 from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
 from polyencoder.data.pairs import Columns, read_examples
@@ -17,7 +16,8 @@ from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
 from polyencoder.export.folder import README, export_folder
 from polyencoder.modeling import ConveRT
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import WeightDtype
 
 __all__ = ["export"]
 

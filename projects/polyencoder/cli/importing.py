@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from polyencoder.checkpoint import CONFIG, CONFIG_KEY
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import check_no_model, export_folder, placing
-from polyencoder.files import check_writable_folder, explaining
+from polyencoder.hub.resolve import there
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.pickles import read_checkpoint
 from polyencoder.importing.xlm import import_xlm
-from polyencoder.online import there
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import CONFIG, CONFIG_KEY
+from polyencoder.storage.files import check_writable_folder, explaining
 
 __all__ = ["import_model"]
 

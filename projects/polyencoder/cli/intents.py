@@ -14,9 +14,8 @@ import typer
 from polyencoder.cli.flags import check_flags, given_flags
 from polyencoder.cli.options import BackboneName, BackendName, Device, ModelDtype, ModelOrNone, load_encoder
 from polyencoder.data.readers import BadExamples
-from polyencoder.encoding import VectorKind
 from polyencoder.errors import ConfigError
-from polyencoder.files import check_writable_folder
+from polyencoder.hub.resolve import there
 from polyencoder.intents.classifier import HEAD, EncoderSource, IntentClassifier, Prediction
 from polyencoder.intents.examples import read_labelled, read_plain
 from polyencoder.intents.fitting import FitSettings, HeadOptimizer
@@ -24,8 +23,9 @@ from polyencoder.intents.grid import shape
 from polyencoder.intents.head import HeadConfig
 from polyencoder.intents.measures import Measures
 from polyencoder.intents.run import IntentReport, train_intents
-from polyencoder.online import there
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.encoding import VectorKind
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.files import check_writable_folder
 
 __all__ = ["intents"]
 

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from polyencoder.cli.flags import Command, flag_of
 from polyencoder.errors import PolyencoderError, first_line
-from polyencoder.versions import versions_line
+from polyencoder.packages import versions_line
 
 __all__ = ["app", "main"]
 

@@ -19,9 +19,9 @@ from polyencoder.evaluation import evaluate
 from polyencoder.evaluation.names import main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.export.folder import check_no_model, export_folder
-from polyencoder.files import check_writable_folder
 from polyencoder.index.meta import separable
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.candidate_map import MapSettings, learn_map, mapped, pair_vectors
 
 __all__ = ["map_candidates"]

@@ -24,8 +24,8 @@ from polyencoder.cli.options import (
 from polyencoder.data.pairs import Columns, Pair, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
-from polyencoder.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.index.open import open_index
+from polyencoder.storage.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]

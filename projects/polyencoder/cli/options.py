@@ -9,10 +9,10 @@ from typing import Annotated, cast, get_args
 import torch
 import typer
 
-from polyencoder.checkpoint import WeightDtype, holds_ranker
 from polyencoder.errors import ConfigError
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker import Backend, Ranker
+from polyencoder.ranker.ranker import Backend, Ranker
+from polyencoder.storage.checkpoint import WeightDtype, holds_ranker
 
 __all__ = [
     "BackboneName",

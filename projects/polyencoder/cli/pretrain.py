@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from polyencoder.cli.runs import logged, one_of_several, with_flags
-from polyencoder.files import check_writable_folder
 from polyencoder.pretraining.run import PretrainingReport, pretrain
 from polyencoder.pretraining.settings import WARMUP_SHARE, PretrainingSettings
+from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.values import checked_values
 
 __all__ = ["pretrain_encoder"]

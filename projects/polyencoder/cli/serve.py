@@ -7,11 +7,11 @@ from typing import Annotated, cast
 
 import typer
 
-from polyencoder.checkpoint import WeightDtype
 from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import BackendName, Device, MinProbability, Model, ModelDtype
-from polyencoder.extras import require
-from polyencoder.ranker import Backend
+from polyencoder.packages import require
+from polyencoder.ranker.ranker import Backend
+from polyencoder.storage.checkpoint import WeightDtype
 
 __all__ = ["serve"]
 

@@ -14,7 +14,7 @@ from polyencoder.cli.runs import logged, one_of_several, with_flags
 from polyencoder.config import Architecture
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
-from polyencoder.files import check_writable_folder
+from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.settings import RunSettings
 

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 from tqdm import tqdm
 
-from polyencoder.checkpoint import TOKENIZER
 from polyencoder.checks import unencodable
 from polyencoder.cli.options import Progress, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.files import check_writable, explaining, write_text
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.pretraining.documents import read_documents
+from polyencoder.storage.checkpoint import TOKENIZER
+from polyencoder.storage.files import check_writable, explaining, write_text
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 

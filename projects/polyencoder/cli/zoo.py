@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyencoder.zoo import PAPER, ZooModel, zoo_model, zoo_models
+from polyencoder.hub.zoo import PAPER, ZooModel, zoo_model, zoo_models
 
 __all__ = ["zoo"]
 

@@ -20,7 +20,7 @@ from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.extras import require
+from polyencoder.packages import require
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = [

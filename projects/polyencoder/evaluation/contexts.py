@@ -7,8 +7,8 @@ from dataclasses import replace
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.protocol import Context, TextRanker
-from polyencoder.scorer import Scorer
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.ranker.scorer import Scorer
 from polyencoder.text import TextEncoder
 
 __all__ = ["choose_context_vector", "reads_earlier_turns", "with_contexts"]

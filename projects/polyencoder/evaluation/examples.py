@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from polyencoder.data.readers.examples import Example
-from polyencoder.encoding import BATCH_TOKENS
 from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.modeling import CrossEncoder
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.encoding import BATCH_TOKENS
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import best
 from polyencoder.text import token_batches
 

@@ -15,7 +15,7 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.evaluation.examples import check_examples, of_scores
 from polyencoder.evaluation.metrics import HITS_AT, Tally
-from polyencoder.files import write_text
+from polyencoder.storage.files import write_text
 from polyencoder.text.memory import TextMemory
 
 __all__ = ["TfidfVectors", "TfidfWeights", "evaluate_tfidf"]

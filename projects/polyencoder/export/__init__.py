@@ -1,1 +1,1 @@
-"""A trained ranker for production: a folder with its card, ONNX graphs, the hub."""
+"""A trained ranker for production: a folder with its card, ONNX graphs."""

@@ -17,8 +17,8 @@ from typing import Any
 from polyencoder.config import TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.modeling import ConveRT, CrossEncoder
-from polyencoder.protocol import TextRanker
-from polyencoder.versions import versions_line
+from polyencoder.packages import versions_line
+from polyencoder.ranker.protocol import TextRanker
 
 __all__ = ["Run", "model_card", "read_run", "updated_card"]
 

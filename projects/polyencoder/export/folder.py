@@ -15,7 +15,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
-from polyencoder.checkpoint import (
+from polyencoder.checks import check_place
+from polyencoder.config import RankerConfig
+from polyencoder.data.readers.examples import Example
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.evaluation import RecallChange, recall_change
+from polyencoder.export.card import Run, model_card, updated_card
+from polyencoder.ranker.scorer import Scorer
+from polyencoder.storage.checkpoint import (
     CALIBRATION,
     CALIBRATION_INT8,
     CONFIG,
@@ -26,14 +33,7 @@ from polyencoder.checkpoint import (
     model_fingerprint,
     save_folder,
 )
-from polyencoder.checks import check_place
-from polyencoder.config import RankerConfig
-from polyencoder.data.readers.examples import Example
-from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.evaluation import RecallChange, recall_change
-from polyencoder.export.card import Run, model_card, updated_card
-from polyencoder.files import ABANDONED, explaining, onto_the_disk, replacing
-from polyencoder.scorer import Scorer
+from polyencoder.storage.files import ABANDONED, explaining, onto_the_disk, replacing
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModel, PretrainedConfig
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.files import explaining, replacing
 from polyencoder.modeling.finite import check_finite
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.files import explaining, replacing
 
 __all__ = ["TOKENIZER_CONFIG", "rename", "save_backbone", "save_tokenizer", "weights_and_biases"]
 

@@ -1,7 +1,7 @@
 """A whole model of ParlAI's: the files `X`, `X.opt`, `X.dict` and `X.dict.codecs` as one of our rankers.
 
 Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout,
-are not meant here (`polyencoder.checkpoint` reads them). Nothing is unpickled that could run code.
+are not meant here (`polyencoder.storage.checkpoint` reads them). Nothing is unpickled that could run code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from polyencoder.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import with_unknown_rows
@@ -25,6 +24,7 @@ from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_pa
 from polyencoder.importing.parlai_encoder import WORD_EMBEDDINGS
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
 from polyencoder.modeling import ConveRT, RankerModel, build_model
+from polyencoder.storage.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.text import TextEncoder
 
 # `transformer/polyencoder`, `parlai.agents.transformer.polyencoder:PolyencoderAgent`, ...; ours are plain `polyencoder`

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.safe_load import Allowed, allowing
+from polyencoder.storage.safe_load import Allowed, allowing
 
 __all__ = ["Record", "option", "plain", "read_checkpoint", "tensors"]
 

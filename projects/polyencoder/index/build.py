@@ -24,7 +24,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.files import onto_the_disk, replacing
 from polyencoder.index.base import Candidate, Record, checked_records
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.change import recorded
@@ -34,7 +33,8 @@ from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.names import DATABASE, LOCK, META, UNFINISHED, check_no_links, check_only_ours
 from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.storage.files import onto_the_disk, replacing
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2

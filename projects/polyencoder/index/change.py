@@ -20,9 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.files import fingerprint, onto_the_disk
 from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.catalogue import Catalogue, File
 from polyencoder.index.database import connect
@@ -41,7 +39,9 @@ from polyencoder.index.vectors import (
     vectors_file,
     write_vectors,
 )
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.storage.files import fingerprint, onto_the_disk
 
 __all__ = ["Change", "checksum", "recorded"]
 

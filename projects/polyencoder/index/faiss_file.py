@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
-from polyencoder.files import fingerprint, replacing, write_text
 from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
 from polyencoder.index.faiss_library import faiss_library
 from polyencoder.index.vectors import Vectors
+from polyencoder.storage.files import fingerprint, replacing, write_text
 
 __all__ = [
     "FAISS",

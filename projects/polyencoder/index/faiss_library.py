@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from polyencoder.extras import require
 from polyencoder.modeling.cpu.products import is_intels
+from polyencoder.packages import require
 
 __all__ = ["faiss_library"]
 

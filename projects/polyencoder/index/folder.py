@@ -31,7 +31,7 @@ from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.state import State
 from polyencoder.index.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.vectors import Vectors
-from polyencoder.protocol import Context, TextRanker
+from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.dialogue import checked_contexts
 

@@ -22,8 +22,8 @@ from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.shards import Share
 from polyencoder.index.tuning import check_recall
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.protocol import Context, TextRanker
-from polyencoder.temporary import TemporaryFolder
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["check_tuning", "make_index"]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from polyencoder.checks import check_fields, checked_count
-from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.modeling import CrossEncoder, SeparableRanker
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.protocol import TextRanker
 
 FORMAT_VERSION = 3
 

@@ -9,7 +9,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 
 __all__ = ["open_index"]
 

@@ -10,8 +10,8 @@ from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.modeling import CrossEncoder
-from polyencoder.protocol import Context, TextRanker
-from polyencoder.scorer import score_texts
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.ranker.scorer import score_texts
 
 __all__ = ["check_reranker", "first_texts", "rerank"]
 

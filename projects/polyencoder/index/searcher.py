@@ -14,7 +14,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import check_reranker, first_texts, rerank
-from polyencoder.protocol import Context, Dialogue
+from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.database import connect_to_unfinished
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
 from polyencoder.modeling import SeparableRanker
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
 
 Advance = Callable[[int], object]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.files import replacing
+from polyencoder.storage.files import replacing
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 

@@ -15,12 +15,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import WeightDtype, model_fingerprint
-from polyencoder.encoding import VectorKind
 from polyencoder.errors import CheckpointError, ConfigError, first_line
-from polyencoder.files import explaining, replacing
 from polyencoder.intents.head import Head, HeadConfig
-from polyencoder.scorer import Scorer
+from polyencoder.ranker.encoding import VectorKind
+from polyencoder.ranker.scorer import Scorer
+from polyencoder.storage.checkpoint import WeightDtype, model_fingerprint
+from polyencoder.storage.files import explaining, replacing
 
 __all__ = ["HEAD", "HEAD_WEIGHTS", "EncoderSource", "IntentClassifier", "Prediction"]
 

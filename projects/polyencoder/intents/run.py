@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.encoding import VectorKind
 from polyencoder.errors import InputError
 from polyencoder.intents.baseline import TfidfBaseline
 from polyencoder.intents.classifier import IntentClassifier
@@ -20,7 +19,8 @@ from polyencoder.intents.fitting import FitSettings, Fitted, fit_head, fit_logis
 from polyencoder.intents.grid import Tried, grid_search
 from polyencoder.intents.head import HeadConfig
 from polyencoder.intents.measures import Measures, measured
-from polyencoder.scorer import Scorer
+from polyencoder.ranker.encoding import VectorKind
+from polyencoder.ranker.scorer import Scorer
 
 __all__ = ["IntentReport", "SeedResult", "train_intents"]
 

@@ -15,10 +15,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
 from polyencoder.errors import ConfigError, first_line, one_line
+from polyencoder.hub.resolve import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
-from polyencoder.online import hub_id_problem, there, was_downloaded, why_no_hub
 from polyencoder.text.vocabulary import special_tokens
 
 __all__ = ["build_backbone", "load_pretrained", "load_tokenizer"]

@@ -22,7 +22,7 @@ class SeparableRanker(nn.Module, ABC):
     """The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all in one call."""
 
     candidate_fingerprint: str | None = None
-    """Of the weights that it was loaded with, where it computes with rounded ones; see `polyencoder.encoding`."""
+    """Of the weights that it was loaded with, where it computes with rounded ones; see `ranker.encoding`."""
     weights_fingerprints: Mapping[str, str] | None = None
     candidate_map: nn.Linear | None
     """What stands behind the vectors of candidates, for `RankerConfig.candidate_map`."""

@@ -21,7 +21,6 @@ from polyencoder.data.readers import BadExamples, CountedOnce, expand
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.export.folder import README
-from polyencoder.files import write_text
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
 from polyencoder.pretraining.card import encoder_card, ranker_flags
@@ -31,6 +30,7 @@ from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.rate import product_rate
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
+from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.record import Record

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from polyencoder.checks import checked_device
 from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.files import explaining, replacing
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_merge_vocabulary
 from polyencoder.modeling.backbone import Backbone
@@ -25,6 +24,7 @@ from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.storage.files import explaining, replacing
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
 __all__ = [
@@ -49,7 +49,7 @@ UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the pa
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that is pre-trained, with its tokenizer, on a device (`polyencoder.protocol.Learner`).
+    """A model that is pre-trained, with its tokenizer, on a device (`polyencoder.ranker.protocol.Learner`).
 
     longest: the most tokens of a sequence. masking: chooses words of its vocabulary.
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.serving.model_thread import WorkItem
 from polyencoder.text import token_batches

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field, fields
 
 from polyencoder.calibration import LeastProbability
-from polyencoder.checkpoint import WeightDtype
 from polyencoder.checks import check_fields, check_place
 from polyencoder.errors import ConfigError
-from polyencoder.ranker import Backend
+from polyencoder.ranker.ranker import Backend
+from polyencoder.storage.checkpoint import WeightDtype
 
 __all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
 

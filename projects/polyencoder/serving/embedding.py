@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job

@@ -14,7 +14,7 @@ import torch
 
 from polyencoder.checks import checked_candidate
 from polyencoder.errors import InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyencoder.calibration.relevance import ranked, single
 from polyencoder.modeling import CrossEncoder, SeparableRanker
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context, pair
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.model_thread import Job, WorkItem

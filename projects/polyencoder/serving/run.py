@@ -23,7 +23,7 @@ from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
-from polyencoder.temporary import TemporaryFolder
+from polyencoder.storage.temporary import TemporaryFolder
 
 _STARTING = 300  # seconds in which a worker has to begin: importing torch takes long on a busy machine
 

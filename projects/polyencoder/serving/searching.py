@@ -14,7 +14,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
 from polyencoder.serving.config import no_index

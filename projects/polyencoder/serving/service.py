@@ -14,7 +14,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import check_reranker
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving import embedding, reranking
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.engine import Engine
@@ -24,7 +24,7 @@ from polyencoder.serving.readiness import Readiness
 from polyencoder.serving.searching import Search
 from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.writing import Writer
-from polyencoder.temporary import TemporaryFolder
+from polyencoder.storage.temporary import TemporaryFolder
 
 __all__ = ["Service"]
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from polyencoder.checks import checked_text
 from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.files import fingerprint
+from polyencoder.storage.files import fingerprint
 from polyencoder.text.context import (
     apart_from_persona,
     immediate_and_extra,

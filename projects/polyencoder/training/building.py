@@ -7,8 +7,8 @@ import logging
 import torch
 
 from polyencoder.modeling import freeze
-from polyencoder.protocol import Learner
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.protocol import Learner
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig

@@ -22,7 +22,7 @@ from polyencoder.data.pairs import Pair
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import ConveRT, SeparableRanker
 from polyencoder.modeling.convert.quantization import round_parameters
-from polyencoder.scorer import Scorer
+from polyencoder.ranker.scorer import Scorer
 from polyencoder.training.losses import smoothed_cross_entropy
 
 __all__ = ["LearntMap", "MapSettings", "PairVectors", "learn_map", "mapped", "pair_vectors"]

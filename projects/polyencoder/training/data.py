@@ -27,7 +27,7 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples, CountedOnce
 from polyencoder.data.readers.examples import Example
 from polyencoder.errors import InputError
-from polyencoder.files import fingerprint
+from polyencoder.storage.files import fingerprint
 from polyencoder.training.settings import RunSettings
 
 __all__ = ["RunData", "open_data"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from polyencoder.checkpoint import CONFIG
 from polyencoder.errors import CheckpointError
+from polyencoder.storage.checkpoint import CONFIG
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 

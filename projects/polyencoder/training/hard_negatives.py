@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.meta import separable
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.text import same
 

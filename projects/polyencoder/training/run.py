@@ -23,9 +23,9 @@ from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
 from polyencoder.export.folder import README
-from polyencoder.files import write_text
 from polyencoder.modeling import ConveRT
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from polyencoder.checkpoint import stored_architecture
 from polyencoder.config import Architecture, ContextVectors
 from polyencoder.errors import ConfigError
+from polyencoder.storage.checkpoint import stored_architecture
 from polyencoder.text import TurnSeparator
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig, Kind

@@ -10,7 +10,7 @@ from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.convert.config import parse_sizes
 from polyencoder.modeling.pretrained_heads import begins_with_head
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
 

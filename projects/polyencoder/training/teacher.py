@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import model_fingerprint
 from polyencoder.errors import InputError
-from polyencoder.protocol import Context, TextRanker
-from polyencoder.scorer import score_texts
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.ranker.scorer import score_texts
+from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.training.score_cache import ScoreCache
 
 __all__ = ["Teacher", "shortlist"]

@@ -12,7 +12,7 @@ from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import ConveRT
-from polyencoder.protocol import Learner
+from polyencoder.ranker.protocol import Learner
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.config import TrainingConfig

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from polyencoder.checkpoint import read_states
+from polyencoder.storage.checkpoint import read_states
 from tests.agents.ranker.learning.killing import (
     EPISODES,
     TURNS,

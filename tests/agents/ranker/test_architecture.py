@@ -12,8 +12,8 @@ from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.storage.checkpoint import read_model_file
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 

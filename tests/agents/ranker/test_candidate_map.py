@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.candidate_map import mapped
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from tests.commands import command_fails, run_command
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 

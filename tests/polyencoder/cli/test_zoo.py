@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.zoo import zoo_model, zoo_models
+from polyencoder.hub.zoo import zoo_model, zoo_models
 from tests.commands import run_command
 
 NAMES = [f"{data}_{kind}" for data in ("reddit", "wikito") for kind in ("bi", "poly", "cross")]

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from huggingface_hub import HfApi, RepoUrl
 
-from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export.folder import export_folder, placing
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import save_folder
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
@@ -80,7 +80,7 @@ def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tm
         raise OSError("disk full")
 
     name = {
-        "weights": "polyencoder.checkpoint.safetensors.torch.save_file",
+        "weights": "polyencoder.storage.checkpoint.safetensors.torch.save_file",
         "card": "polyencoder.export.folder.model_card",
     }
     monkeypatch.setattr(name[fails_at], fail)

@@ -10,7 +10,7 @@ import pytest
 from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.options import check_options, read_options
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 SECONDS = float(os.environ.get("STRESS_SECONDS", "6"))
 CHANGES = 6  # there are at least, however slow the machine is

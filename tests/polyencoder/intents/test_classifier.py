@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import Head, HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
 from polyencoder.modeling import ConveRT
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 LABELS = ["pets", "ski", "work", "straße"]
 

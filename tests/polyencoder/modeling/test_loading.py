@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 
 ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]
 

@@ -23,7 +23,7 @@ from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.run import pretrain
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import starting_model, starting_tokenizer
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, turn_separator
 from polyencoder.text.learning import ROLES
 from polyencoder.training.settings import RunSettings

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from polyencoder.index.base import Candidate
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.run import bound, uvicorn_config

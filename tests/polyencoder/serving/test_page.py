@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from polyencoder.calibration import Calibration
-from polyencoder.checkpoint import model_fingerprint
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.index.base import Candidate
+from polyencoder.storage.checkpoint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS
 
 MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>&amp;<b>bold</b>"

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from polyencoder.cli.main import app, main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.export.onnx import exporters
-from polyencoder.files import write_text
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.run import bound
+from polyencoder.storage.files import write_text
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from polyencoder.data.pairs import Pair
-from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import candidate_map as module
 from polyencoder.training.candidate_map import MapSettings, PairVectors, learn_map, mapped, pair_vectors
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator, TrainingExample
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import RunSettings, train_ranker
 from polyencoder.training.objective import Ranking
 from tests.commands import run_command

@@ -13,7 +13,7 @@ import torch
 from polyencoder.data.collator import TrainingExample
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import RunSettings, train_ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints

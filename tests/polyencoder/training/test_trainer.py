@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator, TrainingExample
 from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest

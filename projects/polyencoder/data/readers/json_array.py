@@ -12,7 +12,7 @@ from polyencoder.checks import half_characters
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
 from polyencoder.errors import InputError
-from polyencoder.extras import require
+from polyencoder.packages import require
 
 __all__ = ["holds_array", "json_array"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, is_compressed, opened
 from polyencoder.errors import InputError, first_line
-from polyencoder.extras import require
+from polyencoder.packages import require
 
 __all__ = ["parquet_rows"]
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from polyencoder.extras import require
+from polyencoder.packages import require
 
 __all__ = ["decompressed"]
 

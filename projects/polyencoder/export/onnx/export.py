@@ -15,19 +15,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, WEIGHTS, file_digest, read_folder_config, weights_fingerprint
-from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.attention import for_graphs
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
 from polyencoder.export.onnx.steps import Step, inputs_of, steps_of
-from polyencoder.extras import require
-from polyencoder.files import replacing
 from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.protocol import TextRanker
+from polyencoder.packages import require
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.storage.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    file_digest,
+    read_folder_config,
+    weights_fingerprint,
+)
+from polyencoder.storage.files import replacing
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value

@@ -21,7 +21,7 @@ from torch.onnx.utils import export as trace  # torch.onnx.export is the current
 
 from polyencoder.errors import first_line
 from polyencoder.export.onnx.steps import Step
-from polyencoder.extras import require
+from polyencoder.packages import require
 
 __all__ = ["write_graph"]
 

@@ -16,7 +16,9 @@ from typing import Literal
 
 import safetensors.torch
 
-from polyencoder.checkpoint import (
+from polyencoder.config import Architecture
+from polyencoder.errors import CheckpointError
+from polyencoder.storage.checkpoint import (
     CALIBRATION,
     CALIBRATION_INT8,
     CONFIG,
@@ -25,8 +27,6 @@ from polyencoder.checkpoint import (
     file_digest,
     weights_fingerprint,
 )
-from polyencoder.config import Architecture
-from polyencoder.errors import CheckpointError
 
 Precision = Literal["float32", "int8"]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, file_digest
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
-from polyencoder.extras import require
-from polyencoder.files import replacing
+from polyencoder.packages import require
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, file_digest
+from polyencoder.storage.files import replacing
 
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:

@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER
 from polyencoder.config import RankerConfig
-from polyencoder.encoding import BATCH_TOKENS
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.files import (
     CANDIDATES,
@@ -31,12 +29,14 @@ from polyencoder.export.onnx.files import (
     read_description,
 )
 from polyencoder.export.onnx.steps import inputs_of
-from polyencoder.extras import require
+from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import CrossEncoder, SeparableRanker
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector
-from polyencoder.online import downloaded, there
+from polyencoder.packages import require
+from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.scoring import ContextEncoding, Keys
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
@@ -110,7 +110,7 @@ class _Exported(nn.Module):
     """What exported rankers share: they stand on a device like any module, but hold no weights."""
 
     candidate_fingerprint: str | None = None
-    """Decides, as `polyencoder.encoding.candidate_fingerprint` does, which rankers can share an index."""
+    """Decides, as `polyencoder.ranker.encoding.candidate_fingerprint` does, which rankers can share an index."""
     weights_fingerprints: Mapping[str, str] | None = None
     """Of the torch weights that the graphs were made from."""
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.extras import require
 from polyencoder.index.milvus.expressions import any_of
+from polyencoder.packages import require
 
 __all__ = ["LONGEST_LIST", "MAX_BYTES", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
 

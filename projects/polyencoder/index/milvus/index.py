@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from polyencoder.encoding import encode_candidates
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
 from polyencoder.index.meta import Fingerprints, separable
@@ -37,7 +36,8 @@ from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.vectors import quantize
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 

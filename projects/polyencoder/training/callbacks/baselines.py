@@ -10,7 +10,7 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.names import main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
 from polyencoder.training.randomness import random_state, restore_random_state

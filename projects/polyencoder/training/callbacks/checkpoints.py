@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from polyencoder.errors import CheckpointError, TrainingError, first_line
-from polyencoder.files import discard_leftovers, replacing
+from polyencoder.storage.files import discard_leftovers, replacing
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome

@@ -10,8 +10,8 @@ from typing import Any
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import ranks
 from polyencoder.evaluation.names import main_measures, number_of_candidates
-from polyencoder.extras import require
-from polyencoder.files import replacing
+from polyencoder.packages import require
+from polyencoder.storage.files import replacing
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 

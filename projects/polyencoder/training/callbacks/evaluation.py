@@ -12,7 +12,7 @@ from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
 from polyencoder.evaluation.names import main_measures
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome

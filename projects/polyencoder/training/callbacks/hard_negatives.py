@@ -17,7 +17,7 @@ from polyencoder.data.pool import shared_pool
 from polyencoder.errors import ConfigError
 from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.protocol import TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.hard_negatives import EncodedTexts, HardNegatives, Miner
 

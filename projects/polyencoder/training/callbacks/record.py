@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from polyencoder.files import write_text
+from polyencoder.packages import PACKAGES, version_of
+from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.versions import PACKAGES, version_of
 
 __all__ = ["Record", "write_record"]
 

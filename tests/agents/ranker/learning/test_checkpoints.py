@@ -14,8 +14,8 @@ import pytest
 import torch
 from parlai.agents.ranker.learning.checkpoints import Checkpoint
 
-from polyencoder.checkpoint import read_states
 from polyencoder.errors import CheckpointError
+from polyencoder.storage.checkpoint import read_states
 
 SAVES = 3
 

@@ -10,9 +10,9 @@ import torch
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
-from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import read_model_file
 
 UNUSABLE = {"lbfgs", "muon", "optimizer", "sparseadam"}  # those of them that this version of torch has
 SHORT = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 2}

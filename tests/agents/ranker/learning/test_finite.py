@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.checkpoint import CONFIG, TOKENIZER, read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, TrainingError
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, read_model_file
 from polyencoder.training.finite import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]

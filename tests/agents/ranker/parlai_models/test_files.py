@@ -15,7 +15,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import import_parlai, is_parlai_model, parlai_text, read_parlai_model
 from polyencoder.modeling import CrossEncoder
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
 
 

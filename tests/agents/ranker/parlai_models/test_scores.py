@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app
 from polyencoder.importing import import_parlai
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import (
     DEFAULTS,
     GPT2,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
-from polyencoder.encoding import candidate_fingerprint
 from polyencoder.export.onnx import load_onnx
+from polyencoder.ranker.encoding import candidate_fingerprint
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 

@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.index.base import Candidate
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.ranker import Ranker
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from polyencoder.checks import checked_candidates, checked_count, checked_device, checked_texts
-from polyencoder.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.protocol import Context, Dialogue, TextRanker
+from polyencoder.ranker.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
+from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding, check_scores
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.dialogue import checked_contexts
@@ -27,7 +27,7 @@ _PAIRS = 1 << 15  # of contexts and candidates whose tokens are
 
 
 class Scorer:
-    """What `polyencoder.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs.
+    """What `polyencoder.ranker.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs.
 
     The model is moved to the device. It computes as in evaluation, without dropout, and keeps the mode that it has.
     """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder import online
 from polyencoder.errors import CheckpointError
-from polyencoder.online import downloaded, hub_id_problem, is_path, why_no_answer
+from polyencoder.hub import resolve
+from polyencoder.hub.resolve import downloaded, hub_id_problem, is_path, why_no_answer
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_offline_by_choice(no_network):
 
 
 def test_a_server_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(online, "SECONDS", 0.05)
+    monkeypatch.setattr(resolve, "SECONDS", 0.05)
     never = threading.Event()
     assert why_no_answer("http://silent", never.wait) == "no answer in 0 seconds"
     never.set()
@@ -99,7 +99,7 @@ def test_a_hub_is_asked_once(what, silent_server, tmp_path):
     address, connections = silent_server
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
     environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
-    code = f"import polyencoder.online as o; o.SECONDS = 0.5; {LOADS[what]}"
+    code = f"import polyencoder.hub.resolve as o; o.SECONDS = 0.5; {LOADS[what]}"
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

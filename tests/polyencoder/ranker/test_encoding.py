@@ -6,10 +6,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-import polyencoder.encoding as encoding
-import polyencoder.scorer as scorer
-from polyencoder.encoding import candidate_fingerprint, encode_candidates, encode_contexts
-from polyencoder.ranker import Ranker
+import polyencoder.ranker.encoding as encoding
+import polyencoder.ranker.scorer as scorer
+from polyencoder.ranker.encoding import candidate_fingerprint, encode_candidates, encode_contexts
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 
 

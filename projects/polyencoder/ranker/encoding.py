@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.errors import InputError
-from polyencoder.files import fingerprint
 from polyencoder.modeling import SeparableRanker
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
+from polyencoder.storage.files import fingerprint
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
 
 VectorKind = Literal["pooled", "context", "candidate"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.serialization import get_safe_globals
 
-from polyencoder.safe_load import load_states, plain_numbers
+from polyencoder.storage.safe_load import load_states, plain_numbers
 
 NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
 

@@ -16,24 +16,12 @@ from polyencoder.calibration import (
     least_probability,
     read_calibration,
 )
-from polyencoder.checkpoint import (
-    CALIBRATION,
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    WeightDtype,
-    holds_encoder,
-    holds_ranker,
-    load_folder,
-    load_model_file,
-    weights_fingerprint,
-)
 from polyencoder.checks import checked_candidates, checked_count, checked_device
 from polyencoder.config import Architecture
-from polyencoder.encoding import candidate_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
-from polyencoder.export.hub import push
+from polyencoder.hub.push import push
+from polyencoder.hub.resolve import downloaded, there
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Hit, Index, Record
 from polyencoder.index.build import SHARD_SIZE
@@ -45,11 +33,23 @@ from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, SeparableRanker
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.online import downloaded, there
-from polyencoder.protocol import Context, Dialogue
-from polyencoder.scorer import Scorer
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.protocol import Context, Dialogue
+from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
 from polyencoder.starting import around_encoder, around_ranker, over_vocabulary
+from polyencoder.storage.checkpoint import (
+    CALIBRATION,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    WeightDtype,
+    holds_encoder,
+    holds_ranker,
+    load_folder,
+    load_model_file,
+    weights_fingerprint,
+)
 from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
 

@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from polyencoder.versions import version_of
+from polyencoder.packages import version_of
 from tests.commands import run_command
 
 

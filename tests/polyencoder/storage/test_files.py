@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from polyencoder.files import check_writable, discard_leftovers, duplicate, fingerprint, replacing, write_text
+from polyencoder.storage.files import check_writable, discard_leftovers, duplicate, fingerprint, replacing, write_text
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
-from polyencoder.ranker import DEFAULT_ENCODER
+from polyencoder.ranker.ranker import DEFAULT_ENCODER
 from polyencoder.scoring import ContextEncoding
 
 ARCHITECTURES = [
@@ -161,8 +161,8 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
     def fail(*arguments, **named):
         raise ConnectionError
 
-    monkeypatch.setattr("polyencoder.online.why_no_hub", lambda: None)
-    monkeypatch.setattr("polyencoder.online.snapshot_download", fail)
+    monkeypatch.setattr("polyencoder.hub.resolve.why_no_hub", lambda: None)
+    monkeypatch.setattr("polyencoder.hub.resolve.snapshot_download", fail)
     with pytest.raises(CheckpointError, match=r"^no/such-model: no such folder or file, .* \(ConnectionError\)$"):
         Ranker.from_pretrained("no/such-model")
 
@@ -172,7 +172,7 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
     ranker.save_pretrained(tmp_path / "snapshot")
     asked = {}
     monkeypatch.setattr(
-        "polyencoder.online.snapshot_download",
+        "polyencoder.hub.resolve.snapshot_download",
         lambda name, allow_patterns, local_files_only: (
             asked.update({name: allow_patterns}) or str(tmp_path / "snapshot")
         ),

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
+from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
-from polyencoder.online import downloaded, there
-from polyencoder.safe_load import load_states
+from polyencoder.storage.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
+from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"

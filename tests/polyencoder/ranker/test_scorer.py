@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModel
 
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.ranker import Ranker
-from polyencoder.scorer import score_texts
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker.scorer import score_texts
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], ["do you ski ?"], ["do you have pets ?"]]
 

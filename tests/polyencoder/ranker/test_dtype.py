@@ -12,12 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.checkpoint import model_fingerprint
 from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.loading import build_backbone
+from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.training.trainer import Trainer
 
 TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]

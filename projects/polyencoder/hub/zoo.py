@@ -74,7 +74,7 @@ class ZooModel:
 @functools.cache
 def zoo_models() -> Mapping[str, ZooModel]:
     """All models of the zoo, by name."""
-    facts = json.loads(files("polyencoder").joinpath("zoo.json").read_text(encoding="utf-8"))
+    facts = json.loads(files("polyencoder.hub").joinpath("zoo.json").read_text(encoding="utf-8"))
     origins = {name: Origin(**fields) for name, fields in facts["origins"].items()}
     models = {}
     for name, fields in facts["models"].items():

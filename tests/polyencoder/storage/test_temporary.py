@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.temporary import TemporaryFolder
+from polyencoder.storage.temporary import TemporaryFolder
 
 CODE = """
 import sys
-from polyencoder.temporary import TemporaryFolder
+from polyencoder.storage.temporary import TemporaryFolder
 folder = TemporaryFolder()
 print(folder.name, flush=True)
 sys.stdin.read()

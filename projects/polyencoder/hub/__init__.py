@@ -1,0 +1,1 @@
+"""Models by name: the Hugging Face hub and the zoo."""

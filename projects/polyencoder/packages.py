@@ -1,0 +1,49 @@
+"""Packages: the versions of those that a model or a result depends on, and the guard of optional ones."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from polyencoder.errors import ConfigError
+
+__all__ = ["PACKAGES", "require", "version_of", "versions_line"]
+
+PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy")
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package, by its name on PyPI; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions_line() -> str:
+    """What a bug report should begin with: `parlai-polyencoder 0.1.0, torch 2.13.0, ..., Python 3.11.7`."""
+    installed = [f"{package} {number}" for package in PACKAGES if (number := version_of(package))]
+    return ", ".join([*installed, f"Python {platform.python_version()}"])
+
+
+def require(module: str, *, extra: str) -> Any:
+    """The module of an optional package.
+
+    Args:
+        module: its import name, such as `"faiss"`.
+        extra: the extra of this project that installs it.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise  # it is there, but something that it needs is not
+        package = module.partition(".")[0]
+        raise ConfigError(
+            f"the package `{package}` is not installed: pip install 'parlai-polyencoder[{extra}]'"
+        ) from None

@@ -1,0 +1,1 @@
+"""The ranker: text in, ranked candidates out."""
