@@ -16,8 +16,8 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
-from polyencoder.index.build import SHARD_SIZE, candidates_digest
 from polyencoder.index.folder import remove_index
+from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
 from polyencoder.ranker.ranker import Ranker
 
 

@@ -37,7 +37,7 @@ from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.vectors import VectorDtype, Vectors
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding

@@ -24,10 +24,10 @@ from torch import Tensor
 from benchmarks.common import interleaved_ms
 from benchmarks.rate import Shape, product_rate
 from benchmarks.search.vectors import size_mb, store
-from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.faiss_file import FAISS, build_faiss
-from polyencoder.index.faiss_kinds import parse_faiss
-from polyencoder.index.faiss_library import faiss_library
+from polyencoder.index.faiss.file import FAISS, build_faiss
+from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.scoring.topk import RunningTopK

@@ -39,11 +39,11 @@ from benchmarks.search.vectors import grown
 from polyencoder.config import Architecture
 from polyencoder.index import open_index
 from polyencoder.index.base import Candidate
-from polyencoder.index.catalogue import Catalogue, File
-from polyencoder.index.change import recorded
-from polyencoder.index.database import connect_to_fill
+from polyencoder.index.folder.catalogue import Catalogue, File
+from polyencoder.index.folder.change import recorded
+from polyencoder.index.folder.database import connect_to_fill
+from polyencoder.index.folder.names import DATABASE
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.names import DATABASE
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
 from polyencoder.ranker.ranker import Ranker

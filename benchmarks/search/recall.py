@@ -20,10 +20,10 @@ from torch import Tensor
 from benchmarks.common import interleaved_ms, peak_extra_mb
 from benchmarks.search.indexed import TIMED, TOP_K, each_of, faiss_threads, recall_of
 from benchmarks.search.vectors import size_mb
-from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.faiss_file import FAISS, build_faiss
-from polyencoder.index.faiss_kinds import parse_faiss
-from polyencoder.index.tuning import tune
+from polyencoder.index.faiss.file import FAISS, build_faiss
+from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 

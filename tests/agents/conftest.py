@@ -26,7 +26,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
-from polyencoder.index import shards
+from polyencoder.index.folder import shards
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 

@@ -19,7 +19,7 @@ from parlai.scripts.interactive import Interactive
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
-from polyencoder.index.approximate import FaissSearch
+from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
-from polyencoder.index.verify import verify
+from polyencoder.index.folder.verify import verify
 from polyencoder.storage.checkpoint import CONFIG, WEIGHTS, check_archive, check_folder, read_states
 
 __all__ = ["check"]

@@ -14,12 +14,12 @@ from polyencoder.cli.options import BackendName, Device, IndexPath, Model, Model
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
-from polyencoder.index.build import SHARD_SIZE
-from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.folder.build import SHARD_SIZE
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.info import described
 from polyencoder.index.make import check_tuning
 from polyencoder.index.open import open_index
-from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 
 __all__ = ["index", "update"]

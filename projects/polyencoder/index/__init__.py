@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from polyencoder.index.base import Candidate, Hit, Index
-from polyencoder.index.build import build_index
 from polyencoder.index.candidates import candidates_from
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.verify import verify
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.verify import verify
 
 __all__ = [
     "Candidate",

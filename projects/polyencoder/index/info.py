@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from polyencoder.index.database import Database
-from polyencoder.index.faiss_file import FaissFile
+from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.folder.database import Database
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.milvus import MILVUS, described_milvus
 

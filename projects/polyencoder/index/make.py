@@ -14,13 +14,13 @@ from tqdm import tqdm
 from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index, Record, checked_records
-from polyencoder.index.build import SHARD_SIZE, build_index
-from polyencoder.index.faiss_kinds import parse_faiss
+from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.tuning import check_recall
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import SHARD_SIZE, build_index
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.milvus.collection import IndexKind
-from polyencoder.index.shards import Share
-from polyencoder.index.tuning import check_recall
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder

@@ -24,12 +24,12 @@ from polyencoder.hub.push import push
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Hit, Index, Record
-from polyencoder.index.build import SHARD_SIZE
+from polyencoder.index.folder.build import SHARD_SIZE
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.make import make_index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.shards import Share
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel, SeparableRanker
 from polyencoder.modeling.backbone import Backbone
@@ -351,7 +351,7 @@ class Ranker(Scorer):
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
             faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
                 "ivf-pq", or "auto" for what suits the number of candidates. With parameters of that kind, as in
-                "hnsw,m=16,ef_search=256"; `polyencoder.index.faiss_file.build_faiss` says which.
+                "hnsw,m=16,ef_search=256"; `polyencoder.index.faiss.file.build_faiss` says which.
             recall: with `faiss`, how much of the ten best its searches are to find, such as 0.99: measured against the
                 scan, with the cheapest settings that reach it kept as the index's own. See `FolderIndex.tune`.
             contexts: a sample of those that will be asked for, to measure recall with; None for texts of the index.

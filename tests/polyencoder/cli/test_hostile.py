@@ -13,8 +13,8 @@ from contextlib import closing
 import pytest
 
 from polyencoder.cli.main import main
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.database import connect
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.database import connect
 from tests.polyencoder.cli.commands import (
     CALIBRATE,
     CHECK,

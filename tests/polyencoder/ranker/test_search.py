@@ -9,8 +9,8 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.shards import Share
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 

@@ -15,8 +15,8 @@ import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index.base import Candidate
-from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import build_index
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.collection import key_of

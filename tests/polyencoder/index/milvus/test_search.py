@@ -9,8 +9,8 @@ import torch
 
 import polyencoder.index.milvus.collection as collection_module
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import build_index
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.expressions import condition
 from polyencoder.scoring import ContextEncoding, search

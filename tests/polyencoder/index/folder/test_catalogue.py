@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.database import connect, connect_to_fill
-from polyencoder.index.names import DATABASE
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.database import connect, connect_to_fill
+from polyencoder.index.folder.names import DATABASE
 
 CANDIDATES = [
     Candidate("a", "hello", {"lang": "en", "n": 1}),

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index import Candidate, FolderIndex, open_index, tuning
-from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.faiss_file import FaissFile, build_faiss
+from polyencoder.index import Candidate, FolderIndex, open_index
+from polyencoder.index.faiss import tuning
+from polyencoder.index.faiss.file import FaissFile, build_faiss
+from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.info import described
-from polyencoder.index.tuning import tune
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding, search
 

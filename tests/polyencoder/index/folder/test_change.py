@@ -7,11 +7,11 @@ from itertools import count
 import pytest
 import torch
 
-import polyencoder.index.change as change_module
+import polyencoder.index.folder.change as change_module
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import build_index
 
 
 class TestChanging:
@@ -117,7 +117,7 @@ class TestChanging:
         assert_finds(index, ranker, [*(c for c in living if c.id != "1"), new])
 
     def test_one_process_at_a_time(self, monkeypatch, index, folder, ranker):
-        monkeypatch.setattr("polyencoder.index.lock._BUSY_SECONDS", 0.01)
+        monkeypatch.setattr("polyencoder.index.folder.lock._BUSY_SECONDS", 0.01)
         other = FolderIndex.open(folder, ranker)
         with index.changing():
             with pytest.raises(InputError, match="cannot be changed now; is another process at it"):

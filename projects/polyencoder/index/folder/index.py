@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.approximate import scan_vectors
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.change import Change
-from polyencoder.index.database import Database, check_there
-from polyencoder.index.faiss_file import FaissFile, Tuned
-from polyencoder.index.lock import explained, locked
+from polyencoder.index.faiss.file import FaissFile, Tuned
+from polyencoder.index.faiss.search import scan_vectors
+from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample, tune
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.change import Change
+from polyencoder.index.folder.database import Database, check_there
+from polyencoder.index.folder.lock import explained, locked
+from polyencoder.index.folder.names import DATABASE, LOCK, check_only_ours
+from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.names import DATABASE, LOCK, check_only_ours
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
-from polyencoder.index.state import State
-from polyencoder.index.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.vectors import Vectors
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
@@ -222,7 +222,7 @@ class FolderIndex(Index):
             change.compact()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
-        """Make the search indexed, by FAISS: see `polyencoder.index.faiss_file.build_faiss` for kinds and settings."""
+        """Make the search indexed, by FAISS: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""
         with self._step() as change, explained(self.folder):
             change.build_faiss(kind, **overrides)
 

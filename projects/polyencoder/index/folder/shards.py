@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.database import connect_to_unfinished
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.database import connect_to_unfinished
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
 from polyencoder.modeling import SeparableRanker

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.approximate import LONGEST_LIST, FaissSearch
-from polyencoder.index.faiss_file import Tuned
+from polyencoder.index.faiss.file import Tuned
+from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.scoring import ContextEncoding, search
 

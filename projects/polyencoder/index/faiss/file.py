@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
-from polyencoder.index.faiss_kinds import KINDS, Parameters, choose, recipe
-from polyencoder.index.faiss_library import faiss_library
+from polyencoder.index.faiss.kinds import KINDS, Parameters, choose, recipe
+from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
 from polyencoder.storage.files import fingerprint, replacing, write_text
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.faiss_library import faiss_library
+from polyencoder.index.faiss.library import faiss_library
 
 __all__ = ["KINDS", "Parameters", "choose", "parse_faiss", "recipe"]
 

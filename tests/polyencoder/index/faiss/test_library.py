@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.index import faiss_library
+from polyencoder.index.faiss import library as faiss_library
 from polyencoder.modeling.cpu.products import is_intels
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
 KERNELS = """
 import ctypes, os
-from polyencoder.index.faiss_library import faiss_library
+from polyencoder.index.faiss.library import faiss_library
 before = dict(os.environ)
 faiss_library()
 assert dict(os.environ) == before

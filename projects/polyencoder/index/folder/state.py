@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.approximate import FaissSearch
 from polyencoder.index.base import Hit
-from polyencoder.index.catalogue import Catalogue, File
+from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.folder.catalogue import Catalogue, File
+from polyencoder.index.folder.names import is_ours
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.names import is_ours
 from polyencoder.index.options import Filter, Found, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import search_by_lists
-from polyencoder.index.faiss_file import FAISS, FaissFile, is_of, read_faiss
-from polyencoder.index.faiss_library import faiss_library
-from polyencoder.index.groups import TOLERANCE, group_means
+from polyencoder.index.faiss.file import FAISS, FaissFile, is_of, read_faiss
+from polyencoder.index.faiss.groups import TOLERANCE, group_means
+from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.options import Found, SearchOptions, changed
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, TopK, search

@@ -8,10 +8,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.change import checksum
-from polyencoder.index.database import Database
-from polyencoder.index.names import DATABASE
-from polyencoder.index.state import State
+from polyencoder.index.folder.change import checksum
+from polyencoder.index.folder.database import Database
+from polyencoder.index.folder.names import DATABASE
+from polyencoder.index.folder.state import State
 
 __all__ = ["verify"]
 

@@ -11,7 +11,7 @@ from types import TracebackType
 import filelock
 
 from polyencoder.errors import InputError, first_line
-from polyencoder.index.names import LOCK
+from polyencoder.index.folder.names import LOCK
 
 __all__ = ["IndexBusy", "explained", "locked"]
 

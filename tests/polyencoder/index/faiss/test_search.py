@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index import approximate
-from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.faiss_file import build_faiss
-from polyencoder.index.faiss_kinds import KINDS
+from polyencoder.index.faiss import search as approximate
+from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.kinds import KINDS
+from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, score, search

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.approximate import FaissSearch
-from polyencoder.index.catalogue import Catalogue, File
-from polyencoder.index.database import connect
-from polyencoder.index.faiss_file import Tuned, build_faiss, copy_faiss, faiss_files
-from polyencoder.index.lock import explained
+from polyencoder.index.faiss.file import Tuned, build_faiss, copy_faiss, faiss_files
+from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.faiss.tuning import sample
+from polyencoder.index.folder.catalogue import Catalogue, File
+from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.lock import explained
+from polyencoder.index.folder.names import DATABASE, LOCK, META, check_no_links, is_ours
 from polyencoder.index.meta import IndexMeta, separable
-from polyencoder.index.names import DATABASE, LOCK, META, check_no_links, is_ours
-from polyencoder.index.tuning import sample
 from polyencoder.index.vectors import (
     Vectors,
     first_row,
@@ -126,7 +126,7 @@ class Change:
         self._compacted = True
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
-        """See `polyencoder.index.faiss_file.build_faiss`."""
+        """See `polyencoder.index.faiss.file.build_faiss`."""
         name = _new_faiss()
         build_faiss(self.folder, self._vectors(), kind=kind, name=name, **overrides)
         self._use_faiss(name)

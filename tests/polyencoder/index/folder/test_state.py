@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.catalogue import Catalogue, File
-from polyencoder.index.database import connect
 from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.catalogue import Catalogue, File
+from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.names import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.names import DATABASE, UNFINISHED
 
 
 def test_another_model(folder, make_ranker):

@@ -25,13 +25,13 @@ from tqdm import tqdm
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.base import Candidate, Record, checked_records
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.change import recorded
-from polyencoder.index.database import Database, connect, connect_to_fill
-from polyencoder.index.lock import IndexBusy, explained, locked
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.change import recorded
+from polyencoder.index.folder.database import Database, connect, connect_to_fill
+from polyencoder.index.folder.lock import IndexBusy, explained, locked
+from polyencoder.index.folder.names import DATABASE, LOCK, META, UNFINISHED, check_no_links, check_only_ours
+from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.names import DATABASE, LOCK, META, UNFINISHED, check_no_links, check_only_ours
-from polyencoder.index.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import onto_the_disk, replacing

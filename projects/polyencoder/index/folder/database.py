@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.index.catalogue import Catalogue
-from polyencoder.index.names import DATABASE, UNFINISHED
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.names import DATABASE, UNFINISHED
 
 __all__ = ["Database", "check_there", "connect", "connect_to_fill", "connect_to_unfinished"]
 

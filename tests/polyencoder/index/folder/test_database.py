@@ -15,12 +15,13 @@ import pytest
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
-from polyencoder.index.change import Change
-from polyencoder.index.database import Database, connect
 from polyencoder.index.folder import remove_index
-from polyencoder.index.lock import IndexBusy, locked
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.change import Change
+from polyencoder.index.folder.database import Database, connect
+from polyencoder.index.folder.lock import IndexBusy, locked
+from polyencoder.index.folder.names import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.names import DATABASE, UNFINISHED
 
 
 def others(n: int) -> list[Candidate]:
@@ -77,7 +78,7 @@ class TestReading:
     def test_a_filter_is_asked_once(self, index, contexts, monkeypatch):
         first = index.search(contexts, filter={"even": True})
         with monkeypatch.context() as patch:
-            patch.setattr("polyencoder.index.catalogue.Catalogue.matching", lambda *_: pytest.fail("asked again"))
+            patch.setattr(Catalogue, "matching", lambda *_: pytest.fail("asked again"))
             assert index.search(contexts, filter={"even": True}) == first
             assert index.count({"even": True}) == 4
         index.remove(["0"])
@@ -96,7 +97,7 @@ AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from polyencoder.index import verify
-from polyencoder.index.database import Database
+from polyencoder.index.folder.database import Database
 os.setuid(65534)
 folder = Path(sys.argv[1])
 with Database(folder).snapshot() as catalogue:
@@ -198,7 +199,7 @@ class TestChanging:
         with index.changing():
             index.remove(["2"])
             with monkeypatch.context() as patch:
-                patch.setattr("polyencoder.index.change.write_vectors", lambda *_, **__: full())
+                patch.setattr("polyencoder.index.folder.change.write_vectors", lambda *_, **__: full())
                 with pytest.raises(InputError, match="cannot be written"):
                     index.compact()
             index.add([new := Candidate("new", "a new one")])
@@ -219,7 +220,7 @@ class TestChanging:
         def fail():
             yield Candidate("new", "a new one")
             index._change._connection.execute("ROLLBACK")
-            monkeypatch.setattr("polyencoder.index.catalogue.Catalogue.put", lambda *_: full_database())
+            monkeypatch.setattr("polyencoder.index.folder.catalogue.Catalogue.put", lambda *_: full_database())
             yield Candidate("newer", "a newer one")
 
         version = index.meta.version
@@ -259,7 +260,7 @@ class TestChanging:
         verify(other)
 
     def test_a_build_has_the_lock(self, tmp_path, ranker, candidates, monkeypatch):
-        monkeypatch.setattr("polyencoder.index.lock._BUSY_SECONDS", 0.05)
+        monkeypatch.setattr("polyencoder.index.folder.lock._BUSY_SECONDS", 0.05)
         (tmp_path / "new").mkdir()
         with locked(tmp_path / "new"), pytest.raises(IndexBusy, match="is another process at it"):
             build_index(tmp_path / "new", candidates, ranker)

@@ -6,8 +6,8 @@ import pytest
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.build import build_index
 from polyencoder.index.folder import FolderIndex, remove_index
+from polyencoder.index.folder.build import build_index
 from polyencoder.index.meta import Fingerprints
 
 

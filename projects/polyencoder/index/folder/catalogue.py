@@ -21,7 +21,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import checked, shortened
-from polyencoder.index.filters import condition_of, path_of
+from polyencoder.index.folder.filters import condition_of, path_of
 from polyencoder.index.options import Filter
 
 __all__ = ["Catalogue", "File"]

@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 import torch
 
-import polyencoder.index.build as build_module
-import polyencoder.index.shards as shards_module
+import polyencoder.index.folder.build as build_module
+import polyencoder.index.folder.shards as shards_module
 import polyencoder.index.vectors as vectors_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.build import build_index
-from polyencoder.index.catalogue import Catalogue
 from polyencoder.index.folder import FolderIndex, remove_index
-from polyencoder.index.names import DATABASE, UNFINISHED
-from polyencoder.index.shards import Share
+from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.names import DATABASE, UNFINISHED
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 
 SHARD = 4
@@ -184,7 +184,7 @@ def test_whole_shards_are_not_encoded_again(monkeypatch, make_index, tmp_path):
 SCRIPT = """
 import os, signal, sys
 from polyencoder import Ranker
-import polyencoder.index.build as build, polyencoder.index.shards as shards
+import polyencoder.index.folder.build as build, polyencoder.index.folder.shards as shards
 from polyencoder.index.base import Candidate
 
 def kill(*args, **kwargs):
