@@ -18,11 +18,10 @@ from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import there
 from polyencoder.intents.classifier import HEAD, EncoderSource, IntentClassifier, Prediction
 from polyencoder.intents.examples import read_labelled, read_plain
-from polyencoder.intents.fitting import FitSettings, HeadOptimizer
-from polyencoder.intents.grid import shape
 from polyencoder.intents.head import HeadConfig
-from polyencoder.intents.measures import Measures
-from polyencoder.intents.run import IntentReport, train_intents
+from polyencoder.intents.metrics import Metrics
+from polyencoder.intents.mlp import FitSettings, HeadOptimizer
+from polyencoder.intents.training import IntentReport, train_intents
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.files import check_writable_folder
@@ -190,7 +189,7 @@ def intents(
         kind=cast("VectorKind", kind),
         baseline=baseline is not None,
         progress=progress,
-        said=(lambda line: typer.echo(line, err=True)) if progress else None,
+        on_progress=(lambda line: typer.echo(line, err=True)) if progress else (lambda line: None),
     )
     values = _values(report, tests=len(tested))
     if out is not None:
@@ -247,7 +246,7 @@ def _values(report: IntentReport, *, tests: int) -> dict[str, Any]:
         ],
         "grid": [
             dataclasses.asdict(one.config) | {"optimizer": one.settings.optimizer, "valid": one.accuracy}
-            for one in report.tried
+            for one in report.trials
         ],
         "saved_seed": best.seed,
         "calibration_error": best.test.calibration_error if best.test else None,
@@ -264,8 +263,8 @@ def _pair(report: IntentReport, of: str) -> dict[str, float] | None:
 def _lines(report: IntentReport) -> list[str]:
     best = report.best
     lines = []
-    if report.tried and report.config:
-        lines.append(f"best of the grid: {shape(report.config)}, {report.settings.optimizer}")
+    if report.trials and report.config:
+        lines.append(f"best of the grid: {report.config}, {report.settings.optimizer}")
     for name, of in (("test", "test"), ("TF-IDF", "baseline"), ("held out", "valid")):
         if (found := report.accuracy(of)) is not None:
             seeds = f" ± {found[1]:.1%} over {len(report.results)} seeds" if len(report.results) > 1 else ""
@@ -273,7 +272,7 @@ def _lines(report: IntentReport) -> list[str]:
     return [*lines, *_of_test(best.test, seed=best.seed)] if best.test else lines
 
 
-def _of_test(test: Measures, *, seed: int) -> list[str]:
+def _of_test(test: Metrics, *, seed: int) -> list[str]:
     """What the test says of the head that is kept."""
     lines = [f"seed {seed}, the best on what was held out; its probabilities are {test.calibration_error:.3f} off"]
     lines += [

@@ -1,4 +1,4 @@
-"""`IntentClassifier`: an encoder, a head and the names of its labels; and the folder that keeps head and names."""
+"""`IntentClassifier`: an encoder, a head and its labels; saved as a folder with the head and the labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import WeightDtype, model_fingerprint
+from polyencoder.storage.checkpoint import WeightDtype, load_weights, model_fingerprint
 from polyencoder.storage.files import explaining, replacing
 
-__all__ = ["HEAD", "HEAD_WEIGHTS", "EncoderSource", "IntentClassifier", "Prediction"]
+__all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]
 
 HEAD, HEAD_WEIGHTS = "head.json", "head.safetensors"
 FORMAT_VERSION = 1
@@ -30,32 +30,32 @@ ROUNDED: tuple[WeightDtype, ...] = ("float16", "bfloat16")  # as `polyencoder ex
 
 
 class Prediction(NamedTuple):
-    """What a text means."""
+    """The predicted label of a text."""
 
     label: str | None
-    """The most probable; None where it is less probable than asked for: none of these."""
+    """The most probable; None if it is less probable than `min_probability`: none of these."""
     probability: float
-    """Of the most probable, whether it is given or not."""
+    """Of the most probable label."""
     best: list[tuple[str, float]]
     """The most probable labels, best first, with their probabilities."""
 
 
 class EncoderSource(NamedTuple):
-    """Where the encoder of a head is: a ranker, or a pre-trained encoder; a path or a hub id."""
+    """The encoder of a head: a ranker, or a pre-trained encoder; a path or a hub id."""
 
     model: str | None = None
     backbone: str | None = None
 
 
 class IntentClassifier:
-    """Labels texts by an encoder's vectors of them and a head.
+    """Classifies texts by an encoder's vectors and a head.
 
     Args:
-        encoder: a ranker, whose vectors the head learnt from.
-        head: with as many outputs as there are labels.
-        labels: their names, in the order of the outputs.
+        encoder: a ranker, on whose vectors the head was trained.
+        head: with one output per label.
+        labels: in the order of the outputs.
         kind: of the vectors.
-        temperature: what logits are divided by before they are probabilities.
+        temperature: the divisor of the logits.
     """
 
     def __init__(
@@ -73,16 +73,13 @@ class IntentClassifier:
         self.kind: VectorKind = kind
         self.temperature = temperature
 
-    def predict(
-        self, texts: Sequence[str], *, min_probability: float = 0.0, top_k: int = 3, batch_size: int = 256
-    ) -> list[Prediction]:
-        """What each text means.
+    def predict(self, texts: Sequence[str], *, min_probability: float = 0.0, top_k: int = 3) -> list[Prediction]:
+        """Predicts the label of each text.
 
         Args:
-            texts: one at least.
-            min_probability: less probable labels are none of these: 0 to 1.
-            top_k: how many labels `Prediction.best` has.
-            batch_size: texts that go through the encoder together.
+            texts: at least one.
+            min_probability: predict None, none of these, for less probable labels: 0 to 1.
+            top_k: the number of labels in `Prediction.best`.
 
         Raises:
             InputError: there is no text, or one is empty.
@@ -90,22 +87,22 @@ class IntentClassifier:
         """
         if not 0 <= min_probability <= 1:
             raise ConfigError(f"min_probability is {min_probability}; it must be 0 to 1", argument="min_probability")
-        probabilities, places = self.probabilities(texts, batch_size=batch_size).topk(min(top_k, len(self.labels)))
-        found = []
+        probabilities, places = self.probabilities(texts).topk(min(top_k, len(self.labels)))
+        predictions = []
         for values, names in zip(probabilities.tolist(), places.tolist(), strict=True):
             best = [(self.labels[name], value) for name, value in zip(names, values, strict=True)]
             label, probability = best[0]
-            found.append(Prediction(label if probability >= min_probability else None, probability, best))
-        return found
+            predictions.append(Prediction(label if probability >= min_probability else None, probability, best))
+        return predictions
 
-    def probabilities(self, texts: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """Those of each label, [texts, labels], on the CPU."""
+    def probabilities(self, texts: Sequence[str]) -> Tensor:
+        """The probability of each label, [texts, labels], on the CPU."""
         lines = [" ".join(text.split()) if isinstance(text, str) else text for text in texts]
-        return self.of_vectors(torch.from_numpy(self.encoder.encode(lines, kind=self.kind, batch_size=batch_size)))
+        return self.of_vectors(torch.from_numpy(self.encoder.encode(lines, kind=self.kind)))
 
     @torch.inference_mode()
     def of_vectors(self, vectors: Tensor) -> Tensor:
-        """The same of vectors that are known."""
+        """The same for vectors [texts, dim] of the encoder."""
         logits: Tensor = self.head(vectors)
         return (logits / self.temperature).softmax(1)
 
@@ -116,17 +113,17 @@ class IntentClassifier:
         source: EncoderSource | None = None,
         measured: dict[str, Any] | None = None,
     ) -> None:
-        """Write `head.json` and `head.safetensors`; the encoder stays where it is.
+        """Writes `head.json` and `head.safetensors`, without the encoder.
 
         Args:
-            folder: made where there is none.
-            source: where the encoder is, for those who load the head.
-            measured: what is known of it, for those who read the file.
+            folder: created if missing.
+            source: the encoder, for those who load the head.
+            measured: metrics, for those who read the file.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        target = Path(folder)
+        target, encoder = Path(folder), self.encoder
         values = {
             "format_version": FORMAT_VERSION,
             "labels": self.labels,
@@ -134,8 +131,8 @@ class IntentClassifier:
             "inputs": self.head.mean.numel(),
             "kind": self.kind,
             "temperature": self.temperature,
-            "encoder": model_fingerprint(self.encoder.model, self.encoder.text),
-            "rounded": [model_fingerprint(self.encoder.model, self.encoder.text, dtype=dtype) for dtype in ROUNDED],
+            "encoder": model_fingerprint(encoder.model, encoder.text),
+            "rounded": [model_fingerprint(encoder.model, encoder.text, dtype=dtype) for dtype in ROUNDED],
             "source": (source or EncoderSource())._asdict(),
             "measured": measured or {},
         }
@@ -152,60 +149,47 @@ class IntentClassifier:
     def from_pretrained(
         cls, folder: str | os.PathLike[str], load: Callable[[EncoderSource], Scorer] | Scorer
     ) -> IntentClassifier:
-        """The classifier whose head `save` wrote.
+        """Loads a head that `save` wrote.
 
         Args:
             folder: of the head.
-            load: its encoder; or what loads the encoder of a source.
+            load: its encoder, or a function that loads the encoder of a source.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or the encoder is another one than the head learnt with.
+            CheckpointError: a file is missing or damaged, or the head was trained with another encoder.
         """
-        path = Path(folder) / HEAD
-        values = _read(path)
+        path, weights_path = Path(folder) / HEAD, Path(folder) / HEAD_WEIGHTS
+        try:
+            values = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: no such file; `polyencoder intents --train` writes it") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+        version = values.get("format_version") if isinstance(values, dict) else None
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}"
+            )
         try:
             labels = [str(label) for label in values["labels"]]
-            config = HeadConfig(**values["head"])
             source, kind = EncoderSource(**values["source"]), values["kind"]
             temperature = float(values["temperature"])
             if not (math.isfinite(temperature) and temperature > 0 and labels):
                 raise ValueError(f"its temperature is {temperature}, of {len(labels)} labels")
-            head = Head(config, inputs=int(values["inputs"]), labels=len(labels))
-            same = {values["encoder"], *values.get("rounded", ())}  # which earlier files do not have
+            head = Head(HeadConfig(**values["head"]), inputs=int(values["inputs"]), labels=len(labels))
+            fingerprints = {values["encoder"], *values["rounded"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)})") from None
-        _load_weights(head, path.with_name(HEAD_WEIGHTS))
-        encoder = load(source) if callable(load) else load
-        if model_fingerprint(encoder.model, encoder.text) not in same:
+        try:
+            weights = safetensors.torch.load_file(weights_path)
+        except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(
-                f"{path}: learnt with another encoder than this one, which must be the same, or the same in 16 bits"
+                f"{weights_path}: missing, damaged or not a safetensors file ({first_line(error)})"
+            ) from None
+        load_weights(head, weights, origin=str(weights_path))
+        encoder = load(source) if callable(load) else load
+        if model_fingerprint(encoder.model, encoder.text) not in fingerprints:
+            raise CheckpointError(
+                f"{path}: trained with another encoder than this one, which must be the same, or the same in 16 bits"
             )
         return cls(encoder, head, labels, kind=kind, temperature=temperature)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; it is what training a classifier of intents writes") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}"
-        )
-    assert isinstance(values, dict)
-    return values
-
-
-def _load_weights(head: Head, path: Path) -> None:
-    try:
-        weights = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: missing, damaged or not a safetensors file ({first_line(error)})") from None
-    expected = head.state_dict()
-    for name, tensor in expected.items():
-        if name not in weights or weights[name].shape != tensor.shape or not weights[name].isfinite().all():
-            raise CheckpointError(f"{path}: {name} is missing, of another shape, or has numbers that are not finite")
-    head.load_state_dict({name: weights[name] for name in expected})

@@ -1,10 +1,10 @@
-"""Texts and their labels: from files, so many of each label, and a part of them that is held out."""
+"""Labelled texts: reads them from files, samples them per label, and splits off a held-out part."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +14,15 @@ from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 
-__all__ = ["LABEL_COLUMNS", "TEXT_COLUMN", "Labelled", "few_of_each", "held_out", "read_labelled", "read_plain"]
+__all__ = ["LABEL_COLUMNS", "TEXT_COLUMN", "Labelled", "hold_out", "read_labelled", "read_plain", "sample_per_label"]
 
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("label", "intent", "category")
-"""Where records have their label, unless another column is named."""
+"""Columns that are tried for labels, unless one is named."""
 
 
 class Labelled(NamedTuple):
-    """A text, what it was labelled with, and where it stands."""
+    """A text, its label, and its file and line."""
 
     text: str
     label: str
@@ -37,16 +37,16 @@ def read_labelled(
     known: Collection[str] | None = None,
     bad: OnBad = raise_it,
 ) -> list[Labelled]:
-    """The labelled texts of files (paths and patterns, a comma between them): JSON lines, CSV, TSV or Parquet.
+    """Reads the labelled texts of files (paths and patterns, comma-separated): JSON lines, CSV, TSV or Parquet.
 
     White space between words counts as one space.
 
     Args:
-        files: those that are read, in this order.
-        text: the column with texts.
-        label: that with labels, texts or whole numbers; None: the first of `LABEL_COLUMNS` that there is.
-        known: the labels that there may be; None: any.
-        bad: gets the error of a record that cannot be used.
+        files: read in this order.
+        text: the column of texts.
+        label: the column of labels, texts or whole numbers; None for the first of `LABEL_COLUMNS` in the record.
+        known: the allowed labels; None for any.
+        bad: called with the error of a record that cannot be used.
 
     Raises:
         InputError: a file that cannot be read, or has no record in it; and what `bad` raises.
@@ -68,7 +68,7 @@ def read_labelled(
 
 
 def read_plain(files: str, *, text: str = TEXT_COLUMN) -> list[str]:
-    """The texts of files, which need no labels: of records one column, of text files each line that is not empty.
+    """Reads texts without labels: one column of records, or each line of a text file that is not empty.
 
     A line of a text file, or of standard input, that begins with `{` is a record in JSON.
 
@@ -81,36 +81,32 @@ def read_plain(files: str, *, text: str = TEXT_COLUMN) -> list[str]:
     return found
 
 
-def few_of_each(labels: Sequence[str], count: int, *, seed: int = 0) -> list[int]:
-    """The places of `count` texts of each label, drawn by `seed`, in their order; all of a label that has no more."""
+def sample_per_label(labels: Sequence[str], count: int, *, seed: int = 0) -> list[int]:
+    """Draws the places of `count` texts per label, in their order; all of a label that has no more."""
     count = checked_count("per_intent", count)
-    rng = np.random.default_rng(seed)
-    return sorted(int(place) for places in _by_label(labels) for place in rng.permutation(places)[:count])
+    return _draw(labels, lambda n: count, seed=seed)[0]
 
 
-def held_out(labels: Sequence[str], share: float, *, seed: int = 0) -> tuple[list[int], list[int]]:
-    """The places of the texts that are learnt from, and of those that are held out: this share of each label's.
+def hold_out(labels: Sequence[str], share: float, *, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Splits the places of texts into those to train on and those to hold out, this share of each label's.
 
-    Of a label with two texts or more at least one is held out and one learnt from; a single one is learnt from.
-    scikit-learn's stratified split is an error for such labels, and for shares that are less than one text of each.
+    Of a label with two texts or more at least one is on each side; a single text is trained on. scikit-learn's
+    stratified split is an error for such labels, and for shares that are less than one text of each.
     """
-    rng = np.random.default_rng(seed)
-    kept: list[int] = []
-    out: list[int] = []
-    for places in _by_label(labels):
-        drawn = [int(place) for place in rng.permutation(places)]
-        count = min(max(math.floor(share * len(drawn) + 0.5), 1), len(drawn) - 1)
-        out += drawn[:count]
-        kept += drawn[count:]
-    return sorted(kept), sorted(out)
+    out, kept = _draw(labels, lambda n: min(max(math.floor(share * n + 0.5), 1), n - 1), seed=seed)
+    return kept, out
 
 
-def _by_label(labels: Sequence[str]) -> list[list[int]]:
-    """The places of each label's texts; labels in alphabetical order."""
+def _draw(labels: Sequence[str], count_of: Callable[[int], int], *, seed: int) -> tuple[list[int], list[int]]:
+    """The places drawn from each label, `count_of` its number of texts, and the other places."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, label in enumerate(labels):
         places[label].append(place)
-    return [places[label] for label in sorted(places)]
+    rng = np.random.default_rng(seed)
+    drawn: set[int] = set()
+    for label in sorted(places):
+        drawn.update(rng.permutation(places[label])[: count_of(len(places[label]))].tolist())
+    return sorted(drawn), [place for place in range(len(labels)) if place not in drawn]
 
 
 def _text(record: dict[str, Any], column: str, *, where: str) -> str:

@@ -1,33 +1,36 @@
-"""The head: vectors of an encoder that stays as it is into logits of labels."""
+"""The classification head: maps a frozen encoder's vectors to logits of labels."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder.checks import check_fields
 from polyencoder.errors import ConfigError
 
-__all__ = ["Head", "HeadConfig"]
+__all__ = ["Head", "HeadConfig", "TrainedHead"]
 
 MOST_LAYERS = 10
 LENGTH = 3.0
+_TEMPERATURES = (0.05, 20.0)
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The shape of a head; the values that ConveRT's paper tried are in its Table 8.
-
-    hidden_layers: 0 for a linear head. hidden_size: of each. dropout: of the inputs of each hidden layer; a linear head
-    has none.
-    """
+    """The shape of a head; the values that ConveRT's paper tried are in its Table 8."""
 
     hidden_layers: int = 1
+    """Hidden layers; 0 for a linear head."""
     hidden_size: int = 512
+    """Units of each hidden layer."""
     dropout: float = 0.25
+    """Dropout of the inputs of each hidden layer; a linear head has none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -39,6 +42,12 @@ class HeadConfig:
             raise ConfigError(f"hidden_size is {self.hidden_size}; it must be at least 1", argument="hidden_size")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1", argument="dropout")
+
+    def __str__(self) -> str:
+        if not self.hidden_layers:
+            return "no hidden layer"
+        layers = "1 hidden layer" if self.hidden_layers == 1 else f"{self.hidden_layers} hidden layers"
+        return f"{layers} of {self.hidden_size:,}, dropout {self.dropout}"
 
 
 class Head(nn.Module):
@@ -57,15 +66,14 @@ class Head(nn.Module):
         self.config = config
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
+        sizes = [inputs, *[config.hidden_size] * config.hidden_layers]
         layers: list[nn.Module] = []
-        size = inputs
-        for _ in range(config.hidden_layers):
-            layers += [nn.Dropout(config.dropout), _linear(size, config.hidden_size), nn.ReLU()]
-            size = config.hidden_size
-        self.layers = nn.Sequential(*layers, _linear(size, labels))
+        for before, after in pairwise(sizes):
+            layers += [nn.Dropout(config.dropout), _linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, _linear(sizes[-1], labels))
 
     def standardise(self, vectors: Tensor) -> None:
-        """Take the mean and deviation of these vectors [texts, inputs] for those of all."""
+        """Sets mean and deviation to those of these vectors [texts, inputs]."""
         deviation = vectors.std(0, unbiased=False)
         self.mean.copy_(vectors.mean(0))
         self.scale.copy_(torch.where(deviation > 0, LENGTH / vectors.size(1) ** 0.5 / deviation, 0))
@@ -76,16 +84,15 @@ class Head(nn.Module):
         return logits
 
     def standardised(self, vectors: Tensor) -> Tensor:
-        """What the layers read of vectors."""
+        """The input of the first layer, [texts, inputs]."""
         return (vectors - self.mean) * self.scale
 
-    def take_weights(self, model: Any) -> None:
-        """Take the weights of a logistic regression by scikit-learn; the head is a linear one."""
+    def copy_logistic(self, model: Any) -> None:
+        """Copies the weights of scikit-learn's logistic regression into a linear head."""
         (layer,) = self.layers
         weights, biases = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
         if len(weights) < len(model.classes_):  # of two labels it has the difference
-            weights = torch.cat([torch.zeros_like(weights), weights])
-            biases = torch.cat([torch.zeros_like(biases), biases])
+            weights, biases = (torch.cat([torch.zeros_like(one), one]) for one in (weights, biases))
         with torch.no_grad():
             layer.weight.copy_(weights)  # type: ignore[operator]
             layer.bias.copy_(biases)  # type: ignore[operator]
@@ -96,3 +103,42 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+class Score(NamedTuple):
+    """Accuracy and loss of a head on labelled vectors."""
+
+    accuracy: float
+    loss: float
+
+
+class TrainedHead(NamedTuple):
+    """A trained head and its score on the held-out texts."""
+
+    head: Head
+    valid: Score
+    epochs: int
+    """Epochs up to the best one; for logistic regression, iterations."""
+    temperature: float
+    """The divisor of its logits that makes the held-out labels most likely."""
+
+
+@torch.inference_mode()
+def score(head: Head, vectors: Tensor, labels: Tensor) -> Score:
+    """Evaluates a head on vectors [texts, inputs] with labels [texts]."""
+    logits = head.eval()(vectors)
+    return Score(float((logits.argmax(1) == labels).float().mean()), float(F.cross_entropy(logits, labels)))
+
+
+@torch.inference_mode()
+def best_temperature(head: Head, vectors: Tensor, labels: Tensor) -> float:
+    """Fits the temperature of a head's logits by maximum likelihood (Guo et al., ICML 2017)."""
+    from scipy.optimize import minimize_scalar  # takes a while to import
+
+    logits = head.eval()(vectors).double()
+
+    def loss(log_inverse: float) -> float:
+        return float(F.cross_entropy(logits * math.exp(log_inverse), labels))
+
+    low, high = (math.log(1 / one) for one in reversed(_TEMPERATURES))
+    return math.exp(-minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)

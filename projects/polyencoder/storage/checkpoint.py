@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
@@ -314,7 +314,7 @@ def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEnco
     return _assemble(config, states["model"], Path(f"{os.fspath(path)}.{TOKENIZER}"), origin=os.fspath(path))
 
 
-def load_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> None:
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
     """Copy weights into the model; a missing, unexpected or wrongly shaped tensor is an error that names it.
 
     So is one with numbers that are not finite.

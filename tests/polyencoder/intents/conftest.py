@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice, product
 
 import pytest
+import torch
 
 from polyencoder.intents import Labelled
 
@@ -23,3 +24,12 @@ def made() -> list[Labelled]:
 @pytest.fixture(scope="session")
 def labelled() -> list[Labelled]:
     return made()
+
+
+@pytest.fixture
+def clouds():
+    """Vectors around four points, and which point each is around: 80 to learn from, 40 held out."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 4
+    vectors = 3 * torch.nn.functional.one_hot(labels, 6).float() + torch.randn(120, 6, generator=generator)
+    return vectors[:80], labels[:80], vectors[80:], labels[80:]

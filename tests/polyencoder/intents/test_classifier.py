@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.intents import Head, HeadConfig, IntentClassifier
+from polyencoder.intents import HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
+from polyencoder.intents.head import Head
 from polyencoder.modeling import ConveRT
 from polyencoder.ranker.ranker import Ranker
 
@@ -46,10 +47,10 @@ def test_none_of_these(classifier, sentences):
     assert sum(one.label is None for one in classifier.predict(sentences, min_probability=least)) == 3
 
 
-def test_white_space_and_batches_change_nothing(classifier, sentences):
+def test_white_space_changes_nothing(classifier, sentences):
     lines = [sentence.replace(" ", "\n  ") for sentence in sentences]
     expected = classifier.probabilities(sentences)
-    torch.testing.assert_close(classifier.probabilities(lines, batch_size=2), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(classifier.probabilities(lines), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_it_comes_back_from_disk(classifier, sentences, tmp_path):
@@ -66,7 +67,7 @@ def test_it_comes_back_from_disk(classifier, sentences, tmp_path):
 
 def test_another_encoder_is_refused(classifier, make_ranker, tmp_path):
     classifier.save(tmp_path)
-    with pytest.raises(CheckpointError, match="learnt with another encoder"):
+    with pytest.raises(CheckpointError, match="trained with another encoder"):
         IntentClassifier.from_pretrained(tmp_path, make_ranker("bi", seed=3))
 
 
@@ -77,11 +78,6 @@ def test_the_encoder_may_be_kept_in_16_bits(classifier, sentences, dtype, tmp_pa
     again = IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
     expected = classifier.probabilities(sentences)
     torch.testing.assert_close(again.probabilities(sentences), expected, rtol=0.1, atol=0.05)
-    values = json.loads((tmp_path / "head" / "head.json").read_text())
-    del values["rounded"]  # as earlier files are
-    (tmp_path / "head" / "head.json").write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match="learnt with another encoder"):
-        IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "small"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -100,7 +96,7 @@ def test_a_head_of_a_rounded_encoder_goes_with_every_form_of_it(classifier, dtyp
     [
         ({"format_version": 2}, "format version 2, but this version"),
         ({"labels": []}, "damaged"),
-        ({"labels": ["a"]}, "layers.3.weight is missing, of another shape"),
+        ({"labels": ["a"]}, r"layers.3.weight has shape \[4, 8\], the model wants \[1, 8\]"),
         ({"head": {"layers": 1}}, "damaged"),
         ({"temperature": 0}, "its temperature is 0.0"),
         ({"source": {"path": "x"}}, "damaged"),

@@ -1,4 +1,4 @@
-"""Labelled texts from files, few of each label, and what is held out."""
+"""Labelled texts from files, a sample per label, and what is held out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
-from polyencoder.intents import few_of_each, held_out, read_labelled
-from polyencoder.intents.examples import read_plain
+from polyencoder.intents.examples import hold_out, read_labelled, read_plain, sample_per_label
 
 LABELS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=60)
 
@@ -81,23 +80,23 @@ def test_plain_texts(tmp_path):
 
 
 @given(LABELS, st.integers(1, 9), st.integers(0, 3))
-def test_few_of_each(labels, count, seed):
-    places = few_of_each(labels, count, seed=seed)
+def test_a_sample_per_label(labels, count, seed):
+    places = sample_per_label(labels, count, seed=seed)
     assert places == sorted(set(places))
     there = Counter(labels)
     assert Counter(labels[i] for i in places) == {label: min(count, there[label]) for label in there}
-    assert places == few_of_each(labels, count, seed=seed)
+    assert places == sample_per_label(labels, count, seed=seed)
 
 
 def test_other_seeds_draw_others():
     labels = ["a"] * 50 + ["b"] * 50
-    assert len({tuple(few_of_each(labels, 5, seed=seed)) for seed in range(5)}) == 5
-    assert len({tuple(held_out(labels, 0.1, seed=seed)[1]) for seed in range(5)}) == 5
+    assert len({tuple(sample_per_label(labels, 5, seed=seed)) for seed in range(5)}) == 5
+    assert len({tuple(hold_out(labels, 0.1, seed=seed)[1]) for seed in range(5)}) == 5
 
 
 @given(LABELS, st.floats(0.01, 0.99), st.integers(0, 3))
-def test_what_is_held_out(labels, share, seed):
-    kept, out = held_out(labels, share, seed=seed)
+def test_what_is_hold_out(labels, share, seed):
+    kept, out = hold_out(labels, share, seed=seed)
     assert sorted(kept + out) == list(range(len(labels)))
     there, drawn = Counter(labels), Counter(labels[i] for i in out)
     for label, count in there.items():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
-from polyencoder.intents import Head, HeadConfig
+from polyencoder.intents.head import Head, HeadConfig, best_temperature
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
@@ -48,3 +52,18 @@ def test_what_is_no_head(fields, argument):
     with pytest.raises(ConfigError, match=argument) as raised:
         HeadConfig(**fields)
     assert raised.value.argument == argument
+
+
+@given(st.floats(0.2, 5), st.integers(0, 5))
+def test_the_temperature_is_the_best_of_all(factor, seed):
+    """Labels are drawn from the softmax of the logits over a known temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(400, 5, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    found = best_temperature(torch.nn.Identity(), logits * factor, labels)
+
+    def loss(temperature):
+        return torch.nn.functional.cross_entropy(logits.double() * factor / temperature, labels).item()
+
+    assert all(loss(found) <= loss(found * math.exp(step)) + 1e-9 for step in (-0.3, -0.03, 0.03, 0.3))
+    assert 0.7 < found / factor < 1.4

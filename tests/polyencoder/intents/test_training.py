@@ -9,7 +9,7 @@ import torch
 
 from polyencoder.errors import InputError
 from polyencoder.intents import FitSettings, HeadConfig, Labelled, train_intents
-from polyencoder.intents import run as module
+from polyencoder.intents import training as module
 
 LOGISTIC = {"settings": FitSettings(held_out=0.3)}
 QUICK = {"config": HeadConfig(1, 32, 0.25), "settings": FitSettings(max_epochs=30, batch_size=8, held_out=0.3)}
@@ -33,7 +33,7 @@ def test_it_learns_with_every_encoder(make_ranker, labelled, architecture, head)
 def test_seeds_are_runs_of_their_own_and_the_best_is_kept(make_ranker, labelled):
     ranker = make_ranker("bi")
     said: list[str] = []
-    report = train_intents(ranker, labelled, labelled, seeds=[3, 4, 5], per_intent=6, said=said.append, **QUICK)
+    report = train_intents(ranker, labelled, labelled, seeds=[3, 4, 5], per_intent=6, on_progress=said.append, **QUICK)
     assert [one.seed for one in report.results] == [3, 4, 5]
     assert all(one.texts == 3 * 4 for one in report.results)  # two of six are held out
     mean, deviation = report.accuracy()
@@ -62,11 +62,11 @@ def test_tf_idf_beside_it(make_ranker, labelled):
 
 def test_the_grid_chooses_with_the_first_seed(make_ranker, labelled, monkeypatch):
     grid = ((HeadConfig(0, 8, 0.0), "sgd"), (HeadConfig(1, 8, 0.9), "adam"))
-    monkeypatch.setattr(module, "grid_search", lambda f, s, said: GRID_SEARCH(f, s, grid=grid, said=said))
+    monkeypatch.setattr(module, "grid_search", lambda *given, **named: GRID_SEARCH(*given, grid=grid, **named))
     report = train_intents(make_ranker("bi"), labelled, seeds=[1, 2], grid=True, settings=FitSettings(max_epochs=30))
-    assert len(report.tried) == 2
-    assert (report.config, report.settings.optimizer) == (report.tried[0].config, report.tried[0].settings.optimizer)
-    assert report.results[0].valid == pytest.approx(report.tried[0].accuracy)
+    assert len(report.trials) == 2
+    assert (report.config, report.settings.optimizer) == (report.trials[0].config, report.trials[0].settings.optimizer)
+    assert report.results[0].valid == pytest.approx(report.trials[0].accuracy)
     assert report.results[0].test is None
     assert report.accuracy() is None
 
