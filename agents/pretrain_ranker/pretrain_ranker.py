@@ -138,9 +138,8 @@ class PretrainRankerAgent(RankerModelAgent):
     def save(self, path: str | None = None) -> None:
         """Write a checkpoint; and beside the model file the folder that `--backbone` takes."""
         path = path or self.opt.get("model_file")
-        is_kept = path and self._run.keeps_best(path)
         super().save(path)
-        if not path or is_kept or path != self.opt.get("model_file"):
+        if not path or path != self.opt.get("model_file"):
             return
         try:
             tokens = self._learnt.tokens * num_workers() if self._learnt else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 from random import Random
 from shlex import quote
 from typing import Any, ClassVar
@@ -22,10 +21,10 @@ from parlai.agents.ranker.console import explain_errors, hide_options, show_libr
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
-from parlai.agents.ranker.learning.loop import LoopRun
+from parlai.agents.ranker.learning.checkpoints import Saving
+from parlai.agents.ranker.learning.loop import LoopRun, current_loop
 from parlai.agents.ranker.learning.optimizer import parameter_groups
 from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
-from parlai.agents.ranker.learning.saving import Saving
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
@@ -42,7 +41,6 @@ from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model, read_ranker_file
-from polyencoder.importing.options import read_options
 from polyencoder.modeling import RankerModel, build_model, freeze
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
@@ -54,6 +52,7 @@ from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
+from polyencoder.training.distributed import gather_objects
 from polyencoder.training.trainer import Trainer
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
@@ -103,6 +102,8 @@ class RankerModelAgent(TorchRankerAgent):
         self._restored: dict[str, Any] | None = None  # until the first batch
         self._epochs: dict[str, int] = {}  # examples in one, by task, once it has said so
         super().__init__(opt, shared)
+        if self._run.is_in_loop:
+            gather_objects(None)  # nobody reads the counters before the first process has restored them
         # gradients of several processes are summed without DistributedDataParallel
         self.model = getattr(self.model, "module", self.model)
         if opt.get("seed") is not None:
@@ -151,7 +152,7 @@ class RankerModelAgent(TorchRankerAgent):
         opt, origin, start = self.opt, self._origin(), None
         if origin is not None:
             self._is_finetune = origin.is_finetune
-            if not self._is_finetune and self._run.is_in_loop and not _has_loop_in_options(origin.path):
+            if not self._is_finetune and self._run.is_in_loop and current_loop() is not None:
                 self.refuse_to_overwrite()
             self._checkpoint = read_ranker_file(origin.path)
             start = LoadedModel(self._checkpoint[0], origin)
@@ -200,7 +201,7 @@ class RankerModelAgent(TorchRankerAgent):
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
             self._restored = state
-            self._run.load_state(state, updates=states["number_training_updates"])
+            self._run.load_state(path, state, updates=states["number_training_updates"])
             self._saving.unwritten = state.get("unwritten")
         return states
 
@@ -232,23 +233,19 @@ class RankerModelAgent(TorchRankerAgent):
             return
         if path == self.opt.get("model_file") and not run.is_in_loop:
             self.refuse_to_overwrite()
-        if run.keeps_best(path):
-            logging.info(f"{path} stays: it has the best validation of this run")
-            return
         check_finite(self.model.named_parameters(), origin=f"{path} is not written")
         self._saving.write(
             path,
             self.state_dict,
             opt=self.opt,
             dictionary=self.dict,
-            with_counters=run.is_in_loop and (run.has_validated or path.endswith(".checkpoint")),
-            goes_on=run.trains and not run.has_ended,
+            in_loop=run.is_in_loop,
+            continues=run.trains and not run.has_ended,
         )
 
     def shutdown(self) -> None:
         super().shutdown()
         run, self._run.has_ended = self._run, True
-        self._saving.seal()
         if self.trainer is not None and run.is_in_loop:
             if sys.exc_info()[0] is None:
                 self.trainer.check_has_learnt()
@@ -278,13 +275,11 @@ class RankerModelAgent(TorchRankerAgent):
     def begin_batch(self, *, is_empty: bool) -> bool:
         """Before a training batch: whether anything is to be done. Not after a resumed run's last update, nor where no
         process has an example."""
-        self._saving.seal()
         if self._restored is not None:
-            self._run.restore_randomness(self._restored, self.random)
+            self._run.resume(self._restored, self.random)
             self._restored = None
             if self._run.is_over(self._number_training_updates):
                 return False
-        self._run.is_best = False
         if is_empty and not is_distributed():
             return False
         assert self.trainer is not None
@@ -293,10 +288,10 @@ class RankerModelAgent(TorchRankerAgent):
         return True
 
     def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
-        """After a validation: the schedule's step, and whether ParlAI is going to save this model as the best."""
+        """After a validation: the schedule's step, the log, and the trainer's callbacks."""
         updates = self._number_training_updates
-        if self._run.validated(metrics_dict, updates=updates):
-            super().receive_metrics(metrics_dict)
+        self._run.check_validation(metrics_dict, updates=updates)
+        super().receive_metrics(metrics_dict)
         report = dict_report(metrics_dict)
         if self.trainer is not None:
             self.trainer.evaluated(report)
@@ -337,9 +332,3 @@ class RankerModelAgent(TorchRankerAgent):
             self._number_training_updates = self.scheduler.get_initial_number_training_updates()
         elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0
             self._number_training_updates = states.get("number_training_updates", 0)
-
-
-def _has_loop_in_options(path: str) -> bool:
-    """Whether the options of a model have what else ParlAI's training loop alone sets: then it tells nothing."""
-    file = Path(f"{path}.opt")
-    return file.is_file() and bool(read_options(file).get("load_from_checkpoint"))

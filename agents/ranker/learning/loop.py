@@ -1,20 +1,23 @@
-"""A run of ParlAI's training loop, as its agent sees it: how it begins, validates, and goes on after a kill."""
+"""A run of ParlAI's training loop, as its agent sees it: how it begins, validates, and resumes after a kill."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
 from random import Random
+from traceback import walk_stack
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.learning.checkpoints import Checkpoint
+from parlai.agents.ranker.learning.checkpoints import restore_counters
 from parlai.agents.ranker.learning.inputs import check_evaluation_data, check_metric, planned_updates
 from parlai.agents.ranker.learning.optimizer import check_optimizer
 from parlai.agents.ranker.learning.schedule import limit_warmup
-from parlai.core.metrics import Metric
+from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
+from parlai.scripts.train_model import TrainLoop
 from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
@@ -24,15 +27,19 @@ from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
-__all__ = ["LoopRun", "trains"]
-
-LOWER_IS_BETTER = ("loss", "ppl", "mean_rank")  # as ParlAI's training loop has it, whatever the mode says
+__all__ = ["LoopRun", "current_loop", "trains"]
 
 
 def trains(opt: Opt) -> bool:
     """Whether an agent with these options learns."""
     datatype = opt.get("datatype") or ""
     return "train" in datatype and "evalmode" not in datatype and not opt.get("interactive_mode")
+
+
+def current_loop() -> TrainLoop | None:
+    """ParlAI's training loop that is calling, if one is. It gives itself to no agent, so it is looked for."""
+    callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
+    return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
 
 class LoopRun:
@@ -47,11 +54,9 @@ class LoopRun:
         ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
 
     Attributes:
-        is_in_loop: whether ParlAI's training loop made the agent.
+        is_in_loop: whether ParlAI's training loop made the agent, to learn.
         planned_updates: how many the run has, if anybody knows.
-        resumed_at: the updates after which it goes on, of a run that was begun before.
-        is_best: whether ParlAI is going to save the model of this validation as the best.
-        measures: of the best validation.
+        resumed_at: the updates that were done, of a run that was begun before.
         has_ended: whether the agent was shut down.
     """
 
@@ -60,12 +65,11 @@ class LoopRun:
         self.trains = not shared and trains(opt)
         # ParlAI's training loop alone sets it; the options of some published models have it as well
         self.is_in_loop = self.trains and bool(opt.get("load_from_checkpoint"))
+        evaluates_the_best = self.trains and (opt.get("override") or {}).get("load_from_checkpoint") is False
         self.planned_updates: int | None = None
         self.resumed_at: int | None = None
-        self.is_best = self.has_validated = self.has_ended = False
-        self.measures: dict[str, float] = {}
-        self._best: float | None = None
-        self._validated_at = 0
+        self.has_ended = False
+        self._measures: dict[str, float] = {}  # of the model that is loaded, when it was validated
         self._lock = None
         if not self.trains:
             return
@@ -75,56 +79,49 @@ class LoopRun:
                 f"--model-file {path} is a folder, which no run can write to: give another --model-file, and start "
                 f"from this model with --init-model {path}"
             )
-        self._lock = self._locked_model(opt)
+        if opt.get("model_file") and (self.is_in_loop or evaluates_the_best):
+            self._lock = _locked_model(opt["model_file"])
         if self.is_in_loop:
-            _prepare(opt)
+            # At its end the loop makes its agent anew, to evaluate the best model: not from the checkpoint. This very
+            # dictionary of what the command has set is passed to it.
+            opt.setdefault("override", {})["load_from_checkpoint"] = False
             check_evaluation_data(opt, rehearse=ranks)
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
         if opt.get("seed") is not None:
             seed_everything(opt["seed"])  # ParlAI does so when the weights have been drawn already
 
-    def _locked_model(self, opt: Opt) -> TrainingLock | None:
-        """The lock of the model file that is trained: of the training loop's agent, and of the one that it ends with.
-
-        Of several processes the first has it. If it cannot, all of them raise TrainingError.
-        """
-        evaluates_at_the_end = (opt.get("override") or {}).get("load_from_checkpoint") is False
-        if not opt.get("model_file") or not (self.is_in_loop or evaluates_at_the_end):
-            return None
-        lock, problem = None, None
-        if is_primary_worker():
-            try:
-                lock = TrainingLock.shared(opt["model_file"])
-            except PolyencoderError as error:
-                problem = error
-        if problem := gather_objects(problem)[0]:
-            raise problem
-        return lock
-
-    # ---- what a run that goes on needs
+    # ---- what a run needs to resume
 
     def state(self, random: Random) -> dict[str, Any]:
         """In numbers, texts and containers of them; `random` is the agent's own generator."""
+        loop = current_loop()
         return {
             "random": random_state(random),
-            "best": self._best,
-            "measures": self.measures,
-            "validated_at": self._validated_at,
             "planned_updates": self.planned_updates,
+            "counters": None if loop is None else json.dumps(_counters(loop)),
         }
 
-    def load_state(self, state: dict[str, Any], *, updates: int) -> None:
-        """Put back what `state` gave, but chance, which is put back before the first batch: ParlAI seeds in between."""
-        self.resumed_at = updates
-        self._best, self._validated_at = state["best"], state["validated_at"]
-        self.measures = state.get("measures") or {}  # not in earlier files
+    def load_state(self, path: str, state: dict[str, Any], *, updates: int) -> None:
+        """Put back what `state` gave, but chance, which is put back before the first batch: ParlAI seeds in between.
 
-    @staticmethod
-    def restore_randomness(state: dict[str, Any], random: Random) -> None:
-        """Before the first batch; of several processes in the first, whose checkpoint it is."""
+        In the loop, the counters are put where ParlAI reads them, once its agent is there.
+        """
+        self.resumed_at = updates
+        counters = json.loads(state.get("counters") or "{}")
+        if validations := counters.get("valid_reports"):
+            self._measures = main_measures(validations[-1])
+        if self.is_in_loop and counters and is_primary_worker():
+            restore_counters(path, counters, batch=(self._opt.get("batchsize") or 1) * num_workers())
+
+    def resume(self, state: dict[str, Any], random: Random) -> None:
+        """Before the first batch: put back chance, of several processes in the first, whose checkpoint it is; and what
+        ParlAI's loop forgets on resuming, that the best model is saved and when it validated last."""
         if is_primary_worker():
             restore_random_state(state["random"], random)
+        if (loop := current_loop()) is not None and loop.valid_reports:
+            loop.saved = os.path.exists(self._opt["model_file"])
+            loop._last_valid_steps = loop.valid_reports[-1]["train_steps"]
 
     def is_over(self, updates: int) -> bool:
         """Whether a resumed run has had all of its updates: ParlAI's loop finds that out after a batch."""
@@ -132,85 +129,59 @@ class LoopRun:
 
     # ---- validations
 
-    def validated(self, report: dict[str, Any], *, updates: int) -> bool:
-        """Take note of a validation; whether it is one that the schedule should hear of.
+    def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
+        """Check a validation, and give ParlAI's loop the metric also under the name that it once had (`R@1/20`).
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
             TrainingError: it gives no numbers, and would be that of the best model.
         """
-        self._name_metric(report)
-        for name in ("loss", self._opt.get("validation_metric")):
-            value = _number(report.get(name))
-            if value is not None and not math.isfinite(value):
+        metric = self._opt.get("validation_metric") or "accuracy"
+        report[metric] = report[check_metric(self._opt, report)]
+        values = dict_report(report)
+        for name in ("loss", metric):
+            if not math.isfinite(values.get(name, 0.0)):
                 raise TrainingError(
-                    f"validation after update {updates}: {name} is {value}: {DIVERGED}", argument="learning_rate"
+                    f"validation after update {updates}: {name} is {values[name]}: {DIVERGED}", argument="learning_rate"
                 )
-        premature = self._is_premature(updates)
-        self.has_validated, self._validated_at = True, updates
-        name = self._opt.get("validation_metric")
-        value = _number(report.get(name))
-        if value is not None:
-            lower = name in LOWER_IS_BETTER or self._opt.get("validation_metric_mode") == "min"
-            self.is_best = self._best is None or (value < self._best if lower else value > self._best)
-            if self.is_best:
-                self._best = value
-        if self.is_best:
-            self.measures = main_measures({name: _number(value) for name, value in report.items()})
-        return not premature
-
-    def keeps_best(self, path: str) -> bool:
-        """Whether ParlAI is about to write the last weights over the best, since its resumed loop knows of none."""
-        resumed = self.resumed_at is not None and path == self._opt.get("model_file")
-        return resumed and self._best is not None and not self.is_best and os.path.exists(path)
-
-    def _name_metric(self, report: dict[str, Any]) -> None:
-        """Give ParlAI's loop the metric that it looks for, also under the name that it once had (`R@1/20`)."""
-        report[self._opt.get("validation_metric") or "accuracy"] = report[check_metric(self._opt, report)]
 
     def say_what_was_made(self, next_steps: Sequence[str]) -> None:
         """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""
         is_last = not self.is_in_loop and (self._opt.get("override") or {}).get("load_from_checkpoint") is False
         if not (is_last and self.resumed_at is not None and is_primary_worker()):
             return
-        path, measures = self._opt["model_file"], summary(self.measures)
+        path, measures = self._opt["model_file"], summary(self._measures)
         logging.success(f"{path}: the model after {self.resumed_at:,} updates{measures and f', {measures}'}")
         for line in next_steps:
             logging.info(line)
         self.resumed_at = None  # each of the worlds that were evaluated ends its agents
 
-    def _is_premature(self, updates: int) -> bool:
-        """Whether ParlAI validates only since a resumed loop has forgotten when it did so (`-vstep`).
 
-        The plateau that the schedule looks for must not be that of one update.
-        """
-        steps = self._opt.get("validation_every_n_steps", -1)
-        just_resumed = self.resumed_at is not None and updates <= self.resumed_at + 1
-        return just_resumed and updates - self._validated_at < steps
-
-
-def _number(value: Any) -> float | None:
-    """What a report says of a metric, if it has it."""
-    if isinstance(value, Metric):
-        value = value.value()
-    return float(value) if isinstance(value, int | float) else None
+def _counters(loop: TrainLoop) -> dict[str, Any]:
+    """What ParlAI's loop knows of a run, under the names that it reads."""
+    return {
+        "parleys": loop.parleys,
+        "train_time": loop.train_time.time(),
+        "train_steps": loop._train_steps,
+        "total_epochs": loop._total_epochs,
+        "train_reports": loop.train_reports,
+        "valid_reports": loop.valid_reports,
+        "best_valid": loop.best_valid,
+        "impatience": loop.impatience,
+    }
 
 
-def _prepare(opt: Opt) -> None:
-    """Before ParlAI's training loop loads anything: a checkpoint that is whole, or none."""
-    model_file = opt.get("model_file")
-    if not model_file:
-        return
-    override = opt.setdefault("override", {})
-    checkpoint, best = Checkpoint(f"{model_file}.checkpoint"), Checkpoint(model_file)
-    batch = (opt.get("batchsize") or 1) * num_workers()
-    if opt.get("init_model") == checkpoint.path:
-        ready = not is_primary_worker() or checkpoint.make_ready(batch=batch, otherwise=[best])
-        if not gather_objects(ready)[0]:
-            opt["init_model"] = override.get("init_model")
-    elif is_primary_worker() and os.path.exists(model_file):
-        best.make_ready(batch=batch)
-    gather_objects(None)  # nobody reads before the first process is done
-    # The loop makes its agent anew at the end, to evaluate the best model: not from the checkpoint. It passes on the
-    # dictionary of what the command has set, this very one.
-    override["load_from_checkpoint"] = False
+def _locked_model(model_file: str) -> TrainingLock | None:
+    """The lock of the model file that is trained: of the training loop's agent, and of the one that it ends with.
+
+    Of several processes the first has it. If it cannot, all of them raise TrainingError.
+    """
+    lock, problem = None, None
+    if is_primary_worker():
+        try:
+            lock = TrainingLock.shared(model_file)
+        except PolyencoderError as error:
+            problem = error
+    if problem := gather_objects(problem)[0]:
+        raise problem
+    return lock

@@ -109,10 +109,13 @@ def kill_once_learnt(model: Path, data: Path, options: str, *counts: int, learni
 
 
 def states(path: Path | str) -> dict[str, Any]:
-    """What a checkpoint says of training: not its name, nor times, nor a warm-up that ParlAI has dropped."""
+    """What a checkpoint says of training: not times, nor a warm-up that ParlAI has dropped.
+
+    ParlAI's counters hold times and sums of parts; `reports` compares them.
+    """
     found = read_states(path)
-    del found["training"]["progress"]["seconds"]
-    return {name: value for name, value in found.items() if name not in ("checkpoint", "warmup_scheduler")}
+    del found["training"]["progress"]["seconds"], found["training"]["counters"]
+    return {name: value for name, value in found.items() if name != "warmup_scheduler"}
 
 
 def same(one: Any, other: Any) -> bool:
