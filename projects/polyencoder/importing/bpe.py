@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from polyencoder.errors import CheckpointError
 
-__all__ = ["complete", "read_lines", "read_merges", "with_unknown_rows"]
+__all__ = ["Merge", "complete", "read_lines", "read_merges", "read_numbers"]
 
 Merge = tuple[str, str]
 
+VERSION = "#version: 0.2"
 
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a UTF-8 text file, split at line feeds alone: tokens may hold other line separators."""
+
+def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str]:
+    """The lines of a UTF-8 file, split at line feeds alone: tokens may hold other line separators.
+
+    `holds` says in errors what the file is for.
+    """
     try:
         text = Path(path).read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise CheckpointError(f"{os.fspath(path)}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{os.fspath(path)}: not a readable text file in UTF-8 ({error})") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise CheckpointError(f"{os.fspath(path)}: cannot be read ({reason}); it must hold {holds} in UTF-8") from None
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def read_merges(path: str | os.PathLike[str]) -> list[Merge]:
-    """The merges of a byte-pair encoding, first learnt first.
+def read_numbers(path: str | os.PathLike[str], *, kind: str) -> dict[str, int]:
+    """A vocabulary in JSON, token -> number; `kind` says in errors which file it must be."""
+    try:
+        numbers = json.loads("\n".join(read_lines(path, holds=kind)))
+    except ValueError as error:
+        raise CheckpointError(f"{os.fspath(path)}: not valid JSON ({error})") from None
+    if not isinstance(numbers, dict) or not all(isinstance(number, int) for number in numbers.values()):
+        raise CheckpointError(f"{os.fspath(path)}: not {kind}, an object of token -> number")
+    return numbers
 
-    Reads `left right` lines (GPT-2's `vocab.bpe`, with its version line) and `left right count` lines (fastBPE).
+
+def read_merges(path: str | os.PathLike[str], *, versioned: bool = False) -> list[Merge]:
+    """The merges of a byte-pair encoding, in the order in which they were trained.
+
+    Reads `left right` lines (GPT-2's `vocab.bpe`, subword-nmt's codes) and `left right count` lines (fastBPE). A first
+    line with a version is skipped; files that are `versioned` must have it.
     """
-    merges = []
-    for number, line in enumerate(read_lines(path), start=1):
+    merges: dict[Merge, None] = {}
+    for number, line in enumerate(read_lines(path, holds="the dictionary's merges"), start=1):
+        if number == 1 and versioned and line != VERSION:
+            raise CheckpointError(f"{os.fspath(path)}: begins with {line[:40]!r}, not with subword-nmt's {VERSION!r}")
         if number == 1 and line.startswith("#version"):
             continue
-        fields = line.split(" ")
-        if len(fields) not in (2, 3) or not all(fields):
-            raise CheckpointError(f"{os.fspath(path)}, line {number}: {line!r} is not a merge, `left right [count]`")
-        merges.append((fields[0], fields[1]))
-    return merges
+        fields = line.strip("\r ").split(" ")
+        if len(fields) not in (2, 3) or not all(fields) or (versioned and len(fields) == 3):
+            raise CheckpointError(
+                f"{os.fspath(path)}, line {number}: {line!r:.60} is not a merge, `left right [count]`"
+            )
+        merges[fields[0], fields[1]] = None
+    return list(merges)
 
 
 def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) -> dict[str, int]:
     """The vocabulary with all that its merges take and give; what is new is numbered from `size`.
 
     A text reaches its tokens through others, some of which never remain in training text and so are in no
-    dictionary. The `tokenizers` library wants them numbered all the same; `with_unknown_rows` gives them the
+    dictionary. The `tokenizers` library wants them numbered all the same; `names.with_unknown_rows` gives them the
     embedding that they had, that of the unknown token.
     """
     completed = dict(vocabulary)
@@ -56,8 +74,3 @@ def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) 
             if token not in completed:
                 completed[token] = size + len(completed) - len(vocabulary)
     return completed
-
-
-def with_unknown_rows(words: Tensor, *, unknown: int, size: int) -> Tensor:
-    """Word embeddings [n, dim] with copies of the unknown token's up to `size` rows."""
-    return torch.cat([words, words[unknown].expand(size - len(words), -1)])

@@ -8,7 +8,6 @@ be there: a merge is what makes a token of two earlier ones, so the vocabulary, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -18,7 +17,7 @@ import regex
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import Merge, read_merges
+from polyencoder.importing.bpe import Merge, read_merges, read_numbers
 from polyencoder.importing.patterns import class_of
 
 __all__ = ["BYTE_LEVEL", "byte_level"]
@@ -83,13 +82,17 @@ def _from_dict(_: Path, tokens: list[str], special: list[str]) -> list[str]:
 
 def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[str]:
     """`bytelevelbpe`: behind the file's tokens all that are in the vocabulary."""
-    vocabulary = _read_vocabulary(path)
+    vocabulary = read_numbers(f"{path}-vocab.json", kind="a vocabulary")
     return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
 
 
 def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
     """`slow_bytelevel_bpe`: the vocabulary in ParlAI's writing, whatever the dictionary says."""
-    return [*special, *map(_written, _read_vocabulary(path)), *filter(_ADDED.fullmatch, tokens)]
+    return [
+        *special,
+        *map(_written, read_numbers(f"{path}-vocab.json", kind="a vocabulary")),
+        *filter(_ADDED.fullmatch, tokens),
+    ]
 
 
 BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
@@ -98,20 +101,6 @@ BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
     "bytelevelbpe": _from_vocabulary,
 }
 """For each kind, (`X.dict`, its tokens, the special ones) -> the tokens that ParlAI has, in the order of their ids."""
-
-
-def _read_vocabulary(dict_file: Path) -> dict[str, int]:
-    """The tokens of `X.dict-vocab.json` and their numbers there."""
-    path = f"{dict_file}-vocab.json"
-    try:
-        vocabulary = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the dictionary's vocabulary") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(vocabulary, dict) or not all(isinstance(i, int) for i in vocabulary.values()):
-        raise CheckpointError(f"{path}: not a vocabulary, tokens with their numbers")
-    return vocabulary
 
 
 def _as_written(token: str) -> str:

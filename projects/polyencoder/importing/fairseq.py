@@ -7,7 +7,6 @@ and token ids go a roundabout way: GPT-2's byte-pair encoding gives a number, an
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +17,17 @@ from torch import Tensor
 from transformers import RobertaConfig
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
-from polyencoder.importing.folder import rename, save_backbone, weights_and_biases
+from polyencoder.importing.bpe import complete, read_lines, read_merges, read_numbers
+from polyencoder.importing.folder import save_backbone
+from polyencoder.importing.names import (
+    POSITIONS,
+    SEGMENTS,
+    WORDS,
+    config_fields,
+    names_of,
+    rename,
+    with_unknown_rows,
+)
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_fairseq"]
@@ -38,17 +46,18 @@ _ROLES = {
 _PREFIXES = ("encoder.sentence_encoder.", "decoder.sentence_encoder.", "sentence_encoder.")
 _HEADS = ("encoder.lm_head.", "decoder.lm_head.", "lm_head.", "classification_heads.")
 
-_WORDS, _POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
-_EMBEDDINGS = {"embed_tokens.weight": _WORDS, "embed_positions.weight": _POSITIONS}
-_LAYER = {
-    "self_attn.q_proj": "attention.self.query",
-    "self_attn.k_proj": "attention.self.key",
-    "self_attn.v_proj": "attention.self.value",
-    "self_attn.out_proj": "attention.output.dense",
-    "self_attn_layer_norm": "attention.output.LayerNorm",
-    "fc1": "intermediate.dense",
-    "fc2": "output.dense",
-    "final_layer_norm": "output.LayerNorm",
+_NAMES = {
+    "embed_tokens.weight": WORDS,
+    "embed_positions.weight": POSITIONS,
+    "layernorm_embedding.*": "embeddings.LayerNorm.*",
+    "layers.{}.self_attn.q_proj.*": "encoder.layer.{}.attention.self.query.*",
+    "layers.{}.self_attn.k_proj.*": "encoder.layer.{}.attention.self.key.*",
+    "layers.{}.self_attn.v_proj.*": "encoder.layer.{}.attention.self.value.*",
+    "layers.{}.self_attn.out_proj.*": "encoder.layer.{}.attention.output.dense.*",
+    "layers.{}.self_attn_layer_norm.*": "encoder.layer.{}.attention.output.LayerNorm.*",
+    "layers.{}.fc1.*": "encoder.layer.{}.intermediate.dense.*",
+    "layers.{}.fc2.*": "encoder.layer.{}.output.dense.*",
+    "layers.{}.final_layer_norm.*": "encoder.layer.{}.output.LayerNorm.*",
 }
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "relu": "relu", "tanh": "tanh"}
@@ -84,10 +93,10 @@ def import_fairseq(
     n_layers = option(options, "encoder_layers", int, origin=origin)
     weights = _weights(tensors(states, "model"), n_layers=n_layers, origin=origin)
 
-    n_tokens = len(weights[_WORDS])
+    n_tokens = len(weights[WORDS])
     symbols = _read_dictionary(dictionary, n_tokens=n_tokens, origin=origin)
     tokenizer = _tokenizer(symbols, encoder_json=encoder_json, vocab_bpe=vocab_bpe, dictionary=dictionary)
-    weights[_WORDS] = with_unknown_rows(weights[_WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
+    weights[WORDS] = with_unknown_rows(weights[WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
     roles = _ROLES | ({"mask_token": _MASK} if _MASK in symbols else {})
 
     save_backbone(
@@ -115,21 +124,11 @@ def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict
     prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in state), None)
     if prefix is None:
         raise CheckpointError(f"{origin}: not a RoBERTa of fairseq (no `sentence_encoder.embed_tokens.weight`)")
-    state = _separate(state)
     # The two layouts name the normalisation of the embeddings differently
-    new = f"{prefix}layernorm_embedding.weight" in state
-    pairs = {"layernorm_embedding" if new else "emb_layer_norm": "embeddings.LayerNorm"}
-    pairs |= {
-        f"layers.{i}.{theirs}": f"encoder.layer.{i}.{ours}" for i in range(n_layers) for theirs, ours in _LAYER.items()
-    }
-    names = _EMBEDDINGS | weights_and_biases(pairs)
-    weights = rename(
-        state,
-        {f"{prefix}{theirs}": ours for theirs, ours in names.items()},
-        left_out=(*_HEADS, f"{prefix}version"),
-        origin=origin,
-    )
-    return weights | {_SEGMENTS: torch.zeros(1, weights[_WORDS].size(1))}
+    state = {name.replace("emb_layer_norm", "layernorm_embedding"): tensor for name, tensor in _separate(state).items()}
+    names = {f"{prefix}{theirs}": ours for theirs, ours in names_of(_NAMES, n_layers=n_layers).items()}
+    weights = rename(state, names, left_out=(*_HEADS, f"{prefix}version"), origin=origin)
+    return weights | {SEGMENTS: torch.zeros(1, weights[WORDS].size(1))}
 
 
 def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -151,17 +150,9 @@ def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin
         raise CheckpointError(f"{origin}: unknown activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
     if not option(options, "no_scale_embedding", bool, origin=origin, default=True):
         raise CheckpointError(f"{origin}: its embeddings are scaled, which those of a RobertaModel are not")
-    n_tokens, dim = weights[_WORDS].shape
     return RobertaConfig(
-        vocab_size=n_tokens,
-        hidden_size=dim,
-        num_hidden_layers=option(options, "encoder_layers", int, origin=origin),
-        num_attention_heads=option(options, "encoder_attention_heads", int, origin=origin),
-        intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
-        max_position_embeddings=len(weights[_POSITIONS]),
+        **config_fields(weights, options, layers="encoder_layers", heads="encoder_attention_heads", origin=origin),
         hidden_act=activation,
-        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
-        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         bos_token_id=0,
@@ -199,7 +190,9 @@ def _tokenizer(
 ) -> Tokenizer:
     """GPT-2's byte-level encoding, whose ids are those of the dictionary."""
     merges = read_merges(vocab_bpe)
-    tokens = {str(number): token for token, number in _read_encoder(encoder_json).items()}
+    tokens = {
+        str(number): token for token, number in read_numbers(encoder_json, kind="the encoder.json of GPT-2").items()
+    }
     if strangers := [symbol for symbol in symbols if symbol.isdigit() and symbol not in tokens]:
         raise CheckpointError(
             f"{os.fspath(dictionary)}: has token {strangers[0]}, which {os.fspath(encoder_json)} does not know; give "
@@ -220,13 +213,3 @@ def _tokenizer(
     )
     tokenizer.add_special_tokens([*_SPECIAL, *([_MASK] if _MASK in symbols else [])])
     return tokenizer
-
-
-def _read_encoder(path: str | os.PathLike[str]) -> dict[str, int]:
-    try:
-        encoder = json.loads("\n".join(read_lines(path)))
-    except ValueError as error:
-        raise CheckpointError(f"{os.fspath(path)}: not valid JSON ({error})") from None
-    if not isinstance(encoder, dict) or not all(isinstance(number, int) for number in encoder.values()):
-        raise CheckpointError(f"{os.fspath(path)}: not the encoder.json of GPT-2, an object of token -> number")
-    return encoder

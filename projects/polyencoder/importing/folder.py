@@ -18,36 +18,9 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.storage.files import explaining, replacing
 
-__all__ = ["TOKENIZER_CONFIG", "rename", "save_backbone", "save_tokenizer", "weights_and_biases"]
+__all__ = ["TOKENIZER_CONFIG", "save_backbone", "save_tokenizer"]
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-
-
-def rename(
-    state: Mapping[str, Tensor], names: Mapping[str, str], *, left_out: tuple[str, ...], origin: str
-) -> dict[str, Tensor]:
-    """The tensors of a state dict under other names, in float32.
-
-    Args:
-        state: the tensors of a checkpoint.
-        names: for each tensor that is wanted, its name in the checkpoint -> its new name.
-        left_out: how the names begin of tensors that are known and not wanted, such as those of heads.
-        origin: the file, for error messages.
-
-    Raises:
-        CheckpointError: a tensor is missing, or one is left over.
-    """
-    problems = [f"{name} is missing" for name in names if name not in state]
-    problems += [f"{name} has no place in it" for name in state if name not in names and not name.startswith(left_out)]
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise CheckpointError(f"{origin}: not the encoder that its options describe: {problems[0]}{more}")
-    return {new: state[name].float() for name, new in names.items()}
-
-
-def weights_and_biases(modules: Mapping[str, str]) -> dict[str, str]:
-    """For `rename`: the names of both tensors of each module, from the module's name there -> its new name."""
-    return {f"{old}.{kind}": f"{new}.{kind}" for old, new in modules.items() for kind in ("weight", "bias")}
 
 
 def save_backbone(

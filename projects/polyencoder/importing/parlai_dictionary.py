@@ -8,7 +8,6 @@ dictionaries a word may be empty, which no fast tokenizer knows; here a sign tha
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from polyencoder.errors import CheckpointError, ConfigError, first_line
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.bpe import Merge, read_merges, read_numbers
 from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
 from polyencoder.importing.patterns import lower_case as to_lower_case
 from polyencoder.importing.patterns import matches, white_space
@@ -26,7 +26,6 @@ END_OF_WORD = "</w>"
 WORD_START = "\u2581"
 _CONTINUED = "@@"
 _LINE_END = "__newln__"
-_VERSION = "#version: 0.2"
 
 # The options for special tokens, in the order of their ids, with ParlAI's defaults
 _SPECIAL = {
@@ -88,7 +87,7 @@ def read_parlai_dictionary(
     tokens = _read_tokens(path, opt)
     names, empty = {token: token for token in special}, None
     if kind == "bpe":
-        tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(Path(f"{path}{CODES}")))
+        tokenizer, names = _subwords(path, tokens, special, merges=read_merges(f"{path}{CODES}", versioned=True))
     elif kind == "space":
         tokenizer, names = _pieces(tokens, special), {token: WORD_START + token for token in special}
         empty = WORD_START if "" in tokens else names[special[-1]]
@@ -178,7 +177,7 @@ def read_merge_vocabulary(
     newline = NEWLINES[0]
     tokens = [newline if token == _LINE_END else token for token in tokens]
     special = [newline, *_SPECIAL.values()]  # the last one is what is unknown
-    tokenizer, names = _subwords(path, tokens, special, merges=_read_merges(merges))
+    tokenizer, names = _subwords(path, tokens, special, merges=read_merges(merges, versioned=True))
     tokenizer.normalizer = normalizers.Sequence(to_lower_case() if lower_case else [])
     tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
     return tokenizer, merge_fields(tokenizer) or {}
@@ -199,12 +198,9 @@ def merge_fields(tokenizer: object) -> dict[str, str] | None:
 
 def _read_numbered(path: Path) -> list[str]:
     """The tokens of a `vocab.json`, in the order of their numbers."""
-    try:
-        numbers = json.loads(path.read_bytes())
-        tokens = sorted(numbers, key=numbers.__getitem__)
-        fits = [numbers[token] for token in tokens] == list(range(len(tokens)))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+    numbers = read_numbers(path, kind="the paper's vocabulary")
+    tokens = sorted(numbers, key=numbers.__getitem__)
+    fits = [numbers[token] for token in tokens] == list(range(len(tokens)))
     special = list(_SPECIAL.values())
     if not fits or tokens[: len(special)] != special:
         raise CheckpointError(f"{path}: its tokens must be numbered from 0, beginning with {', '.join(special)}")
@@ -212,7 +208,7 @@ def _read_numbered(path: Path) -> list[str]:
 
 
 def _subwords(
-    dict_file: Path, tokens: list[str], special: list[str], *, merges: list[tuple[str, str]]
+    dict_file: Path, tokens: list[str], special: list[str], *, merges: list[Merge]
 ) -> tuple[Tokenizer, dict[str, str]]:
     """The merges of subword-nmt, and the names that the special tokens have among its pieces."""
     symbols = dict.fromkeys(symbol for left, right in merges for symbol in (left, right, left + right))
@@ -262,20 +258,3 @@ def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
     if opt.get("fp16") or opt.get("force_fp16_tokens"):  # to a multiple of eight
         tokens |= dict.fromkeys(f"__FP16_PAD_{i}__" for i in range(-len(tokens) % 8))
     return list(tokens)
-
-
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """The merges of a codecs file of subword-nmt, the first ones first."""
-    try:
-        first, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it has the dictionary's merges") from None
-    if first != _VERSION:
-        raise CheckpointError(f"{path}: begins with {first[:40]!r}; it must be {_VERSION!r}, subword-nmt's first line")
-    merges: dict[tuple[str, str], None] = {}
-    for number, line in enumerate(lines, start=2):
-        pair = line.strip("\r\n ").split(" ")
-        if len(pair) != 2:
-            raise CheckpointError(f"{path}, line {number}: {line[:40]!r} is not two pieces with a space between them")
-        merges[pair[0], pair[1]] = None
-    return list(merges)

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.importing.folder import weights_and_biases
+from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of
 from polyencoder.modeling.encoder_config import first_position, scratch_config
 
-__all__ = ["ENCODER_OPTIONS", "VARIANTS", "WORD_EMBEDDINGS", "encoder_config", "encoder_names", "encoder_weights"]
+__all__ = ["ENCODER_OPTIONS", "VARIANTS", "encoder_config", "encoder_names", "encoder_weights"]
 
 # The options that shape an encoder, with the defaults of ParlAI's modules; None where they have none
 ENCODER_OPTIONS: dict[str, Any] = {
@@ -43,28 +43,30 @@ ENCODER_OPTIONS: dict[str, Any] = {
 _POST, _PRE = "bert", "roberta-prelayernorm"
 VARIANTS = {"xlm": _POST, "bart": _POST, "aiayn": _POST, "prelayernorm": _PRE}
 
-# ParlAI's tensors -> those of both classes
-WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
-_POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
-_LAYER = {
-    "attention.q_lin": "attention.self.query",
-    "attention.k_lin": "attention.self.key",
-    "attention.v_lin": "attention.self.value",
-    "attention.out_lin": "attention.output.dense",
-    "ffn.lin1": "intermediate.dense",
-    "ffn.lin2": "output.dense",
+# ParlAI's tensors -> those of both classes, and its normalizations -> those of each variant
+_NAMES = {
+    "embeddings.weight": WORDS,
+    "position_embeddings.weight": POSITIONS,
+    "layers.{}.attention.q_lin.*": "encoder.layer.{}.attention.self.query.*",
+    "layers.{}.attention.k_lin.*": "encoder.layer.{}.attention.self.key.*",
+    "layers.{}.attention.v_lin.*": "encoder.layer.{}.attention.self.value.*",
+    "layers.{}.attention.out_lin.*": "encoder.layer.{}.attention.output.dense.*",
+    "layers.{}.ffn.lin1.*": "encoder.layer.{}.intermediate.dense.*",
+    "layers.{}.ffn.lin2.*": "encoder.layer.{}.output.dense.*",
 }
-
-# ParlAI's normalizations -> those of each class: of a layer, and of the whole
-_LAYER_NORMS = {
-    _POST: {"norm1": "attention.output.LayerNorm", "norm2": "output.LayerNorm"},
-    _PRE: {"norm1": "attention.LayerNorm", "norm2": "intermediate.LayerNorm"},
+_BEHIND = {
+    "layers.{}.norm1.*": "encoder.layer.{}.attention.output.LayerNorm.*",
+    "layers.{}.norm2.*": "encoder.layer.{}.output.LayerNorm.*",
 }
 _NORMS = {
-    "xlm": {"norm_embeddings": "embeddings.LayerNorm"},
-    "bart": {"norm_embeddings": "embeddings.LayerNorm"},
-    "aiayn": {},
-    "prelayernorm": {"norm_embeddings": "LayerNorm"},
+    "xlm": {"norm_embeddings.*": "embeddings.LayerNorm.*", **_BEHIND},
+    "bart": {"norm_embeddings.*": "embeddings.LayerNorm.*", **_BEHIND},
+    "aiayn": _BEHIND,
+    "prelayernorm": {
+        "norm_embeddings.*": "LayerNorm.*",
+        "layers.{}.norm1.*": "encoder.layer.{}.attention.LayerNorm.*",
+        "layers.{}.norm2.*": "encoder.layer.{}.intermediate.LayerNorm.*",
+    },
 }
 
 _NULL = 0  # ParlAI's dictionaries begin with their padding token
@@ -72,14 +74,8 @@ _NULL = 0  # ParlAI's dictionaries begin with their padding token
 
 def encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
     """Each tensor of an encoder of ParlAI's -> its name in the Hugging Face class."""
-    names = {"embeddings.weight": WORD_EMBEDDINGS, "position_embeddings.weight": _POSITIONS}
-    names |= weights_and_biases(_NORMS[opt["variant"]])
-    if opt["n_segments"] >= 1:
-        names["segment_embeddings.weight"] = _SEGMENTS
-    for i in range(opt["n_layers"]):
-        modules = _LAYER | _LAYER_NORMS[VARIANTS[opt["variant"]]]
-        names |= weights_and_biases({f"layers.{i}.{old}": f"encoder.layer.{i}.{new}" for old, new in modules.items()})
-    return names
+    segments = {"segment_embeddings.weight": SEGMENTS} if opt["n_segments"] >= 1 else {}
+    return names_of(_NAMES | _NORMS[opt["variant"]] | segments, n_layers=opt["n_layers"])
 
 
 def encoder_weights(
@@ -92,31 +88,31 @@ def encoder_weights(
     """
     tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder_names(opt).items()}
     if opt["embeddings_scale"]:
-        tensors[WORD_EMBEDDINGS] = tensors[WORD_EMBEDDINGS] * math.sqrt(opt["embedding_size"])
-    tensors[_SEGMENTS] = _at_least_two_rows(tensors.get(_SEGMENTS, tensors[WORD_EMBEDDINGS][:0]))
-    positions = tensors[_POSITIONS]
+        tensors[WORDS] = tensors[WORDS] * math.sqrt(opt["embedding_size"])
+    tensors[SEGMENTS] = _at_least_two_rows(tensors.get(SEGMENTS, tensors[WORDS][:0]))
+    positions = tensors[POSITIONS]
     before = positions.new_zeros(_first_position(opt), positions.size(1))
     behind = positions[-1:].expand(max(longest - len(positions), 0), -1)
-    tensors[_POSITIONS] = torch.cat([before, positions, behind])
+    tensors[POSITIONS] = torch.cat([before, positions, behind])
     return tensors
 
 
 def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """The configuration for `build_backbone` of the encoder with these options and weights."""
     config = scratch_config(
-        vocabulary_size=weights[WORD_EMBEDDINGS].size(0),
+        vocabulary_size=weights[WORDS].size(0),
         dim=opt["embedding_size"],
         n_layers=opt["n_layers"],
         n_heads=opt["n_heads"],
         ffn_dim=opt["ffn_size"],
-        n_positions=weights[_POSITIONS].size(0),
+        n_positions=weights[POSITIONS].size(0),
         activation=opt["activation"],
         dropout=opt["dropout"],
         attention_dropout=opt["attention_dropout"],
         pad_id=_NULL,
         layer_norm_eps=1e-5,
     )
-    config |= {"model_type": VARIANTS[opt["variant"]], "type_vocab_size": weights[_SEGMENTS].size(0)}
+    config |= {"model_type": VARIANTS[opt["variant"]], "type_vocab_size": weights[SEGMENTS].size(0)}
     return config if opt["variant"] in ("xlm", "bart") else config | {"embedding_norm": False}
 
 

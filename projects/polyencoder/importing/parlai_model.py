@@ -18,10 +18,9 @@ from tokenizers import Tokenizer
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import with_unknown_rows
+from polyencoder.importing.names import WORDS, with_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
-from polyencoder.importing.parlai_encoder import WORD_EMBEDDINGS
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
 from polyencoder.modeling import ConveRT, RankerModel, build_model
 from polyencoder.storage.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
@@ -102,7 +101,7 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     size = tokenizer.get_vocab_size()
     if size > rows:  # pieces that ParlAI takes for the unknown token
         unknown = int(tokenizer.token_to_id(tokenizer.model.unk_token) or 0)
-        for name in [name for name in weights if name.endswith(WORD_EMBEDDINGS)]:
+        for name in [name for name in weights if name.endswith(WORDS)]:
             weights[name] = with_unknown_rows(weights[name], unknown=unknown, size=size)
     return dataclasses.replace(config, backbone=config.backbone | {"vocab_size": size}), {"model": weights}
 

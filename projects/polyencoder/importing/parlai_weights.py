@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.folder import weights_and_biases
+from polyencoder.importing.names import check_names, names_of
 from polyencoder.importing.parlai_encoder import (
     ENCODER_OPTIONS,
     VARIANTS,
@@ -33,8 +33,8 @@ _TOWERS: dict[str, dict[str, str]] = {
 }
 _PERCEPTRON = "cand_encoder.mlp"
 
-# Of its multi-head attention: ParlAI's modules -> ours
-_PROJECTIONS = {"q_lin": "query", "k_lin": "key", "v_lin": "value", "out_lin": "output"}
+# Of its multi-head attention: ParlAI's tensors -> ours
+_PROJECTIONS = {"q_lin.*": "query.*", "k_lin.*": "key.*", "v_lin.*": "value.*", "out_lin.*": "output.*"}
 
 # The options that shape a model beside its encoders, with the defaults of ParlAI's modules; None where they have none
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -105,7 +105,13 @@ def convert_parlai(
     towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if not _is_shared(opt, prefix)}
     others = _other_names(opt, architecture)
     names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
-    _account_for(state, names, _second_names(opt) if architecture == "bi" else {}, origin=origin)
+    seconds = _second_names(opt) if architecture == "bi" else {}
+    differing = [
+        f"{name} differs from {first}, of which it should be another name"
+        for name, first in seconds.items()
+        if first is not None and {name, first} <= state.keys() and not torch.equal(state[name], state[first])
+    ]
+    check_names(state, names, seconds, others=differing, origin=origin)
 
     weights = {ours: state[name].float() for name, ours in others.items()}
     longest = text.longest_context + (text.label_truncate if architecture == "cross" else 0)
@@ -162,22 +168,18 @@ def _is_shared(opt: Mapping[str, Any], prefix: str) -> bool:
 
 def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str, str]:
     """The tensors outside the encoders -> our names for them."""
+    table: dict[str, str] = {}
     if architecture == "cross":
-        return {"linear_layer.weight": "linear.weight", "linear_layer.bias": "linear.bias"}
-    if architecture == "poly":
-        names = {"codes": "codes.codes"} if opt["polyencoder_type"] == "codes" else {}
-        attentions = {}
-        if opt["codes_attention_type"] == "multihead":
-            attentions["code_attention"] = "codes.attention"
-        if opt["poly_attention_type"] == "multihead":
-            attentions["attention"] = "attention"
-        for theirs, ours in attentions.items():
-            names |= weights_and_biases({f"{theirs}.{old}": f"{ours}.{new}" for old, new in _PROJECTIONS.items()})
-        return names
-    if architecture == "bi" and opt["share_encoders"]:
-        kinds = [f"{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")]
-        return {f"{_PERCEPTRON}.{kind}": f"candidate_mlp.{kind}" for kind in kinds}
-    return {}
+        table = {"linear_layer.*": "linear.*"}
+    elif architecture == "bi" and opt["share_encoders"]:
+        table = {f"{_PERCEPTRON}.{layer}.*": f"candidate_mlp.{layer}.*" for layer in (0, 2)}
+    elif architecture == "poly":
+        table = {"codes": "codes.codes"} if opt["polyencoder_type"] == "codes" else {}
+        attentions = {"codes": ("code_attention", "codes.attention"), "poly": ("attention", "attention")}
+        for kind, (theirs, ours) in attentions.items():
+            if opt[f"{kind}_attention_type"] == "multihead":
+                table |= {f"{theirs}.{old}": f"{ours}.{new}" for old, new in _PROJECTIONS.items()}
+    return names_of(table)
 
 
 def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
@@ -201,23 +203,6 @@ def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
         names |= {f"{memories}.mlp.{layer}.{kind}": None for layer in (0, 2) for kind in ("weight", "bias")}
         memories = f"{memories}.transformer"
     return names | {f"{memories}.{name}": f"context_encoder.{name}" for name in encoder}
-
-
-def _account_for(
-    state: Mapping[str, Tensor], names: list[str], second_names: Mapping[str, str | None], *, origin: str
-) -> None:
-    """Raise CheckpointError unless `state` is all of `names`, and of `second_names` what is equal to its first."""
-    known = {*names, *second_names}
-    problems = [f"{name} is missing" for name in names if name not in state]
-    problems += [f"{name} has no place in this model" for name in state if name not in known]
-    problems += [
-        f"{name} differs from {first}, of which it should be another name"
-        for name, first in second_names.items()
-        if first is not None and {name, first} <= state.keys() and not torch.equal(state[name], state[first])
-    ]
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise CheckpointError(f"{origin}: the weights are not those that the options describe: {problems[0]}{more}")
 
 
 def _scale_perceptron(weights: dict[str, Tensor], scaling: float, *, normalize: bool) -> None:

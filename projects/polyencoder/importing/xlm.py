@@ -18,8 +18,17 @@ from torch import Tensor
 from transformers import BertConfig
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing.bpe import complete, read_lines, read_merges, with_unknown_rows
-from polyencoder.importing.folder import rename, save_backbone, weights_and_biases
+from polyencoder.importing.bpe import complete, read_lines, read_merges
+from polyencoder.importing.folder import save_backbone
+from polyencoder.importing.names import (
+    POSITIONS,
+    SEGMENTS,
+    WORDS,
+    config_fields,
+    names_of,
+    rename,
+    with_unknown_rows,
+)
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_xlm"]
@@ -37,18 +46,19 @@ _ROLES = {
     "mask_token": "<special1>",
 }
 
-_WORDS, _POSITIONS, _SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
-_EMBEDDINGS = {"embeddings.weight": _WORDS, "position_embeddings.weight": _POSITIONS}
 _LANGUAGES = "lang_embeddings.weight"
-_LAYER = {
-    "attentions.{}.q_lin": "attention.self.query",
-    "attentions.{}.k_lin": "attention.self.key",
-    "attentions.{}.v_lin": "attention.self.value",
-    "attentions.{}.out_lin": "attention.output.dense",
-    "layer_norm1.{}": "attention.output.LayerNorm",
-    "ffns.{}.lin1": "intermediate.dense",
-    "ffns.{}.lin2": "output.dense",
-    "layer_norm2.{}": "output.LayerNorm",
+_NAMES = {
+    "embeddings.weight": WORDS,
+    "position_embeddings.weight": POSITIONS,
+    "layer_norm_emb.*": "embeddings.LayerNorm.*",
+    "attentions.{}.q_lin.*": "encoder.layer.{}.attention.self.query.*",
+    "attentions.{}.k_lin.*": "encoder.layer.{}.attention.self.key.*",
+    "attentions.{}.v_lin.*": "encoder.layer.{}.attention.self.value.*",
+    "attentions.{}.out_lin.*": "encoder.layer.{}.attention.output.dense.*",
+    "layer_norm1.{}.*": "encoder.layer.{}.attention.output.LayerNorm.*",
+    "ffns.{}.lin1.*": "encoder.layer.{}.intermediate.dense.*",
+    "ffns.{}.lin2.*": "encoder.layer.{}.output.dense.*",
+    "layer_norm2.{}.*": "encoder.layer.{}.output.LayerNorm.*",
 }
 
 # What Moses, which XLM's texts went through, makes of English, nearly: runs of dots, 's and 't with their apostrophe,
@@ -95,13 +105,13 @@ def import_xlm(
     weights = _weights(state, options, languages=languages, origin=origin)
 
     words = _dictionary(states, vocabulary, origin=origin)
-    if len(words) != len(weights[_WORDS]):
+    if len(words) != len(weights[WORDS]):
         raise CheckpointError(
             f"{vocabulary or origin}: its dictionary has {len(words)} words with the special ones, but {origin} embeds "
-            f"{len(weights[_WORDS])}; give the vocabulary that it was trained with"
+            f"{len(weights[WORDS])}; give the vocabulary that it was trained with"
         )
     tokenizer = _tokenizer(words, codes=codes, lower_case=lower_case, tokenized=tokenized, origin=origin)
-    weights[_WORDS] = with_unknown_rows(weights[_WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
+    weights[WORDS] = with_unknown_rows(weights[WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
 
     save_backbone(
         out,
@@ -118,14 +128,11 @@ def _weights(
 ) -> dict[str, Tensor]:
     """The tensors of a `BertModel`."""
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}  # of several GPUs
-    pairs = {"layer_norm_emb": "embeddings.LayerNorm"}
-    for i in range(option(options, "n_layers", int, origin=origin)):
-        pairs |= {theirs.format(i): f"encoder.layer.{i}.{ours}" for theirs, ours in _LAYER.items()}
-    names = _EMBEDDINGS | weights_and_biases(pairs)
+    names = names_of(_NAMES, n_layers=option(options, "n_layers", int, origin=origin))
     segments = _segments(state.pop(_LANGUAGES, None), options, languages=languages, origin=origin)
     weights = rename(state, names, left_out=("pred_layer.",), origin=origin)
     # two rows of zeros where there are no languages, so that a cross-encoder can start from this encoder
-    return weights | {_SEGMENTS: torch.zeros(2, weights[_WORDS].size(1)) if segments is None else segments}
+    return weights | {SEGMENTS: torch.zeros(2, weights[WORDS].size(1)) if segments is None else segments}
 
 
 def _segments(
@@ -151,17 +158,9 @@ def _segments(
 
 
 def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin: str) -> BertConfig:
-    n_tokens, dim = weights[_WORDS].shape
     return BertConfig(
-        vocab_size=n_tokens,
-        hidden_size=dim,
-        num_hidden_layers=option(options, "n_layers", int, origin=origin),
-        num_attention_heads=option(options, "n_heads", int, origin=origin),
-        intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
-        max_position_embeddings=len(weights[_POSITIONS]),
+        **config_fields(weights, options, layers="n_layers", heads="n_heads", origin=origin),
         hidden_act="gelu" if option(options, "gelu_activation", bool, origin=origin) else "relu",
-        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
-        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
         type_vocab_size=2,
         layer_norm_eps=1e-12,
         pad_token_id=_PAD,

@@ -290,7 +290,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"decoder.extra.weight": torch.zeros(1)}, "decoder.extra.weight has no place in it$"),
+            ({"decoder.extra.weight": torch.zeros(1)}, "decoder.extra.weight has no place in this model$"),
             ({"without": ["decoder.sentence_encoder.layers.1.fc1.bias"]}, "layers.1.fc1.bias is missing$"),
             (
                 {"decoder.sentence_encoder.layers.0.fc2.weight": torch.zeros(3, 3)},
@@ -315,7 +315,7 @@ class TestRefusals:
         [
             ({"encoder_attention_heads": None}, "its option `encoder_attention_heads` is None; a count is wanted"),
             ({"encoder_attention_heads": 3}, "no model that can be built"),
-            ({"encoder_layers": 1}, "layers.1.self_attn.*has no place in it .and 15 more"),
+            ({"encoder_layers": 1}, "layers.1.self_attn.*has no place in this model .and 15 more"),
             ({"encoder_layers": 0}, "`encoder_layers` is 0; a count"),
             ({"activation_fn": "swish"}, "unknown activation 'swish'; known are gelu"),
             ({"no_scale_embedding": False}, "its embeddings are scaled"),
@@ -339,7 +339,7 @@ class TestRefusals:
             ("encoder.json", "{", "encoder.json: not valid JSON"),
             ("encoder.json", '{"a": 1}', "dict.txt: has token .*, which .*encoder.json does not know"),
             ("vocab.bpe", "#version: 0.2\na b c d\n", "vocab.bpe, line 2: 'a b c d' is not a merge"),
-            ("vocab.bpe", None, "vocab.bpe: no such file"),
+            ("vocab.bpe", None, r"vocab.bpe: cannot be read \(no such file\)"),
         ],
     )
     def test_files_that_do_not_belong_together(self, checkpoint, files, tmp_path, name, text, message):

@@ -298,7 +298,10 @@ def test_missing_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a b\n", "subword-nmt's first line"), ("#version: 0.2\na b\na b c\n", "line 3: 'a b c' is not two pieces")],
+    [
+        ("a b\n", "begins with 'a b', not with subword"),
+        ("#version: 0.2\na b\na b c\n", "line 3: 'a b c' is not a merge"),
+    ],
 )
 def test_damaged_codecs(tmp_path, text, message):
     path = tmp_path / "model.dict"

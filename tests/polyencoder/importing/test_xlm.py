@@ -259,7 +259,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"memories.0_in.keys": torch.zeros(1)}, "memories.0_in.keys has no place in it$"),
+            ({"memories.0_in.keys": torch.zeros(1)}, "memories.0_in.keys has no place in this model$"),
             ({"layer_norm1.1.bias": ...}, "layer_norm1.1.bias is missing$"),
             (
                 {"ffns.0.lin2.weight": torch.zeros(3, 3)},
@@ -279,7 +279,7 @@ class TestRefusals:
         [
             ({"n_heads": None}, "its option `n_heads` is None; a count is wanted"),
             ({"n_heads": 3}, "no model that can be built"),
-            ({"n_layers": 1}, "attentions.1.q_lin.weight has no place in it .and 15 more"),
+            ({"n_layers": 1}, "attentions.1.q_lin.weight has no place in this model .and 15 more"),
             ({"gelu_activation": "yes"}, "`gelu_activation` is 'yes'; True or False is wanted"),
         ],
     )

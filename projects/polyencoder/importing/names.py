@@ -1,0 +1,80 @@
+"""Names of tensors: one table for each format, from its names to those of a Hugging Face encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError
+from polyencoder.importing.pickles import option
+
+__all__ = ["POSITIONS", "SEGMENTS", "WORDS", "check_names", "config_fields", "names_of", "rename", "with_unknown_rows"]
+
+WORDS, POSITIONS, SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
+
+
+def names_of(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
+    """Each tensor that a table names -> its new name.
+
+    In a table, `{}` is the number of a layer, and `*` stands for `weight` and for `bias`.
+    """
+    names = {}
+    for old, new in table.items():
+        for layer in range(n_layers if "{}" in old else 1):
+            for kind in ("weight", "bias") if "*" in old else ("",):
+                names[old.format(layer).replace("*", kind)] = new.format(layer).replace("*", kind)
+    return names
+
+
+def check_names(
+    state: Iterable[str], wanted: Iterable[str], known: Iterable[str] = (), *, others: Iterable[str] = (), origin: str
+) -> None:
+    """Raise CheckpointError, which names the first problem, where a checkpoint's tensors are not those of a model.
+
+    `wanted` must be there, `known` may be; `others` are problems that were found before.
+    """
+    expected, there = dict.fromkeys([*wanted, *known]), set(state)
+    problems = [f"{name} is missing" for name in wanted if name not in there]
+    problems += [f"{name} has no place in this model" for name in state if name not in expected]
+    if problems := [*problems, *others]:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(f"{origin}: not the model that its options describe: {problems[0]}{more}")
+
+
+def rename(
+    state: Mapping[str, Tensor], names: Mapping[str, str], *, left_out: tuple[str, ...], origin: str
+) -> dict[str, Tensor]:
+    """The tensors of a state dict under their new names, in float32. Errors are those of `check_names`.
+
+    `left_out`: how the names begin of tensors that are known and not wanted, such as those of heads.
+    """
+    check_names(state, names, [name for name in state if name.startswith(left_out)], origin=origin)
+    return {new: state[name].float() for name, new in names.items()}
+
+
+def config_fields(
+    weights: Mapping[str, Tensor], options: Mapping[str, Any], *, layers: str, heads: str, origin: str
+) -> dict[str, Any]:
+    """The fields of an encoder's configuration that its renamed tensors and its options tell.
+
+    `layers` and `heads` are the names of these options. Raises CheckpointError for an option that is missing.
+    """
+    n_tokens, dim = weights[WORDS].shape
+    return {
+        "vocab_size": n_tokens,
+        "hidden_size": dim,
+        "num_hidden_layers": option(options, layers, int, origin=origin),
+        "num_attention_heads": option(options, heads, int, origin=origin),
+        "intermediate_size": weights["encoder.layer.0.intermediate.dense.bias"].numel(),
+        "max_position_embeddings": len(weights[POSITIONS]),
+        "hidden_dropout_prob": option(options, "dropout", float, origin=origin, default=0.1),
+        "attention_probs_dropout_prob": option(options, "attention_dropout", float, origin=origin, default=0.1),
+    }
+
+
+def with_unknown_rows(words: Tensor, *, unknown: int, size: int) -> Tensor:
+    """Word embeddings [n, dim] with copies of the unknown token's up to `size` rows."""
+    return torch.cat([words, words[unknown].expand(size - len(words), -1)])
