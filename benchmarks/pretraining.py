@@ -43,7 +43,7 @@ from polyencoder.pretraining.corpus import Corpus
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.objective import Pretraining
-from polyencoder.pretraining.rate import product_rate, step_flops
+from polyencoder.pretraining.rate import matmul_throughput, step_flops
 from polyencoder.pretraining.start import masking_of
 from polyencoder.text import TextEncoder
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
@@ -165,11 +165,11 @@ def step_rows(sizes: dict[str, tuple[int, int, int]], *, tokens: int, repeats: i
     for name, (layers, dim, heads) in sizes.items():
         model = make_model(layers, dim, heads).to(device).train()
         peers = {"packed": stepping(model, batch, packs=True), "padded": stepping(model, batch, packs=False)}
-        rates, best = [product_rate(device, clock=_clock())], dict.fromkeys(peers, float("inf"))
+        rates, best = [matmul_throughput(device, clock=_clock())], dict.fromkeys(peers, float("inf"))
         for _ in range(repeats + 1):  # the first warms up
             for peer, step in peers.items():
                 best[peer] = min(best[peer], step())
-        rates.append(product_rate(device, clock=_clock()))
+        rates.append(matmul_throughput(device, clock=_clock()))
         floor = step_flops(model, batch) / max(rates)
         rows += [
             {

@@ -34,7 +34,7 @@ def test_an_epoch_is_read_to_its_end(tmp_path):
 
 def test_it_reports_what_a_step_does(capsys, monkeypatch):
     monkeypatch.setattr(pretraining, "SIZES", {"tiny": (1, 16, 2)})
-    monkeypatch.setattr(pretraining, "product_rate", lambda device, *, clock: 1e12)
+    monkeypatch.setattr(pretraining, "matmul_throughput", lambda device, *, clock: 1e12)
     pretraining.main(["--quick", "--json", "--cases", "steps", "--tokens", "512", "--sizes", "tiny"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["case"] for row in rows] == ["tiny packed", "tiny padded"]

@@ -1,11 +1,9 @@
-"""What happens beside the steps of a pre-training: held-out text is evaluated, the encoder kept, a line logged."""
+"""The callbacks of pre-training: evaluation on held-out text, keeping the encoder, the log, the learning curve."""
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,16 +20,15 @@ from polyencoder.pretraining.rate import step_flops
 from polyencoder.text.tokens import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import RATE, LearningCurve
+from polyencoder.training.callbacks.evaluation import Evaluation
+from polyencoder.training.callbacks.log import Log
 from polyencoder.training.distributed import Processes, gather_objects
-from polyencoder.training.objective import Outcome
 
 __all__ = ["HeldOut", "KeepEncoder", "PretrainingCurve", "PretrainingLog"]
 
-_log = logging.getLogger(__name__)
 
-
-class HeldOut(Callback):
-    """Asks for masked words and next utterances of held-out examples, always the same ones, every so many updates.
+class HeldOut(Evaluation):
+    """Evaluates masked words and next utterances on held-out examples, always the same ones, every `every` updates.
 
     Reports `masked_loss`, its exponential `perplexity`, `masked_accuracy`, `next_loss`, `next_accuracy`, and `loss`,
     the sum of both losses.
@@ -44,36 +41,23 @@ class HeldOut(Callback):
     name = "held out"
 
     def __init__(
-        self,
-        objective: Pretraining,
-        examples: Sequence[PairExample],
-        inputs: PairInputs,
-        *,
-        tokens: int,
-        every: int,
+        self, objective: Pretraining, examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int, every: int
     ) -> None:
-        self._objective, self._every, self._at = objective, every, -1
-        self._processes = Processes.of_this_group()
+        self._begin(every)
+        self._objective, self._processes = objective, Processes.of_this_group()
         self.batches = _held_out_batches(examples, inputs, tokens=tokens)
-        self.report: dict[str, float] = {}
-        """The last one."""
 
-    def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        due = run.updates.count % self._every == 0 and run.updates.count > 0 and not run.updates.is_under_way
-        if (due or run.is_over) and self._at != run.updates.count:
-            self._at = run.updates.count
-            self.report = self.measure(run.updates.autocast)
-            run.evaluated(self.report)
+    def position(self, run: Run) -> int:
+        return run.updates.count
 
     @torch.no_grad()
-    def measure(self, autocast: Callable[[], Any]) -> dict[str, float]:
-        """The metrics of the model as it is; each process takes its share of the batches."""
+    def measure(self, run: Run) -> dict[str, float]:
         sums: defaultdict[str, float] = defaultdict(float)
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
             for batch in self._processes.share(self.batches):
-                with autocast():
+                with run.updates.autocast():
                     name, losses, right = self._objective.losses(batch.to(device))
                 sums[f"{name}_loss"] += losses.double().sum().item()
                 sums[f"{name}_accuracy"] += int(right.sum())
@@ -88,12 +72,6 @@ class HeldOut(Callback):
                 report[measure] = total[measure] / max(1, total[name])
         report["perplexity"] = math.exp(min(report[f"{MASKED}_loss"], 700.0))
         return {"loss": report[f"{MASKED}_loss"] + report[f"{NEXT}_loss"], **report}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self._at, "report": self.report}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._at, self.report = state["at"], state["report"]
 
 
 def _held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int) -> list[PairBatch]:
@@ -116,30 +94,25 @@ class KeepEncoder(Callback):
             self._save(report)
 
 
-class PretrainingLog(Callback):
-    """A line every few seconds: losses and accuracies of training, and tokens a second beside the machine's products.
+class PretrainingLog(Log):
+    """A line every few seconds: losses and accuracies of training, tokens a second, and the share of peak throughput.
 
     Args:
         every_seconds: between two lines; None for evaluations alone.
-        rate: floating-point operations a second of the machine (`product_rate`).
+        peak: floating-point operations a second of large matrix products on this machine (`matmul_throughput`).
     """
 
     name = "pretraining log"
 
-    def __init__(self, *, every_seconds: float | None = 10.0, rate: float | None = None) -> None:
-        self._every, self._rate = every_seconds, rate
+    def __init__(self, *, every_seconds: float | None = 10.0, peak: float | None = None) -> None:
+        super().__init__(every_seconds=every_seconds)
+        self._peak = peak
         self.tokens = 0
         """Of this process, padding not counted; of those that ran before too."""
-        self._clear()
 
-    def _clear(self) -> None:
-        self._last = self._until = time.monotonic()
+    def clear(self) -> None:
+        super().clear()
         self._step_tokens, self._flops = 0, 0.0
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._counts: Counter[str] = Counter()
-
-    def on_start(self, run: Run) -> None:
-        self._clear()
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):
@@ -149,33 +122,22 @@ class PretrainingLog(Callback):
             self._flops += step_flops(model, batch)
         return batch
 
-    def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if outcome is not None:
-            for name, (value, count) in outcome.sums.items():
-                self._sums[name] += value
-                self._counts[name] += count
-        self._until = time.monotonic()  # an evaluation may follow
-        if self._every is not None and self._until - self._last >= self._every:
-            self._say(run)
+    def shown_report(self, report: Mapping[str, float]) -> str:
+        return f"held-out text: {self.shown_means(report)}"
 
-    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        if self._every is not None and self._counts:
-            self._say(run)
-        _log.info("after %d updates, of held-out text: %s", run.updates.count, _shown(report))
-        self._clear()
+    def shown_means(self, means: Mapping[str, float]) -> str:
+        names = {
+            f"{MASKED}_loss": "masked words' loss {:.3f}",
+            "perplexity": "perplexity {:.1f}",
+            f"{MASKED}_accuracy": "accuracy {:.3f}",
+            f"{NEXT}_loss": "next utterance's loss {:.3f}",
+            f"{NEXT}_accuracy": "accuracy {:.3f}",
+        }
+        return ", ".join(text.format(means[name]) for name, text in names.items() if name in means)
 
-    def _say(self, run: Run) -> None:
-        seconds = max(self._until - self._last, 1e-9)
-        share, left = run.goal.share(run.progress), run.goal.seconds_left(run.progress, rate=0.0)
-        parts = [] if share is None else [f"{share:4.0%}"]
-        parts += [_shown({name: value / max(1, self._counts[name]) for name, value in self._sums.items()})]
-        parts += [f"lr {run.updates.learning_rate:.2g}", f"{self._step_tokens / seconds:,.0f} tokens/s"]
-        if self._rate:
-            parts += [f"{self._flops / self._rate / seconds:.0%} of the rate of large products"]
-        if left is not None:
-            parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]
-        _log.info(", ".join(parts))
-        self._clear()
+    def shown_speed(self, seconds: float) -> str:
+        utilization = "" if self._peak is None else f", {self._flops / self._peak / seconds:.0%} MFU"
+        return f"{self._step_tokens / seconds:,.0f} tokens/s{utilization}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"tokens": gather_objects(self.tokens)}
@@ -185,23 +147,6 @@ class PretrainingLog(Callback):
 
 
 class PretrainingCurve(LearningCurve):
-    """Losses and accuracies of both objectives."""
+    """The learning curve of losses and accuracies of both objectives."""
 
-    panels = (f"{MASKED} loss", f"{MASKED} accuracy", f"{NEXT} loss", f"{NEXT} accuracy", RATE)
-
-    def of_training(self, outcome: Outcome) -> dict[str, float]:
-        return {name.replace("_", " "): value / max(1, count) for name, (value, count) in outcome.sums.items()}
-
-    def of_evaluation(self, report: Mapping[str, float]) -> dict[str, float | None]:
-        return {panel: report.get(panel.replace(" ", "_")) for panel in self.panels}
-
-
-def _shown(report: Mapping[str, float]) -> str:
-    names = {
-        f"{MASKED}_loss": "masked words' loss {:.3f}",
-        "perplexity": "perplexity {:.1f}",
-        f"{MASKED}_accuracy": "accuracy {:.3f}",
-        f"{NEXT}_loss": "next utterance's loss {:.3f}",
-        f"{NEXT}_accuracy": "accuracy {:.3f}",
-    }
-    return ", ".join(text.format(report[name]) for name, text in names.items() if name in report)
+    panels = (f"{MASKED}_loss", f"{MASKED}_accuracy", f"{NEXT}_loss", f"{NEXT}_accuracy", RATE)

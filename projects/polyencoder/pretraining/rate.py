@@ -1,4 +1,4 @@
-"""Model FLOPs utilization: the operations of a pre-training's steps, and the machine's rate of large products."""
+"""Model FLOPs utilization (MFU): the operations of a training step, and the machine's peak matmul throughput."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
 
-__all__ = ["product_rate", "step_flops"]
+__all__ = ["matmul_throughput", "step_flops"]
 
 SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock rises slowly
 
@@ -32,10 +32,10 @@ def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
 
 
 @torch.no_grad()
-def product_rate(
+def matmul_throughput(
     device: torch.device, *, dtype: torch.dtype = torch.float32, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Floating-point operations a second of large products: the best of a few. The clock gives seconds."""
+    """The floating-point operations a second of large matrix products: the best of a few. The clock gives seconds."""
     rounds, side = (ROUNDS, SIDE) if device.type == "cpu" else (10 * ROUNDS, 8 * SIDE)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     best = float("inf")

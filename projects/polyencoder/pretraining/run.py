@@ -27,12 +27,11 @@ from polyencoder.pretraining.card import encoder_card, ranker_flags
 from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
-from polyencoder.pretraining.rate import product_rate
+from polyencoder.pretraining.rate import matmul_throughput
 from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.checkpoints import Checkpoints
-from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
@@ -97,7 +96,6 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     checkpoints = Checkpoints(
         Path(settings.out) / CHECKPOINT,
         settings=_of_the_run(settings) | {"processes": processes.count},
-        earlier={name: getattr(settings, name) for name in ENDS},
         every_seconds=settings.save_every_seconds,
     )
     trainer: Trainer
@@ -129,11 +127,10 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             KeepEncoder(save),
             *([PretrainingCurve(Path(settings.out) / CURVE, title=Path(settings.out).name)] if is_first else []),
             checkpoints,
-            *([ExpectedUpdates()] if is_first else []),
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
         ],
     )
-    before = evaluation.measure(trainer.updates.autocast)
+    before = evaluation.measure(trainer)
     progress = trainer.fit()
     if bad.count and is_first:
         _log.warning(bad.summary())
@@ -188,9 +185,9 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
     if not is_first:
         return PretrainingLog(every_seconds=None)
     precision = settings.training().precision
-    rate = product_rate(pretrained.device, dtype=getattr(torch, precision))
-    _log.info("large products in %s: %.3g floating-point operations a second", precision, rate)
-    return PretrainingLog(rate=rate)
+    peak = matmul_throughput(pretrained.device, dtype=getattr(torch, precision))
+    _log.info("peak matmul throughput in %s: %.3g floating-point operations a second", precision, peak)
+    return PretrainingLog(peak=peak)
 
 
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:

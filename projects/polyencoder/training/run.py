@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.data.collator import TrainingExample
 from polyencoder.data.epochs import Source
 from polyencoder.data.loader import example_of
@@ -32,7 +31,6 @@ from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.callbacks.expected import ExpectedUpdates
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
@@ -128,7 +126,6 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
             best,
             *_shown(settings, is_first=processes.is_first),
             checkpoints,
-            *([ExpectedUpdates()] if processes.is_first else []),
             baselines,
             *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if processes.is_first else []),
         ],
@@ -181,7 +178,6 @@ def _checkpoints(settings: RunSettings, ranker: Ranker, data: RunData, processes
     return Checkpoints(
         Path(settings.out) / CHECKPOINT,
         settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
-        earlier=_before_the_model_was_asked(settings),
         changeable={"max_seconds"},
         given=settings.given(),
         instead=f"continue its model in another folder (init {settings.out})",
@@ -205,14 +201,6 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
         shape |= {name: config.backbone[name] for name in OF_A_CONVERT}
         shape["extra_contexts"] = shape.pop("history_size") - 1
     return {MODEL: shape}
-
-
-def _before_the_model_was_asked(settings: RunSettings) -> dict[str, Any]:
-    """The settings in `SHAPES` as checkpoints have them that were written before these had the model's."""
-    values = {name: getattr(settings, name) for name in SHAPES}
-    model = {name: getattr(RankerConfig, name) for name in ("n_codes", "share_encoders")}
-    text = {name: getattr(TextConfig, name) for name in ("text_truncate", "label_truncate", "history_size")}
-    return values | {name: default for name, default in (model | text).items() if values[name] is None}
 
 
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:

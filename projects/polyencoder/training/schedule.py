@@ -63,14 +63,13 @@ class ScheduleConfig:
 
 WARMUP, WARMUP_START = 100, 1e-4
 MEASURED = 5  # updates after which the time that they took says how many there will be
-BINDING = 0.9  # of the updates that are planned: with fewer to be expected it is time that ends the run
 
 
 class Schedule:
     """Sets the learning rate of an optimizer; the rate that its groups have when it comes is the full one.
 
-    Where time will end the run before its updates are done, the rate follows time: warm-up and decay are then shares of
-    the updates that are to be expected at the speed so far.
+    A run is as far as its time or its updates are, whichever is further: where time will end it before its updates are
+    done, warm-up and decay are shares of the updates that are to be expected at the speed so far.
 
     Args:
         optimizer: whose rate it is.
@@ -119,7 +118,7 @@ class Schedule:
         if self._time <= 0 or self._updates < MEASURED:
             return self._total
         by_time = self._updates / self._time
-        return by_time if self._total is None or by_time < BINDING * self._total else self._total
+        return by_time if self._total is None else min(by_time, self._total)
 
     @property
     def warmup_updates(self) -> int:
@@ -145,18 +144,12 @@ class Schedule:
             self._set()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "updates": self._updates,
-            "time": self._time,
-            "reduction": self._reduction,
-            "best": self._best,
-            "bad": self._bad,
-        }
+        own = {"reduction": self._reduction, "best": self._best, "bad": self._bad}
+        return {"updates": self._updates, "time": self._time, **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._updates, self._reduction = state["updates"], state["reduction"]
-        self._time = state.get("time", 0.0)  # earlier ones do not have it
-        self._best, self._bad = state["best"], state["bad"]
+        self._updates, self._time = state["updates"], state["time"]
+        self._reduction, self._best, self._bad = state["reduction"], state["best"], state["bad"]
         self._set()
 
     def _set(self) -> None:

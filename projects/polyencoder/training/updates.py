@@ -158,7 +158,7 @@ class OptimizerUpdates:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.left_out = state["count"], state["left_out"]
-        self._finite.in_a_row = state.get("left_out_in_a_row", 0)  # older ones do not have it
+        self._finite.in_a_row = state["left_out_in_a_row"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.precision.load_state_dict(state["precision"])

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ TINY = {"n_layers": 1, "embedding_size": 32, "n_heads": 2, "ffn_size": 64, "n_po
 @pytest.fixture(autouse=True)
 def no_products(monkeypatch):
     """The rate of the machine's products takes time, and says nothing here."""
-    monkeypatch.setattr(module, "product_rate", lambda device, *, dtype: 1e9)
+    monkeypatch.setattr(module, "matmul_throughput", lambda device, *, dtype: 1e9)
 
 
 @pytest.fixture
@@ -97,12 +98,13 @@ def test_warm_up_and_decay_follow_the_time(make_settings, monkeypatch, caplog):
     """The first 6 % of updates are warm-up, and at the end the rate is small. Each look at the clock is a second."""
     clock = iter(range(10**6))
     monkeypatch.setattr("polyencoder.training.trainer.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("polyencoder.training.callbacks.log.time", SimpleNamespace(monotonic=lambda: 0.0))
     rates = []
 
     def seen(self, run, outcome):
         rates.append(run.updates.learning_rate)
 
-    monkeypatch.setattr(module.PretrainingLog, "after_step", seen)
+    monkeypatch.setattr(module.KeepEncoder, "after_step", seen)
     limits = {"max_steps": None, "max_seconds": 40.0, "warmup_steps": None, "save_every_seconds": 1e9}
     with caplog.at_level("INFO", "polyencoder"):
         report = pretrain(make_settings(schedule="linear", learning_rate=1e-3, evaluate_every=10_000, **limits))
@@ -444,7 +446,7 @@ def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_pat
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        ("{", "vocab.json: cannot be read"),
+        ("{", "vocab.json: not valid JSON"),
         ('{"a": 0}', "vocab.json: its tokens must be numbered from 0, beginning with"),
     ],
 )

@@ -50,3 +50,28 @@ def test_by_default_the_rate_falls_to_the_end_if_that_is_known():
 def test_a_schedule_needs_an_end():
     with pytest.raises(ConfigError, match="needs to know how many updates"):
         rates(ScheduleConfig("linear"), total=None, updates=1)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("seconds", [85.0, 92.0, 96.0, 99.0])
+def test_the_rate_falls_to_its_end_where_time_and_updates_end_together(name, seconds):
+    """Updates take a second each: the run is cut off when most of its 100 updates are done."""
+    found = rates(ScheduleConfig(name, warmup_updates=10), total=100, updates=int(seconds), seconds=seconds)
+    assert found[-1] == pytest.approx(0.0, abs=1e-6)
+    assert found[10:] == sorted(found[10:], reverse=True)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_the_rate_falls_steadily_at_a_changing_speed(name):
+    """Updates become slower, so that time overtakes the number of updates in the midst of the run."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = Schedule(optimizer, ScheduleConfig(name, warmup_updates=10), total_updates=100, by_time=True)
+    found, now = [], 0.0
+    for done in range(1, 101):
+        now += 0.5 if done < 60 else 2.0
+        schedule.step(done, time=min(1.0, now / 85.0))
+        found.append(schedule.learning_rate)
+        if now >= 85.0:
+            break
+    assert found[-1] == pytest.approx(0.0, abs=1e-6)
+    assert found[10:] == sorted(found[10:], reverse=True)

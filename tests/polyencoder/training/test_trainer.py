@@ -184,6 +184,18 @@ def test_other_settings_do_not_go_on(make_ranker, tmp_path):
         Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=[checkpoints]).fit()
 
 
+def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_path):
+    ranker, path = make_ranker("bi"), tmp_path / "checkpoint.pt"
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    states = torch.load(path, weights_only=True)
+    for own in states["run"]["callbacks"]:
+        del own["best"]["trained"]
+    torch.save(states, path)
+    message = r"checkpoint.pt: has no 'trained': another version of polyencoder wrote it; give another folder"
+    with pytest.raises(CheckpointError, match=message):
+        Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+
+
 def test_what_is_not_finite_is_not_learnt(make_ranker):
     ranker = make_ranker("bi")
     config = replace(ranker.model.config)

@@ -69,8 +69,7 @@ class Baselines(Callback):
         return {"before": self.before, "stands_in": self.stands_in, "tfidf": self.tfidf}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.before, self.tfidf = state["before"], state["tfidf"]
-        self.stands_in = state.get("stands_in", False)  # earlier checkpoints lack it
+        self.before, self.stands_in, self.tfidf = state["before"], state["stands_in"], state["tfidf"]
 
 
 def _say(who: str, metrics: Mapping[str, float]) -> None:

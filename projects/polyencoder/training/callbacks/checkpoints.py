@@ -38,7 +38,6 @@ class Checkpoints(Callback):
         path: of the checkpoint.
         settings: of the run, in plain values: one that was begun with others is not gone on with. Those of its model
             are in a mapping of their own, `MODEL`.
-        earlier: settings as they stand in checkpoints that were written before there was such a mapping.
         changeable: settings that may be others when the run goes on.
         given: those that whoever started the run named, of which an error tells first.
         instead: what else could be done, for that error.
@@ -52,7 +51,6 @@ class Checkpoints(Callback):
         path: str | os.PathLike[str],
         *,
         settings: Mapping[str, Any],
-        earlier: Mapping[str, Any] | None = None,
         changeable: Collection[str] = (),
         given: Collection[str] = (),
         instead: str = "give another folder",
@@ -60,7 +58,7 @@ class Checkpoints(Callback):
     ) -> None:
         self.path = Path(path)
         self.resumed = False
-        self._settings, self._earlier, self._every = dict(settings), dict(earlier or {}), every_seconds
+        self._settings, self._every = dict(settings), every_seconds
         self._changeable, self._given, self._instead = changeable, given, instead
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
@@ -72,14 +70,18 @@ class Checkpoints(Callback):
             return
         states = self._read()
         self._check_settings(states["settings"])
-        run.load_state_dict(states["run"])
+        try:
+            run.load_state_dict(states["run"])
+        except KeyError as error:
+            raise CheckpointError(
+                f"{self.path}: has no {error}: another version of polyencoder wrote it; {self._instead}"
+            ) from None
         self.resumed = True
         _log.info("going on from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
         """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
-        now = self._settings if MODEL in begun else {**self._settings, **self._earlier}
-        begun, now = _flat(begun), _flat(now)
+        begun, now = _flat(begun), _flat(self._settings)
         others = [name for name in begun if name not in self._changeable and now.get(name) != begun[name]]
         if others:
             name = min(others, key=lambda name: (name not in self._given, name))

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation import ranks
 from polyencoder.evaluation.names import main_measures, number_of_candidates
 from polyencoder.packages import require
 from polyencoder.storage.files import replacing
 from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.log import AMONG, batch_measures
 from polyencoder.training.objective import Outcome
 
 __all__ = ["LearningCurve"]
@@ -38,7 +38,7 @@ class LearningCurve(Callback):
 
     name = "curve"
     panels: tuple[str, ...] = ("loss", "R@1", RATE)
-    """What is drawn, each number by itself. The first ones depend on how many candidates there were."""
+    """The measures that are drawn, each by itself."""
 
     def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
         self.path, self._title = os.fspath(path), title
@@ -48,8 +48,10 @@ class LearningCurve(Callback):
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         updates = run.updates.count
-        if outcome is not None and len(outcome) and (point := self.of_training(outcome)):
-            self._batches.append({**point, RATE: run.updates.learning_rate})
+        measures = {} if outcome is None or not len(outcome) else batch_measures(outcome)
+        if measures:
+            means = {name: value / count for name, (value, count) in measures.items() if count}
+            self._batches.append({**means, RATE: run.updates.learning_rate})
         points = self.points["training"]
         if self._batches and updates - (points[-1]["updates"] if points else 0) >= self._every:
             points.append({"updates": updates, **_mean(self._batches)})
@@ -60,24 +62,9 @@ class LearningCurve(Callback):
             self._every *= 2
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        known = {name: float(value) for name, value in self.of_evaluation(report).items() if value is not None}
-        self.points["validation"].append({"updates": run.updates.count, **known})
-
-    def of_training(self, outcome: Outcome) -> dict[str, float]:
-        """The numbers of a batch; none of one that has none."""
-        if outcome.pool.labels is None:
-            return {}
-        first = ranks(outcome.scores, outcome.pool.labels) == 1
-        return {
-            "loss": float(outcome.losses.mean()),
-            "R@1": float(first.float().mean()),
-            "among": sum(outcome.pool.counts(len(outcome))) / len(outcome),
-        }
-
-    def of_evaluation(self, report: Mapping[str, float]) -> dict[str, float | None]:
-        """The numbers of an evaluation; None where there is none."""
-        candidates = number_of_candidates(main_measures(report))
-        return {"loss": report.get("loss"), "R@1": report.get("hits@1"), "among": candidates}
+        known = {**report, "R@1": report.get("hits@1"), AMONG: number_of_candidates(main_measures(report))}
+        shown = {name: float(value) for name in (*self.panels, AMONG) if (value := known.get(name)) is not None}
+        self.points["validation"].append({"updates": run.updates.count, **shown})
 
     def on_end(self, run: Run) -> None:
         if not any(self.points.values()):
@@ -104,7 +91,7 @@ class LearningCurve(Callback):
                 points = [(point["updates"], point[panel]) for point in self.points[kind] if panel in point]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=self.label(kind), **style)
-            axes.set_ylabel(panel)
+            axes.set_ylabel(panel.replace("_", " "))
             axes.grid(alpha=0.3)
             if axes.lines and panel != RATE:
                 axes.legend()
@@ -114,7 +101,7 @@ class LearningCurve(Callback):
 
     def label(self, kind: str) -> str:
         """`training, among 64 candidates`: their mean number, where the points tell it."""
-        known = [point["among"] for point in self.points[kind] if "among" in point]
+        known = [point[AMONG] for point in self.points[kind] if AMONG in point]
         return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
 
     def state_dict(self) -> dict[str, Any]:

@@ -45,29 +45,39 @@ class Evaluation(Callback):
     name = "evaluation"
 
     def __init__(self, ranker: TextRanker, examples: Sequence[Example], *, every: int) -> None:
+        self._ranker, self._examples = ranker, examples
+        self._begin(every)
+
+    def _begin(self, every: int) -> None:
         if every < 1:
             raise ConfigError(f"evaluation every {every} examples: give 1 or more")
-        self._ranker, self._every, self._examples = ranker, every, examples
-        self._done = 0  # evaluations by number of examples
+        self._every = every
+        self._done = 0  # evaluations by `position`
         self._at = 0  # updates at the last one; a model that has had none is not evaluated, nor kept as the best
+        self.report: dict[str, float] = {}
+        """The last one."""
+
+    def position(self, run: Run) -> int:
+        """What is counted until the next evaluation."""
+        return run.progress.examples
+
+    def measure(self, run: Run) -> dict[str, float]:
+        """The metrics of the model as it is; each process takes its share of the examples."""
+        return evaluate_together(self._ranker, self._examples, processes=run.processes)
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        due = run.progress.examples // self._every > self._done
-        if due or run.is_over:
-            self._done = run.progress.examples // self._every
-            self._evaluate(run)
-
-    def _evaluate(self, run: Run) -> None:
-        if self._at == run.updates.count:
-            return
-        self._at = run.updates.count
-        run.evaluated(evaluate_together(self._ranker, self._examples, processes=run.processes))
+        due = self.position(run) // self._every
+        if (due > self._done or run.is_over) and self._at != run.updates.count:
+            self._at = run.updates.count
+            self.report = self.measure(run)
+            run.evaluated(self.report)
+        self._done = due
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self._done, "at": self._at}
+        return {"done": self._done, "at": self._at, "report": self.report}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._done, self._at = state["done"], state["at"]
+        self._done, self._at, self.report = state["done"], state["at"], state["report"]
 
 
 class KeepBest(Callback):
@@ -142,4 +152,4 @@ class KeepBest(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.report, self._bad = state["report"], state["bad"]
         self.updates, self.examples = state["updates"], state["examples"]
-        self.trained = state.get("trained", self.report)  # earlier checkpoints lack it
+        self.trained = state["trained"]

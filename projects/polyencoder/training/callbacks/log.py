@@ -1,25 +1,47 @@
-"""Logging: a line now and then, and one for each evaluation."""
+"""Logging: how long the run will be, a line now and then, and one for each evaluation."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from polyencoder.evaluation import ranks
 from polyencoder.evaluation.names import main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
+from polyencoder.training.schedule import MEASURED
+from polyencoder.training.updates import OptimizerUpdates
 
-__all__ = ["Log"]
+__all__ = ["AMONG", "Log", "batch_measures"]
+
+AMONG = "among"
+"""The measure of a batch that is no result: how many candidates an example has."""
+SOON = 0.05  # of the time that a run has
 
 _log = logging.getLogger(__name__)
 
 
-class Log(Callback):
-    """Logs evaluations, and between them the averages of the batches since the last line.
+def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
+    """The measures of a batch as sums, each with the number of what was summed: `loss`, `R@1` and `AMONG`.
 
-    R@1 in training is that among the candidates of a batch, as the line says; it does not compare with evaluations.
+    R@1 in training is that among the candidates of a batch; it does not compare with evaluations. Of a batch without
+    labels to rank the measures are those of its objective.
+    """
+    count, labels = len(outcome), outcome.pool.labels
+    if labels is None or not count:
+        return dict(outcome.sums)
+    hits = int((ranks(outcome.scores, labels) == 1).sum())
+    loss, candidates = float(outcome.losses.sum()), sum(outcome.pool.counts(count))
+    return {"loss": (loss, count), "R@1": (hits, count), AMONG: (candidates, count)}
+
+
+class Log(Callback):
+    """Logs the number of updates to expect, evaluations, and between them the means of the batches since the last line.
+
+    Where time ends the run, the number of updates is logged as soon as their speed is known. A warm-up that takes most
+    of them is a warning.
 
     Args:
         every_seconds: between two lines of training; None for evaluations alone, beside a progress line.
@@ -27,34 +49,76 @@ class Log(Callback):
 
     def __init__(self, *, every_seconds: float | None = 10.0) -> None:
         self._every = every_seconds
-        self._last, self._examples, self._loss, self._hits, self._candidates = time.monotonic(), 0, 0.0, 0, 0
+        self._expected: float | None = None
+        self._by_time = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin another line."""
+        self._last = self._until = time.monotonic()
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
+
+    def on_start(self, run: Run) -> None:
+        self.clear()
+        self._log_expected(run)
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if outcome is not None and outcome.pool.labels is not None and len(outcome):
-            self._examples += len(outcome)
-            self._loss += float(outcome.losses.sum())
-            self._hits += int((ranks(outcome.scores, outcome.pool.labels) == 1).sum())
-            self._candidates = outcome.scores.size(1)
-        if self._every is not None and self._examples and time.monotonic() - self._last >= self._every:
-            self._say(run)
+        if not self._by_time and run.updates.count >= MEASURED and run.goal.time(run.progress) >= SOON:
+            self._by_time = True
+            self._log_expected(run)
+        if outcome is not None:
+            for name, (value, count) in batch_measures(outcome).items():
+                self._sums[name] += value
+                self._counts[name] += count
+        self._until = time.monotonic()  # an evaluation may follow
+        if self._every is not None and self._counts and self._until - self._last >= self._every:
+            self._log_batches(run)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        if self._every is not None and self._examples:
-            self._say(run)
-        measures = "  ".join(f"{name} {value:.3f}" for name, value in main_measures(report).items())
-        _log.info("after %d updates: %s", run.updates.count, measures)
-        self._last = time.monotonic()
+        if self._every is not None and self._counts:
+            self._log_batches(run)
+        _log.info("after %d updates: %s", run.updates.count, self.shown_report(report))
+        self.clear()
 
-    def _say(self, run: Run) -> None:
-        seconds = time.monotonic() - self._last
-        rate = self._examples / max(seconds, 1e-9)
+    def shown_report(self, report: Mapping[str, float]) -> str:
+        """An evaluation in words."""
+        return "  ".join(f"{name} {value:.3f}" for name, value in main_measures(report).items())
+
+    def shown_means(self, means: Mapping[str, float]) -> str:
+        """The means of `batch_measures` in words."""
+        return f"loss {means['loss']:.4g}, R@1 of the batch {means['R@1']:.3f} (among {means[AMONG]:.0f})"
+
+    def shown_speed(self, seconds: float) -> str:
+        """The speed since the last line in words."""
+        return f"{self._counts['loss'] / seconds:,.0f} examples/s"
+
+    def _log_batches(self, run: Run) -> None:
+        seconds = max(self._until - self._last, 1e-9)
+        rate = self._counts["loss"] / seconds
         share, left = run.goal.share(run.progress), run.goal.seconds_left(run.progress, rate=rate)
         parts = [] if share is None else [f"{share:4.0%}"]
-        parts += [f"loss {self._loss / self._examples:.4g}"]
-        parts += [f"R@1 of the batch {self._hits / self._examples:.3f} (among {self._candidates})"]
-        parts += [f"lr {run.updates.learning_rate:.2g}"]
-        parts += [f"{rate:,.0f} examples/s"]
+        parts += [self.shown_means({name: value / max(1, self._counts[name]) for name, value in self._sums.items()})]
+        parts += [f"lr {run.updates.learning_rate:.2g}", self.shown_speed(seconds)]
         if left is not None:
             parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]
         _log.info(", ".join(parts))
-        self._last, self._examples, self._loss, self._hits = time.monotonic(), 0, 0.0, 0
+        self.clear()
+
+    def _log_expected(self, run: Run) -> None:
+        if not isinstance(run.updates, OptimizerUpdates):
+            return
+        schedule = run.updates.schedule
+        expected, warmup = schedule.expected_updates, schedule.warmup_updates
+        if expected is None or expected == self._expected:
+            return
+        by_time = " in max_seconds" if self._by_time else ""
+        _log.info("expected%s: %d updates, %d of them warm-up", by_time, expected, warmup)
+        if warmup > expected / 2:
+            _log.warning(
+                "most of about %d updates are warm-up, %d: the learning rate is small in all of the run; lower "
+                "warmup_updates, or train longer",
+                expected,
+                warmup,
+            )
+        self._expected = expected

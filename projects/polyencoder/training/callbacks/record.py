@@ -19,13 +19,15 @@ from polyencoder.packages import PACKAGES, version_of
 from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.base import Callback, Run
 
-__all__ = ["Record", "write_record"]
+__all__ = ["Record"]
 
 _log = logging.getLogger(__name__)
 
 
 class Record(Callback):
-    """Writes the record when a run begins or goes on; it stands behind `Checkpoints`, which say which of the two.
+    """Writes the options of a run and, for this start of it and those before, time, command, versions and machine.
+
+    It stands behind `Checkpoints`, which say whether the run begins or is resumed: only then its starts are kept.
 
     Args:
         path: of the record.
@@ -33,37 +35,23 @@ class Record(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
-        self.path, self._options = os.fspath(path), options
+        self.path, self._options = os.fspath(path), dict(options)
 
     def on_start(self, run: Run) -> None:
+        start = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": shlex.join(sys.argv),
+            "updates": run.updates.count,
+            "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
+            "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+            | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
+        }
+        starts = [*(_starts(self.path) if run.updates.count else []), start]
+        record = {"format": 1, "seed": self._options.get("seed"), "starts": starts, "options": self._options}
         try:
-            write_record(self.path, self._options, updates=run.updates.count)
+            write_text(self.path, json.dumps(record, indent=2, default=str) + "\n")
         except OSError as error:
             _log.error("%s could not be written: %s", self.path, error.strerror)
-
-
-def write_record(path: str | os.PathLike[str], options: Mapping[str, Any], *, updates: int) -> None:
-    """Write the options of a run and, for this start of it and those before, the time, command, versions and machine.
-
-    Args:
-        path: of the record. If it is there, and of a run that is now resumed, its starts are kept.
-        options: of the run, among them its `seed`.
-        updates: of the model, before this start; 0 for a new run.
-
-    Raises:
-        OSError: it could not be written.
-    """
-    start = {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv),
-        "updates": updates,
-        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
-        "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-        | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
-    }
-    earlier = _starts(path) if updates else []
-    record = {"format": 1, "seed": options.get("seed"), "starts": [*earlier, start], "options": dict(options)}
-    write_text(path, json.dumps(record, indent=2, default=str) + "\n")
 
 
 def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
