@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from benchmarks.agents import CONVAI2, quiet_parlai
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 
 __all__ = ["validation_examples"]
 
@@ -31,7 +31,7 @@ def validation_examples(datapath: str, count: int | None = None) -> list[Example
             message = teacher.act()
             turns.append(message["text"])
             label = message["eval_labels"][0]
-            yield list(turns), label, list(message["label_candidates"])
+            yield Example(list(turns), label, list(message["label_candidates"]))
             turns = [] if message["episode_done"] else [*turns, label]
 
     return list(islice(examples(), count))

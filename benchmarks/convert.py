@@ -43,7 +43,8 @@ from benchmarks.common import (
 )
 from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
-from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.collator import Collator
+from polyencoder.data.example import Example
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConveRT, ConvertConfig
@@ -201,7 +202,7 @@ def _in_int8(rankers: dict[str, Ranker], folder: Path, texts: Sequence[str], *, 
 def _learning(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> dict[str, Any]:
     """A training step: half of the sentences are the contexts of the other half."""
     half = len(texts) // 2
-    examples = [TrainingExample([one], other) for one, other in zip(texts[:half], texts[half : 2 * half], strict=True)]
+    examples = [Example([one], other) for one, other in zip(texts[:half], texts[half : 2 * half], strict=True)]
     batch = Collator(ranker.text, "batch")(examples)
     trainer = Trainer(ranker, TrainingConfig(max_updates=1_000, batch_size=half, fine_tuned="all"))
     with encoded(ranker.model) as seen:

@@ -36,7 +36,7 @@ from benchmarks.common import argument_parser, interleaved_ms, machine, minilm_f
 from benchmarks.convai2 import validation_examples
 from benchmarks.rate import encoded
 from polyencoder import Ranker, RankerConfig
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import CONTEXT, int8_name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from parlai.agents.ranker.examples import MESSAGE_TURNS
 from parlai.agents.ranker.history import RankerHistory
 from parlai.core.message import Message
 from parlai.core.opt import Opt
-
-from polyencoder.data.epochs import MESSAGE_TURNS
 
 __all__ = ["ConvertHistory"]
 

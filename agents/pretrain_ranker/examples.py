@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlai.agents.ranker.examples import EARLIER
 from parlai.core.message import Message
 
-from polyencoder.data.epochs import EARLIER
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
@@ -46,7 +46,8 @@ class ResponseBuffer(Callback):
     def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
         """A turn that was heard as an example, with a response of another conversation."""
         key = draws.below(2**53)  # first, as it would else depend on what else was said
-        return PairExample(one.turns, one.response, other_response(one.episode, one.response, self._window, draws), key)
+        other = other_response(one.episode, one.response, self._window, draws)
+        return PairExample(one.turns, one.response, other=other, key=key)
 
     def clear(self) -> None:
         self._window.clear()

@@ -29,7 +29,7 @@ def render_prediction(pretrained: Pretrained, inputs: PairInputs, pair: PairExam
         found, expected = (text.tokenizer.decode([token]).strip() for token in (guess, target))
         words.append(found if guess == target else f"{found} (not {expected})")
     shown = f"masked words: {', '.join(words)}"
-    responses = [pair.response, *([pair.other] if pair.other is not None else [])]
+    responses = [pair.label, *([pair.other] if pair.other is not None else [])]
     apart = model.next_utterance is None
     if apart and len(responses) == 1:  # nothing to choose from
         return shown

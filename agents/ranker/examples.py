@@ -12,6 +12,13 @@ from parlai.core.metrics import Metrics, SumMetric
 from polyencoder.checks import half_characters
 from polyencoder.errors import InputError
 
+EARLIER = "earlier"
+"""Where a message has the messages before it, when it is the first that a resumed run has of its conversation."""
+MESSAGE_TURNS = "context_turns"
+"""Where a message has its turns, when line ends in some of them look like those between turns in its text."""
+EPOCH_EXAMPLES = "epoch_examples"
+"""Where a training run's first messages say how many examples an epoch has."""
+
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from parlai.agents.ranker.examples import EARLIER
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
-from polyencoder.data.epochs import EARLIER
 from polyencoder.text import lines_of, persona_lines
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")

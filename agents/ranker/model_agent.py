@@ -19,6 +19,7 @@ from parlai.agents.ranker.architecture import (
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
+from parlai.agents.ranker.examples import EPOCH_EXAMPLES
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.checkpoints import Saving
@@ -37,7 +38,6 @@ from parlai.utils.distributed import is_distributed, is_primary_worker
 from torch.optim import Optimizer
 
 from polyencoder.config import Architecture, RankerConfig
-from polyencoder.data.epochs import EPOCH_EXAMPLES
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model, read_ranker_file

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.search.texts import made_candidates, made_contexts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.example import Example
 from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
@@ -32,19 +32,19 @@ class Unavailable(Exception):
     """This machine lacks what a part needs; the message says what."""
 
 
-def examples(count: int, *, turns: int = 3) -> list[TrainingExample]:
+def examples(count: int, *, turns: int = 3) -> list[Example]:
     """Made contexts of so many turns with made responses, half of whose words are the context's: something to learn."""
     contexts, replies = made_contexts(count), made_candidates(count)
     made = []
     for context, reply in zip(contexts, replies, strict=True):
         words, last = reply.split(), context[-1].split()
         mixed = [*last[: len(last) // 2], *words[: len(words) // 2]]
-        made.append(TrainingExample(context[-turns:], " ".join(mixed)))
+        made.append(Example(context[-turns:], " ".join(mixed)))
     return made
 
 
 def ranker(
-    architecture: Architecture, data: Sequence[TrainingExample], *, device: str, size: dict[str, int], **config: Any
+    architecture: Architecture, data: Sequence[Example], *, device: str, size: dict[str, int], **config: Any
 ) -> Ranker:
     """A ranker with random weights, the same for the same seed, and a vocabulary learnt from the examples."""
     texts = [text for example in data for text in (*example.turns, example.label)]

@@ -17,7 +17,8 @@ from benchmarks.common import interleaved_ms, two_towers
 from benchmarks.gpu.made import BERT_BASE, TINY, examples, ranker
 from benchmarks.rate import encoder_flops, product_rate, products
 from polyencoder.config import Architecture
-from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.collator import Collator
+from polyencoder.data.example import Example
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
@@ -69,7 +70,7 @@ def training(*, device: str, quick: bool) -> dict[str, Any]:
 def _timed(
     steps: dict[str, Callable[[], object]],
     made: Ranker,
-    data: Sequence[TrainingExample],
+    data: Sequence[Example],
     *,
     architecture: str,
     cached: int,
@@ -99,15 +100,13 @@ def _timed(
     ]
 
 
-def _ours(made: Ranker, config: TrainingConfig, data: Sequence[TrainingExample], cached: int) -> Callable[[], object]:
+def _ours(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Callable[[], object]:
     """A step of the library's trainer, tokenizing included."""
     trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
     return lambda: trainer.step(collate(list(data)))
 
 
-def _sentence_transformers(
-    made: Ranker, data: Sequence[TrainingExample], folder: Path, *, device: str
-) -> Callable[[], object]:
+def _sentence_transformers(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
     peer, losses = import_module("sentence_transformers"), import_module("sentence_transformers.losses")
     models = import_module("sentence_transformers.models")

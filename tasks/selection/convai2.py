@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from sys import intern
 
 from parlai.tasks.convai2.build import build
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.teacher import SelectionTeacher
 from parlai.utils.misc import warn_once
 
-from polyencoder.data.epochs import Episode
+from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.errors import ConfigError, InputError
 
@@ -66,11 +67,11 @@ class Convai2Teacher(SelectionTeacher):
 
 def _episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
     episode: Episode = []
-    for begins, message in _messages(file, bad):
+    for begins, example in _examples(file, bad):
         if begins and episode:
             yield episode
             episode = []
-        episode.append(message)
+        episode.append(example)
     if episode:
         yield episode
 
@@ -83,7 +84,7 @@ def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
     """
     waiting: Episode | None = None
     for episode in episodes:
-        opens = episode[0]["text"].rpartition("\n")[2] == SILENCE
+        opens = episode[0].turns[-1] == SILENCE
         if waiting is not None and not opens:
             yield _other_side(waiting)
         waiting = None if opens else episode
@@ -93,13 +94,13 @@ def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
 
 
 def _other_side(episode: Episode) -> Episode:
-    texts = [message["text"].rpartition("\n")[2] for message in episode]  # without the persona's lines
-    heard = [SILENCE, *(message["labels"][0] for message in episode)]
-    return [{"text": text, "labels": [label]} for text, label in zip(heard, texts, strict=False)]
+    texts = [example.turns[-1] for example in episode]  # without the persona's lines
+    heard = [SILENCE, *(example.label for example in episode)]
+    return [Example([text], label) for text, label in zip(heard, texts, strict=False)]
 
 
-def _messages(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """(whether an episode begins, message) of a file. Persona lines that no utterance follows are left out."""
+def _examples(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, Example]]:
+    """(whether an episode begins, example) of a file. Persona lines that no utterance follows are left out."""
     persona: list[str] = []
     begins = True
     for line_number, line in lines(path, bad=bad):
@@ -116,11 +117,11 @@ def _messages(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, dict[str
         if not fields[0]:
             bad(InputError(f"{path}, line {line_number}: has no label behind its first tab"))
             continue
-        message: dict[str, Any] = {"text": "\n".join([*persona, text]), "labels": [fields[0]]}
+        label, candidates = fields[0], None
         if len(fields) > 2 and fields[2]:
-            if fields[0] not in fields[2].split("|"):
-                bad(InputError(f"{path}, line {line_number}: the label {fields[0][:60]!r} is not among its candidates"))
+            candidates = [*map(intern, fields[2].split("|"))]  # each text is in memory once
+            if label not in candidates:
+                bad(InputError(f"{path}, line {line_number}: the label {label[:60]!r} is not among its candidates"))
                 continue
-            message[CHOICES] = fields[2]
-        yield begins, message
+        yield begins, Example([*persona, text], label, candidates)
         persona, begins = [], False

@@ -8,15 +8,17 @@ project of PolyAI makes them from the raw dumps; there is nothing to download he
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
+from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.pairs import add_file_argument
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.teacher import SelectionTeacher
 
-from polyencoder.data.epochs import Episode
+from polyencoder.data.example import Example
 from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, expand, records
 from polyencoder.errors import InputError
@@ -53,19 +55,15 @@ class ConversationalTeacher(SelectionTeacher):
         )
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        messages = self._messages(file, bad)
+        examples = self._examples(file, bad)
         if self.training:
-            yield from ([message] for message in messages)
+            yield from ([example] for example in examples)
             return
-        group: list[dict[str, Any]] = []
-        for message in messages:
-            group.append(message)
-            if len(group) == TOGETHER:
-                responses = [message["labels"][0] for message in group]
-                yield from ([message | {CHOICES: responses}] for message in group)
-                group = []
+        while len(group := list(islice(examples, TOGETHER))) == TOGETHER:
+            responses = [example.label for example in group]
+            yield from ([replace(example, candidates=responses)] for example in group)
 
-    def _messages(self, file: str | DataFile, bad: OnBad) -> Iterator[dict[str, Any]]:
+    def _examples(self, file: str | DataFile, bad: OnBad) -> Iterator[Example]:
         for where, record in records(file, bad=bad):
             response = record.get("response")
             earlier = earlier_columns(record)[-self.max_turns + 1 :] if self.max_turns > 1 else []
@@ -77,7 +75,7 @@ class ConversationalTeacher(SelectionTeacher):
             if not lines or not _line(response):
                 bad(InputError(f"{where}: its {'response' if lines else 'context'} is empty"))
                 continue
-            yield {"text": "\n".join(lines), "labels": [_line(response)]}
+            yield Example(lines, _line(response))
 
 
 class RedditTeacher(ConversationalTeacher):

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from parlai.tasks.dstc7.build import build
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.teacher import SelectionTeacher
 
-from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.epochs import Source
+from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, json_array, lines
-from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
 __all__ = ["Dstc7Teacher"]
@@ -27,7 +28,7 @@ ANSWERS = "ubuntu_responses_subtask_1.tsv"
 class Dialogue(NamedTuple):
     turns: list[str]  # `participant 1: utterance`
     replies: list[str]  # the utterances alone, and the right answer behind them
-    options: list[str]
+    options: list[str] | None
 
 
 class Dstc7Teacher(SelectionTeacher):
@@ -43,7 +44,7 @@ class Dstc7Teacher(SelectionTeacher):
         name = {"valid": "dev"}.get(split, split)
         return [str(find(self.opt, FOLDER, [f"ubuntu_{name}_subtask_1.json"], build=build))]
 
-    def open_source(self, split: str) -> Source:
+    def open_source(self, split: str) -> Source[Episode]:
         variant = self.opt["task"].split(":")[2:]
         if variant not in ([], ["plain"]):
             raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:dstc7 or selection:dstc7:plain")
@@ -55,28 +56,20 @@ class Dstc7Teacher(SelectionTeacher):
         for dialogue in self._dialogues(file, bad):
             last = len(dialogue.turns)
             for number in range(1 if self._augments else last, last + 1):
-                # the context is written when it is drawn: contexts of one dialogue repeat each other
-                yield [{"dialogue": dialogue, "labels": [dialogue.replies[number]], "place": number}]
-
-    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
-        ((dialogue, labels, place),) = (message.values() for message in episode)
-        message: dict[str, Any] = {"text": "\n".join(dialogue.turns[:place]), "labels": labels}
-        if not self._augments:
-            message[CHOICES] = dialogue.options
-        return [message]
+                yield [Example(dialogue.turns[:number], dialogue.replies[number], dialogue.options)]
 
     def _dialogues(self, file: str | DataFile, bad: OnBad) -> Iterator[Dialogue]:
         for where, record in json_array(file, bad=bad):
             try:
                 said = [(m["speaker"].replace("_", " "), _utterance(m)) for m in record["messages-so-far"]]
                 answer = self._answer(record)
-                options = [] if self._augments else [_utterance(option) for option in record["options-for-next"]]
+                options = None if self._augments else [_utterance(option) for option in record["options-for-next"]]
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 bad(InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})"))
                 continue
             if not said:
                 bad(InputError(f"{where}: has no message before the answer"))
-            elif not self._augments and answer not in options:
+            elif options is not None and answer not in options:
                 bad(InputError(f"{where}: the right answer {answer[:60]!r} is not among its {len(options)} options"))
             else:
                 turns = [f"{speaker}: {utterance}" for speaker, utterance in said]

@@ -9,14 +9,13 @@ the hub or a folder that `datasets` reads, one record at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.teacher import SelectionTeacher
 
-from polyencoder.data.episodes import Counts
-from polyencoder.data.epochs import MESSAGE_TURNS, Episode
+from polyencoder.data.epochs import Counts
 from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs, split_files
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
@@ -75,11 +74,7 @@ class JsonlTeacher(SelectionTeacher):
             raise InputError(f"--selection-folder {error}") from None
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        for pair in read_pairs(file, columns=self._columns, bad=bad):
-            message: dict[str, Any] = {"text": pair.context, "labels": [pair.response]}
-            if any("\n" in turn for turn in pair.turns):
-                message[MESSAGE_TURNS] = pair.turns
-            yield [message if pair.candidates is None else {**message, CHOICES: pair.candidates}]
+        return ([pair] for pair in read_pairs(file, columns=self._columns, bad=bad))
 
     def estimate(self, files: Sequence[str]) -> Counts:
         return pair_counts(files, columns=self._columns)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.grammar import Dialogue, write_dialogues
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.teacher import SelectionTeacher
 
-from polyencoder.data.episodes import InMemory
-from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.epochs import InMemory, Source
+from polyencoder.data.example import Example
 
 __all__ = ["DIALOGUES", "SEED", "SampleTeacher", "sample_dialogues"]
 
@@ -28,17 +29,13 @@ def sample_dialogues(split: str, *, seed: int = SEED) -> Iterator[Dialogue]:
 class SampleTeacher(SelectionTeacher):
     """The persona goes before the first utterance, as in ConvAI2."""
 
-    def open_source(self, split: str) -> Source:
-        return InMemory(_episode(dialogue) for dialogue in sample_dialogues(split))  # also for :stream
+    def open_source(self, split: str) -> Source[Episode]:
+        return InMemory(map(_episode, sample_dialogues(split)), size=len)  # also for :stream
 
 
 def _episode(dialogue: Dialogue) -> Episode:
-    before = "".join(f"your persona: {fact}\n" for fact in dialogue.persona)
+    before = [f"your persona: {fact}" for fact in dialogue.persona]
     return [
-        {
-            "text": before * (number == 0) + turn.text,
-            "labels": [turn.label.text],
-            CHOICES: [candidate.text for candidate in turn.candidates],
-        }
+        Example([*(before * (number == 0)), turn.text], turn.label.text, [one.text for one in turn.candidates])
         for number, turn in enumerate(dialogue.turns)
     ]

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from parlai.agents.ranker.console import explain_errors
+from parlai.agents.ranker.examples import EPOCH_EXAMPLES, MESSAGE_TURNS
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.sources import evaluation_source
 from parlai.core.message import Message
@@ -17,24 +18,24 @@ from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import FixedDialogTeacher
+from parlai.tasks.selection.epochs import Episode, Epochs, Messages
 from parlai.tasks.selection.metrics import RankingMetrics
 from parlai.utils import logging
 from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
 from polyencoder.data.collator import OWN_CANDIDATES
-from polyencoder.data.episodes import Counts, InMemory, Streamed, estimated_counts
-from polyencoder.data.epochs import EPOCH_EXAMPLES, Episode, Epochs, Reader, Source
+from polyencoder.data.epochs import Counts, InMemory, Reader, Source, Streamed, estimated_counts
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, CountedOnce, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
-__all__ = ["CHOICES", "SelectionTeacher"]
+__all__ = ["SelectionTeacher"]
 
-# Where a message keeps its own candidates until it is sent, if the agent asks for any: a list, or one text joined by
-# "|" as ParlAI's files have it, which takes a fraction of the memory.
 CHOICES = "choices"
+"""Where a message keeps its own candidates until it is sent, if the agent asks for any."""
 
 
 def add_negatives_args(parser: ParlaiParser) -> None:
@@ -131,26 +132,28 @@ class SelectionTeacher(FixedDialogTeacher):
 
     # ---- what all have
 
-    def _composed(self, episode: Episode, rng: SeededRandom) -> Episode:
-        """A stored episode as it is sent; mutators may have made several of it, one after another."""
+    def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:
+        """The messages of an episode; mutators may have made several of it, one after another."""
         drawn = self.draw(episode, rng)
-        messages = [Message(message, episode_done=message is drawn[-1]) for message in drawn]
+        messages = [_message(example, is_last=example is drawn[-1]) for example in drawn]
         for mutator in self.mutators:
             messages = list(mutator(messages))
         return messages
 
-    def open_source(self, split: str) -> Source:
+    def open_source(self, split: str) -> Source[Episode]:
         """The episodes of a split: found, and read where they stay in memory."""
         files = self.files(split)
         if DatatypeHelper.is_streaming(self.datatype):
-            source: Source = Streamed(self._read, files, buffer=self._buffer, estimate=lambda: self.estimate(files))
+            source: Source[Episode] = Streamed(
+                self._read, files, buffer=self._buffer, estimate=lambda: self.estimate(files)
+            )
         else:
-            source = InMemory(episode for file in files for episode in self._read(file))
+            source = InMemory((episode for file in files for episode in self._read(file)), size=len)
             if self.bad.count:
                 logging.warning(self.bad.summary())
             if self.left_out.count:
                 logging.info(f"{self.left_out.count:,} records were left out; the first: {self.left_out.first}")
-        if next(source.episodes(None, share=iter), None) is None:
+        if next(source.items(), None) is None:
             raise InputError(f"{', '.join(files)}: holds no example for -t {self.opt['task']} -dt {self.datatype}")
         return source
 
@@ -162,8 +165,8 @@ class SelectionTeacher(FixedDialogTeacher):
         seed = self._seed if self.training else self._task_seed
         source = f"the training data of {self.opt['task']}"
         sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
-        first = next(self.source.episodes(None, share=iter))
-        if CHOICES not in self.draw(first, SeededRandom("first"))[0]:
+        first = next(self.source.items())
+        if self.draw(first, SeededRandom("first"))[0].candidates is None:
             _ = sampler.pool  # read now: what is missing there is found before the first example
         elif "num_negatives" in (self.opt.get("override") or {}):
             logging.warning(
@@ -175,11 +178,11 @@ class SelectionTeacher(FixedDialogTeacher):
     def _training_labels(self, split: str) -> Iterator[str]:
         """Those that negatives are sampled from; of a stream the first ones."""
         if split == "train":
-            episodes = self.source.episodes(None, share=iter)
+            episodes = self.source.items()
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
         rng = SeededRandom("labels")
-        labels = (message["labels"][0] for episode in episodes for message in self.draw(episode, rng))
+        labels = (example.label for episode in episodes for example in self.draw(episode, rng))
         yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:
@@ -218,8 +221,6 @@ class SelectionTeacher(FixedDialogTeacher):
 
     def _give_candidates(self, message: Message) -> None:
         choices = message.pop(CHOICES, None)
-        if isinstance(choices, str):
-            choices = choices.split("|")
         if self.sampler is not None and message.get("labels"):
             # Fresh negatives each time in training; in evaluation always the same, in whichever order and process.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
@@ -263,6 +264,15 @@ class SelectionTeacher(FixedDialogTeacher):
             draw=self._composed,
             mix=self._buffer if self.mutators else None,
         )
+
+
+def _message(example: Example, *, is_last: bool) -> Message:
+    message = Message(text=example.text, labels=[example.label], episode_done=is_last)
+    if any("\n" in turn for turn in example.turns):
+        message[MESSAGE_TURNS] = example.turns
+    if example.candidates is not None:
+        message[CHOICES] = example.candidates
+    return message
 
 
 def _reader(opt: Opt) -> Reader:

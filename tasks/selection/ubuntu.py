@@ -8,13 +8,14 @@ an utterance, `__eot__` a turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.teacher import SelectionTeacher
 from parlai.tasks.ubuntu.build import build
 
-from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.epochs import Source
+from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, records
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
@@ -37,7 +38,7 @@ class UbuntuTeacher(SelectionTeacher):
     def files(self, split: str) -> list[str]:
         return [str(find(self.opt, "Ubuntu", [f"{split}.csv"], build=build))]
 
-    def open_source(self, split: str) -> Source:
+    def open_source(self, split: str) -> Source[Episode]:
         variant = self.opt["task"].split(":")[2:]
         if variant not in ([], ["plain"]):
             raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:ubuntu or selection:ubuntu:plain")
@@ -68,20 +69,11 @@ class UbuntuTeacher(SelectionTeacher):
                 continue
             if self._augments:
                 turns.append(label)
-                # the context is written when it is drawn: contexts of one dialogue repeat each other
-                yield from ([{"turns": turns, "labels": [turns[n]], "place": n}] for n in range(1, len(turns)))
+                yield from ([Example(turns[:n], turns[n])] for n in range(1, len(turns)))
                 continue
-            message: dict[str, Any] = {"text": "\n".join(turns), "labels": [label]}
-            if wrong:
-                # in the file the right one is always the first
-                message[CHOICES] = SeededRandom(context).shuffled([label, *map(_turn, wrong)])
-            yield [message]
-
-    def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
-        if not self._augments:
-            return episode
-        (message,) = episode
-        return [{"text": "\n".join(message["turns"][: message["place"]]), "labels": message["labels"]}]
+            # in the file the right one is always the first
+            candidates = SeededRandom(context).shuffled([label, *map(_turn, wrong)]) if wrong else None
+            yield [Example(turns, label, candidates)]
 
 
 def _turns(text: str) -> list[str]:

@@ -14,10 +14,12 @@ from parlai.core import build_data
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.tasks.selection.download import find
-from parlai.tasks.selection.teacher import CHOICES, SelectionTeacher
+from parlai.tasks.selection.epochs import Episode
+from parlai.tasks.selection.teacher import SelectionTeacher
 from parlai.utils import logging
 
-from polyencoder.data.epochs import Episode, Source
+from polyencoder.data.epochs import Source
+from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
@@ -62,9 +64,9 @@ class WikiTeacher(SelectionTeacher):
             if len(sentences) < 2:
                 self.left_out(InputError(f"{file}, line {number}: an article of one sentence has none to be asked for"))
                 continue
-            yield [{"article": sentences}]
+            yield [Example(sentences, "")]  # the label is drawn
 
-    def open_source(self, split: str) -> Source:
+    def open_source(self, split: str) -> Source[Episode]:
         if (wanted := self.opt.get("wiki_candidates", 10_000)) < 0:
             raise ConfigError(f"--wiki-candidates {wanted}: give 0 or more")
         self._others: list[str] = []
@@ -74,17 +76,16 @@ class WikiTeacher(SelectionTeacher):
         return source
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
-        sentences: list[str] = episode[0]["article"]
+        sentences = episode[0].turns
         asked = rng.below(len(sentences))
-        rest = " ".join(sentences[:asked] + sentences[asked + 1 :])
-        message = {"text": sentences[asked], "labels": [rest]}
+        rest = " ".join([*sentences[:asked], *sentences[asked + 1 :]])
+        others = None
         if self._others:
             own = " ".join(sentences)
             wanted = self.opt.get("wiki_candidates", 10_000)
             others = [text for text in self._others if text not in (own, rest)][:wanted]
             others.insert(rng.below(len(others) + 1), rest)
-            message[CHOICES] = others
-        return [message]
+        return [Example([sentences[asked]], rest, others)]
 
     def _other_articles(self, split: str) -> list[str]:
         """The articles that stand beside every right one, and two to spare, for queries whose own is among them.

@@ -13,7 +13,7 @@ from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
 from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.storage.checkpoint import model_fingerprint
 
 NONE = "I have no good answer to that."
@@ -27,8 +27,8 @@ def calibrated(copy_of, labels):
         path = copy_of(model)
         ranker = Ranker.from_pretrained(path, device="cpu")
         questions = ["is the {} here ?", "where is my {} ?", "say , where is the {} now ?"]
-        examples: list[Example] = [
-            (question.format(label.split()[1]), label, labels) for question in questions for label in labels
+        examples = [
+            Example([question.format(label.split()[1])], label, labels) for question in questions for label in labels
         ]
         fit(
             observe(ranker, examples), fingerprint=model_fingerprint(ranker.model, ranker.text), precision=0.8

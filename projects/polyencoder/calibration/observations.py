@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.calibration.probability import DEPTH
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.evaluation import example_scores
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import check_scores
@@ -52,7 +52,7 @@ def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
     """The ranking of each example's own candidates; one that it has twice is one."""
     found: list[tuple[list[float], int, int]] = [([], -1, 0)] * len(examples)
     for i, scores in example_scores(ranker, examples):
-        _, label, candidates = examples[i]
+        label, candidates = examples[i].label, examples[i].choices
         of = dict(zip(candidates, scores.tolist(), strict=True))
         found[i] = _seen(list(of), list(of.values()), label, among=len(of))
     return _together(found)
@@ -82,13 +82,13 @@ def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Obse
     found = []
     for i in range(0, len(examples), _AT_ONCE):
         some, among = examples[i : i + _AT_ONCE], searcher.among
-        for hits, (_, label, _) in zip(searcher([context for context, *_ in some]), some, strict=True):
+        for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
             scores: dict[str, float] = {}
             for hit in hits:
                 score = hit.score if searcher.reranker is None else hit.rerank_score
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
-            found.append(_seen(list(scores), list(scores.values()), label.strip(), among=among))
+            found.append(_seen(list(scores), list(scores.values()), example.label.strip(), among=among))
     return _together(found)
 
 

@@ -25,8 +25,8 @@ from polyencoder.cli.options import (
     left_out,
     load,
 )
+from polyencoder.data.example import Example
 from polyencoder.data.pairs import Columns, read_examples
-from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import there
 from polyencoder.index.open import open_index

@@ -81,7 +81,7 @@ def evaluate(
 
     def responses() -> Iterator[str]:
         drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-        return (pair.response for pair in drawn_from)
+        return (pair.label for pair in drawn_from)
 
     sampler = NegativeSampler(responses(), count=num_negatives, seed=seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
@@ -92,7 +92,7 @@ def evaluate(
     if extra_contexts is not None or context_vector is not None:
         ranker = with_contexts(ranker, extra_contexts=extra_contexts, vector=context_vector)
     if context_vector == "extra":
-        rows = [row for row in rows if reads_earlier_turns(ranker, row[1][0])]
+        rows = [row for row in rows if reads_earlier_turns(ranker, row[1].turns)]
         if not rows:
             raise InputError(f"{data}: no example has a turn before its last one, which is all that extra reads")
     examples = [example for _, example in rows]

@@ -9,8 +9,8 @@ import typer
 
 from polyencoder.cli.flags import check_flags
 from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
+from polyencoder.data.example import Example
 from polyencoder.data.pairs import Columns, read_examples
-from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
@@ -75,5 +75,5 @@ def export(
 
 def _recall(examples: list[Example]) -> str:
     """R@1 with the number of candidates, when that is the same for all."""
-    counts = {len(candidates) for _, _, candidates in examples}
+    counts = {len(example.choices) for example in examples}
     return recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from polyencoder.cli.options import BackboneName, ContextColumn, Device, ModelOrNone, ResponseColumn, load_encoder
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import Columns, Pair, examples_to_rank, read_all_pairs
+from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import evaluate
@@ -93,10 +94,10 @@ def map_candidates(
     report = found._asdict()
     del report["matrix"]
     if others:
-        sampler = NegativeSampler((pair.response for pair in pairs), count=num_negatives, seed=seed, source=train)
+        sampler = NegativeSampler((pair.label for pair in pairs), count=num_negatives, seed=seed, source=train)
         examples = examples_to_rank(others, sampler)
         report["valid"] = {
-            "TF-IDF": evaluate_tfidf((pair.response for pair in pairs), examples),
+            "TF-IDF": evaluate_tfidf((pair.label for pair in pairs), examples),
             "as it is": evaluate(ranker, examples).report(),
             "mapped": evaluate(after, examples).report(),
         }
@@ -115,7 +116,7 @@ def map_candidates(
         typer.echo(f"{out}: written. Next: polyencoder evaluate --model {shlex.quote(str(out))} --data FILE")
 
 
-def _split(pairs: list[Pair], *, seed: int) -> tuple[list[Pair], list[Pair]]:
+def _split(pairs: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:
     """What is learnt from, and what is held out: the last pairs, which are of other dialogues.
 
     Those come in random order, so that a pair is not ranked among its own dialogue's.

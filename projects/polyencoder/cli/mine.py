@@ -21,7 +21,8 @@ from polyencoder.cli.options import (
     load,
     shows_bars,
 )
-from polyencoder.data.pairs import Columns, Pair, pairs_and_records
+from polyencoder.data.example import Example
+from polyencoder.data.pairs import Columns, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.open import open_index
@@ -90,11 +91,11 @@ def mine(
         for batch in in_batches(_pairs(files, columns), batch_size):
             mined = miner(
                 ranker.encode_contexts([pair.turns for pair, _ in batch]),
-                [pair.response for pair, _ in batch],
+                [pair.label for pair, _ in batch],
                 right=[right[_key(pair)] for pair, _ in batch],
             )
             for (pair, record), texts in zip(batch, mined, strict=True):
-                file.write(json.dumps({**record, candidates: [pair.response, *texts]}, ensure_ascii=False) + "\n")
+                file.write(json.dumps({**record, candidates: [pair.label, *texts]}, ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             bar.update(len(batch))
@@ -105,15 +106,15 @@ def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
     for pair, _ in _pairs(files, columns):
-        right.setdefault(_key(pair), []).append(pair.response)
+        right.setdefault(_key(pair), []).append(pair.label)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str], columns: Columns) -> Iterator[tuple[Pair, dict[str, Any]]]:
+def _pairs(files: list[str], columns: Columns) -> Iterator[tuple[Example, dict[str, Any]]]:
     return (one for file in files for one in pairs_and_records(file, columns=columns, add_response=True))
 
 
-def _key(pair: Pair) -> str:
-    return fingerprint([pair.context])
+def _key(pair: Example) -> str:
+    return fingerprint([pair.text])

@@ -7,28 +7,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from polyencoder.data.example import Example
 from polyencoder.data.pool import CandidatePool, FixedCandidates, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
-__all__ = ["OWN_CANDIDATES", "Batch", "Collator", "TrainingExample"]
+__all__ = ["OWN_CANDIDATES", "Batch", "Collator"]
 
 OWN_CANDIDATES = ("inline", "batch-all-cands")
 """Sources to which each example brings candidates of its own."""
-
-
-@dataclass(frozen=True)
-class TrainingExample:
-    """A context (its turns, oldest first), the right response to it and, where the data has any, its candidates."""
-
-    turns: Sequence[str]
-    label: str
-    candidates: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        for name, texts in {"turns": self.turns, "candidates": self.candidates}.items():
-            if isinstance(texts, str):  # a sequence, of characters
-                raise InputError(f"{name} is one text, {texts!r:.60}; give a list of texts", argument=name)
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,7 @@ class Collator:
         self.candidates = candidates
         self._fixed, self._add_label, self._with_turns = fixed, add_label, with_turns
 
-    def __call__(self, examples: Sequence[TrainingExample]) -> Batch:
+    def __call__(self, examples: Sequence[Example]) -> Batch:
         """The batch of these examples, on the CPU.
 
         Raises:
@@ -100,7 +87,7 @@ class Collator:
         )
 
 
-def _own(example: TrainingExample) -> Sequence[str]:
+def _own(example: Example) -> Sequence[str]:
     if example.candidates is None:
         raise InputError(f"the example with the label {example.label!r} has no candidates, and no sampler draws any")
     if example.label not in example.candidates:

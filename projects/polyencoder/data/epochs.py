@@ -1,45 +1,30 @@
-"""Episodes, epoch after epoch: shuffled, shared among several readers, and continued where a stopped run was.
+"""Sources of examples, in memory or streamed from files, and their seeded epochs, which several readers share.
 
 What an epoch holds depends on its number and the seed alone, so every reader, in whichever process, sees the same
-order, takes every n-th episode of it, and together they see each one exactly once.
+order, takes every n-th item of it, and together they see each one exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from polyencoder.data.readers import DataFile, open_bytes
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 
-__all__ = ["EARLIER", "EPOCH_EXAMPLES", "MESSAGE_TURNS", "Episode", "Epochs", "Reader", "Source"]
+__all__ = ["Counts", "InMemory", "Reader", "Source", "Streamed", "endless", "estimated_counts"]
 
-EARLIER = "earlier"
-"""Where a message has the messages before it, when it is the first that a resumed run has of its conversation."""
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-MESSAGE_TURNS = "context_turns"
-"""Where a message has its turns, when line ends in some of them look like those between turns in its text."""
-
-EPOCH_EXAMPLES = "epoch_examples"
-"""Where a training run's first messages say how many examples an epoch has."""
-
-Episode = list[dict[str, Any]]
-"""The messages of one conversation, in order: `{"text" or "turns", "labels"[, CHOICES]}` each."""
-
-
-class Source(Protocol):
-    """Where episodes come from: memory, or files that are read anew in each epoch."""
-
-    def episodes(
-        self, rng: SeededRandom | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
-    ) -> Iterator[Episode]:
-        """One epoch's episodes: in order without rng, else shuffled. Of those, what `share` lets through."""
-        ...
-
-    def counts(self) -> tuple[int, int]:
-        """How many episodes and examples there are, or about how many."""
-        ...
+SAMPLE = 2000  # items from which the number of a file's is estimated, or more
+LONG = 1 << 19  # bytes on disk that are read at least: much more than the pieces that decompressors ask for
+FILES = 16  # of a kind that are sampled
 
 
 @dataclass(frozen=True)
@@ -49,144 +34,121 @@ class Reader:
     number: int = 0
     count: int = 1
 
-    def share(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
-        """Every `count`-th of the episodes."""
-        return islice(episodes, self.number, None, self.count)
+    def share(self, items: Iterator[T]) -> Iterator[T]:
+        """Every `count`-th of the items."""
+        return islice(items, self.number, None, self.count)
 
 
-class Epochs:
-    """One reader's episodes, one at a time. A batch's teachers share one object and take their episodes in turn.
+ALONE = Reader()
 
-    Args:
-        source: what is read.
-        reader: which part of it is ours.
-        seed: of the shuffling, None for the order of the source.
-        endless: begin the next epoch when one is over, instead of stopping.
-        seen: examples that an earlier, stopped run has had from this reader, if it is endless. They are passed over.
-        slots: conversations that are read side by side, one for each example of a batch: each takes one example in
-            its turn, and another episode when its own is over. So the stopped run was in the middle of as many.
-        draw: makes an epoch's episode from a stored one, for tasks that choose something anew each time.
-        mix: `draw` may make several episodes of one, each up to a message that is `episode_done`. With a seed they are
-            shuffled among those of other conversations, through a buffer of so many. None: they stay together, taken
-            one after another as if they were one, as they do without a seed.
+
+class Counts(NamedTuple):
+    """How many items a source has, and how many examples there are in them."""
+
+    items: int
+    examples: int
+
+
+class Source(Protocol[T_co]):
+    """Where items come from, examples or dialogues of several: memory, or files that are read anew in each epoch."""
+
+    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T_co]:
+        """A reader's items of one epoch: in order without rng, else shuffled."""
+        ...
+
+    def counts(self) -> Counts:
+        """How much there is of them, or about how much."""
+        ...
+
+
+class InMemory(Generic[T]):
+    """All items, read once. An epoch is a true permutation of them. `size`: of an item, in examples."""
+
+    def __init__(self, items: Iterator[T] | Sequence[T], *, size: Callable[[T], int] = lambda _: 1) -> None:
+        self._items = items if isinstance(items, Sequence) else list(items)
+        self.counts = cache(lambda: Counts(len(self._items), sum(map(size, self._items))))
+
+    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
+        if rng is None:
+            return reader.share(iter(self._items))
+        return reader.share(self._items[place] for place in rng.order(len(self._items)))
+
+
+class Streamed(Generic[T]):
+    """Files that are read anew in each epoch, at most `buffer` items in memory.
+
+    An epoch takes the files in random order, and from a buffer that is filled from them one item at random. Every
+    reader reads all files, and keeps its share. How much there is in them is estimated, when it is asked for.
     """
 
     def __init__(
         self,
-        source: Source,
+        read: Callable[[str], Iterator[T]],
+        files: Sequence[str],
         *,
-        reader: Reader,
-        seed: int | None,
-        endless: bool,
-        seen: int = 0,
-        slots: int = 1,
-        draw: Callable[[Episode, SeededRandom], Episode],
-        mix: int | None = None,
+        buffer: int,
+        estimate: Callable[[], Counts],
     ) -> None:
-        self._source, self._reader, self._seed, self._endless, self._draw = source, reader, seed, endless, draw
-        self._seen, self._slots, self._mix = seen, slots, mix
-        self.epoch = 0
-        self._stream = self._read()
-        self._next: Episode | None = None
-        self._looked = False
+        self._read, self._files, self._buffer = read, files, buffer
+        self.counts = cache(estimate)
 
-    def restart(self) -> None:
-        """Begin the epoch again; endless reading just goes on."""
-        if not self._endless:
-            self._stream, self._next, self._looked = self._read(), None, False
-
-    def take(self) -> Episode | None:
-        """The next episode; None at the end of the epoch."""
-        self._look()
-        episode, self._next, self._looked = self._next, None, False
-        return episode
-
-    @property
-    def over(self) -> bool:
-        """Whether there is no further episode in this epoch."""
-        if self._endless:
-            return False
-        self._look()
-        return self._next is None
-
-    def _look(self) -> None:
-        if not self._looked:
-            self._next, self._looked = next(self._stream, None), True
-
-    def _read(self) -> Iterator[Episode]:
-        episodes = self._all_epochs()
-        if self._seen:
-            yield from self._begun(episodes)
-        yield from episodes
-
-    def _begun(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
-        """What each slot has when the seen examples are taken from it: the rest of its episode, or a new one."""
-        rests: list[tuple[Episode, int]] = [([], 0)] * self._slots
-        for number in range(self._seen - self._whole_epochs()):
-            slot = number % self._slots
-            episode, done = rests[slot]
-            if done == len(episode):
-                episode, done = next(episodes, []), 0
-            rests[slot] = episode, done + 1
-        for episode, done in rests:
-            if done < len(episode):
-                yield _rest(episode, done)
-            elif (fresh := next(episodes, None)) is not None:
-                yield fresh
-
-    def _whole_epochs(self) -> int:
-        """Pass over the epochs that are over, where they need not be read: all stored episodes give one message.
-
-        Gives the number of examples in them. Others' episodes count too: our share is of as many in each epoch, but of
-        other ones, with more messages or fewer.
-        """
-        total = 0
-        for episode in self._drawn(Reader()):
-            total += 1
-            if len(episode) != 1 or total > self._seen * self._reader.count:
-                return 0
-        length = len(range(self._reader.number, total, self._reader.count))
-        self.epoch = self._seen // length if length else 0
-        return self.epoch * length
-
-    def _all_epochs(self) -> Iterator[Episode]:
-        while True:
-            empty = True
-            for episode in self._one_epoch():
-                empty = False
-                yield episode
-            if not self._endless or empty:
-                return
-            self.epoch += 1
-
-    def _one_epoch(self) -> Iterator[Episode]:
-        if self._seed is None or self._mix is None:
-            return self._drawn(self._reader)
-        parts = (part for episode in self._drawn(self._reader) for part in _split(episode))
-        return shuffled(parts, size=self._mix, rng=SeededRandom(f"{self._seed}:epoch {self.epoch}:mix"))
-
-    def _drawn(self, reader: Reader) -> Iterator[Episode]:
-        """A reader's episodes of one epoch, each as `draw` makes it of a stored one."""
-        rng = None if self._seed is None else SeededRandom(f"{self._seed}:epoch {self.epoch}")
-        for number, episode in enumerate(self._source.episodes(rng, share=reader.share)):
-            place = number * reader.count + reader.number
-            yield self._draw(episode, SeededRandom(f"{self._seed}:epoch {self.epoch}:draw {place}"))
+    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
+        files = self._files if rng is None else rng.shuffled(self._files)
+        items = reader.share(item for file in files for item in self._read(file))
+        return items if rng is None else shuffled(items, size=self._buffer, rng=rng)
 
 
-def _split(episode: Episode) -> Iterator[Episode]:
-    """What was made of an episode as the episodes that it is: the last message of each is `episode_done`."""
-    part: Episode = []
-    for message in episode:
-        part.append(message)
-        if message.get("episode_done"):
-            yield part
-            part = []
-    if part:
-        yield part
+def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
+    """A reader's items of one epoch after another, without the `seen` ones that an earlier part of the run has had.
+
+    Ends where the reader has no item in an epoch.
+    """
+    epoch = 0
+    while True:
+        length = 0
+        for length, item in enumerate(source.items(SeededRandom(f"{seed}:epoch {epoch}"), reader=reader), start=1):
+            if length > seen:
+                yield item
+        if not length:
+            return
+        epochs = max(1, seen // length)  # all are of the same length: those that are over need not be read
+        epoch, seen = epoch + epochs, max(0, seen - epochs * length)
 
 
-def _rest(episode: Episode, done: int) -> Episode:
-    """An episode without its first messages, which the first of the others brings along: they are its context."""
-    first = episode[done].copy()
-    first[EARLIER] = episode[:done]
-    return [first, *episode[done + 1 :]]
+def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
+    """About how much the files hold, from the beginnings of some: exact where these are all of it.
+
+    Of each kind of file, by its suffix, since compressed ones hold more in a byte.
+
+    Args:
+        read: the items of a file, each as long as it has examples.
+        files: the files.
+    """
+    kinds: dict[str, list[str]] = {}
+    for path in files:
+        kinds.setdefault(Path(path).suffix.lower(), []).append(path)
+    items = examples = 0.0
+    for paths in kinds.values():
+        chosen = paths[:: -(-len(paths) // FILES)]
+        found = [_estimated(read, path) for path in chosen]
+        scale = sum(map(os.path.getsize, paths)) / max(1, sum(map(os.path.getsize, chosen)))
+        items += scale * sum(one for one, _ in found)
+        examples += scale * sum(other for _, other in found)
+    return Counts(round(items), round(examples))
+
+
+def _estimated(read: Callable[[DataFile], Iterator[Sized]], path: str) -> tuple[float, float]:
+    """About how many items and examples a file holds.
+
+    A reader reads ahead, a block at a time. Where the next block has been read, the items before it are those of the
+    blocks before.
+    """
+    with open_bytes(path) as file:
+        items = examples = 0
+        at = file.fraction
+        for item in read(file):
+            now = file.fraction
+            if items >= SAMPLE and at and at >= LONG / (file.size or LONG) and now != at:
+                return items / at, examples / at
+            at, items, examples = now, items + 1, examples + len(item)
+    return items, examples

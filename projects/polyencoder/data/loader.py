@@ -5,17 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from polyencoder.data.collator import TrainingExample
-from polyencoder.data.episodes import InMemory
-from polyencoder.data.epochs import Episode, Epochs, Reader, Source
+from polyencoder.data.epochs import InMemory, Reader, Source, endless
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError
 
-__all__ = ["TrainingLoader", "episode_of", "example_of", "prefetched"]
+__all__ = ["TrainingLoader", "prefetched"]
 
 T = TypeVar("T")
 
@@ -27,8 +25,7 @@ class TrainingLoader:
     """Batches of examples without end, in an order that the seed decides, another one in each epoch.
 
     Args:
-        source: the episodes, in memory or read as they are needed; each message is an example. A list of
-            `TrainingExample` will do.
+        source: the examples, in memory or read as they are needed; a list will do.
         batch_size: examples of one process.
         seed: of the order, and of sampled candidates.
         sampler: draws candidates for examples that have none.
@@ -37,7 +34,7 @@ class TrainingLoader:
 
     def __init__(
         self,
-        source: Source | Sequence[TrainingExample],
+        source: Source[Example] | Sequence[Example],
         *,
         batch_size: int,
         seed: int = 0,
@@ -46,47 +43,23 @@ class TrainingLoader:
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; it must be at least 1", argument="batch_size")
-        self.source: Source = InMemory(map(episode_of, source)) if isinstance(source, Sequence) else source
+        self.source: Source[Example] = InMemory(source) if isinstance(source, Sequence) else source
         self.batch_size, self.reader = batch_size, reader or Reader()
         self._seed, self._sampler = seed, sampler
 
     @property
     def examples(self) -> int:
         """How many an epoch has, for all processes together; of a stream, about how many."""
-        return self.source.counts()[1]
+        return self.source.counts().examples
 
-    def batches(self, *, seen: int = 0) -> Iterator[list[TrainingExample]]:
+    def batches(self, *, seen: int = 0) -> Iterator[list[Example]]:
         """The batches of this process after the `seen` examples that it has had in an earlier part of the run."""
+        examples = endless(self.source, seed=self._seed, reader=self.reader, seen=seen)
         if self._sampler is not None:
             self._sampler.skip(seen, reader=self.reader)
-        epochs = Epochs(
-            self.source,
-            reader=self.reader,
-            seed=self._seed,
-            endless=True,
-            seen=seen,  # the messages of an episode come one after another, whatever the size of a batch
-            draw=lambda episode, _: episode,
-        )
-        messages = (message for episode in iter(epochs.take, None) for message in episode)
-        while batch := list(islice(messages, self.batch_size)):
-            yield [self._with_candidates(example_of(message)) for message in batch]
-
-    def _with_candidates(self, example: TrainingExample) -> TrainingExample:
-        if self._sampler is None:
-            return example
-        return replace(example, candidates=self._sampler.candidates([example.label], own=example.candidates))
-
-
-def example_of(message: dict[str, Any]) -> TrainingExample:
-    """A message of an episode as an example."""
-    turns = message.get("turns") or [message["text"]]
-    return TrainingExample(turns, message["labels"][0], message.get("candidates"))
-
-
-def episode_of(example: TrainingExample) -> Episode:
-    """An example as an episode of its own."""
-    message: dict[str, Any] = {"turns": example.turns, "labels": [example.label]}
-    return [message if example.candidates is None else {**message, "candidates": example.candidates}]
+            examples = map(self._sampler.complete, examples)
+        while batch := list(islice(examples, self.batch_size)):
+            yield batch
 
 
 def prefetched(items: Iterable[T], *, depth: int = DEPTH) -> Iterator[T]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import count as count_up
 
 from polyencoder.data.epochs import Reader
+from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
@@ -64,6 +66,10 @@ class NegativeSampler:
         Of several readers each has the draws of its own examples, so together they draw what one alone does.
         """
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
+
+    def complete(self, example: Example, *, key: str | None = None) -> Example:
+        """The example with candidates, its own or drawn ones, as `candidates` gives them."""
+        return replace(example, candidates=self.candidates([example.label], own=example.candidates, key=key))
 
     def candidates(
         self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None

@@ -9,16 +9,16 @@ missing, and the columns have other names. Or the context has a column for each 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.checks import checked_candidate, unencodable
-from polyencoder.data.episodes import Counts, estimated_counts
+from polyencoder.data.epochs import Counts, estimated_counts
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
-from polyencoder.data.readers.examples import Example
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
 from polyencoder.text.dialogue import are_messages, turns_of_messages
@@ -26,7 +26,6 @@ from polyencoder.text.dialogue import are_messages, turns_of_messages
 __all__ = [
     "HUB",
     "Columns",
-    "Pair",
     "Sampled",
     "data_files",
     "earlier_columns",
@@ -56,28 +55,13 @@ class Columns:
     candidates: str = "candidates"
 
 
-class Pair(NamedTuple):
-    """The turns of a context, oldest first; the response; its candidates, if the data has any."""
-
-    turns: list[str]
-    response: str
-    candidates: list[str] | None
-    where: str
-    """Its file and line."""
-
-    @property
-    def context(self) -> str:
-        """The turns as lines of one text."""
-        return "\n".join(self.turns)
-
-
 def read_pairs(
     source: str | Path | DataFile,
     *,
     columns: Columns | None = None,
     add_response: bool = False,
     bad: OnBad = raise_it,
-) -> Iterator[Pair]:
+) -> Iterator[Example]:
     """The pairs of a file or dataset, one at a time.
 
     Args:
@@ -100,7 +84,7 @@ def pairs_and_records(
     columns: Columns | None = None,
     add_response: bool = False,
     bad: OnBad = raise_it,
-) -> Iterator[tuple[Pair, dict[str, Any]]]:
+) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs of `read_pairs`, each with all that the file has of it."""
     columns = columns or Columns()
     hub = isinstance(source, str) and source.startswith(HUB)
@@ -118,31 +102,24 @@ def data_files(names: str) -> list[str]:
     return [names] if names.startswith(HUB) else expand(names)
 
 
-def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Pair]:
+def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Example]:
     """The pairs of all these files (see `data_files`), one at a time; errors as in `read_pairs`."""
     for file in data_files(names):
         yield from read_pairs(file, columns=columns, bad=bad)
 
 
 def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
-    """About how many pairs there are in files, or in a dataset of the hub, each of them an episode."""
+    """About how many pairs there are in files, or in a dataset of the hub, each of them an example."""
     if files[0].startswith(HUB):
         rows = hub_size(files[0].removeprefix(HUB))
         return Counts(rows, rows)
     skip = BadExamples(skip=True)
-    return estimated_counts(lambda file: ([{}] for _ in read_pairs(file, columns=columns, bad=skip)), files)
+    return estimated_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
 
 
-def examples_to_rank(pairs: Iterable[Pair], sampler: NegativeSampler) -> list[Example]:
+def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list[Example]:
     """Pairs as examples of an evaluation: with candidates of their own, else with drawn ones, always the same."""
-    return [
-        (
-            pair.turns,
-            pair.response,
-            sampler.candidates([pair.response], own=pair.candidates, key=f"{pair.context}\n{pair.response}"),
-        )
-        for pair in pairs
-    ]
+    return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
 
 class Sampled(NamedTuple):
@@ -180,9 +157,9 @@ def read_examples(
     if not pairs:
         raise InputError(f"{source}: no example in it")
     if not with_candidates:
-        return Sampled([(pair.turns, pair.response, [pair.response]) for pair in pairs], 0)
+        return Sampled([replace(pair, candidates=[pair.label]) for pair in pairs], 0)
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-    responses = [pair.response for pair in drawn_from]
+    responses = [pair.label for pair in drawn_from]
     drawn = sum(pair.candidates is None for pair in pairs)
     for name, value in {"num_negatives": num_negatives, "negatives": negatives}.items():
         if value is not None and not drawn:
@@ -213,7 +190,7 @@ def hub_size(name: str) -> int:
     return known.num_examples if known else sum(1 for _ in dataset)
 
 
-def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Pair:
+def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
     """The pair in a record; InputError for one that cannot be used, which names `where` it is from."""
     record = _of_messages(record, columns, where=where)
     names = {"context": columns.context, "response": columns.response}
@@ -235,9 +212,9 @@ def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_respons
         raise InputError(f"{where}: {error}") from None
     if candidates and response not in candidates:
         if add_response:
-            return Pair(turns, response, [response, *candidates], where)
+            return Example(turns, response, [response, *candidates], where)
         raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
-    return Pair(turns, response, candidates or None, where)
+    return Example(turns, response, candidates or None, where)
 
 
 def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:

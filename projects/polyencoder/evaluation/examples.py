@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.modeling import CrossEncoder
@@ -40,7 +40,7 @@ def evaluate(ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequen
 
 def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
     """The metrics of one example from the scores of its candidates, [candidates]; one that it has twice is one."""
-    _, label, candidates = example
+    label, candidates = example.label, example.choices
     columns: dict[str, int] = {}
     for column, text in enumerate(candidates):
         columns.setdefault(text, column)
@@ -59,8 +59,7 @@ def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
     check_examples(examples, at_least=1)
     hits = 0
     for i, scores in example_scores(ranker, examples):
-        _, label, candidates = examples[i]
-        hits += candidates[int(best(scores, 1)[1])] == label
+        hits += examples[i].choices[int(best(scores, 1)[1])] == examples[i].label
     return hits / len(examples)
 
 
@@ -79,23 +78,25 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
     A bi- or poly-encoder encodes each different candidate once, and contexts of like length together.
     """
     if isinstance(ranker.model, CrossEncoder):
-        for i, (context, _, candidates) in enumerate(examples):
-            yield i, ranker.score([context], candidates)[0]
+        for i, example in enumerate(examples):
+            yield i, ranker.score([example.turns], example.choices)[0]
         return
-    place = {text: i for i, text in enumerate(dict.fromkeys(text for *_, texts in examples for text in texts))}
+    place = {text: i for i, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
     vectors = ranker.encode_candidates(list(place))
-    lengths = [len(ranker.text.context_ids(context)) for context, *_ in examples]
+    lengths = [len(ranker.text.context_ids(example.turns)) for example in examples]
     for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
-        contexts = ranker.encode_contexts([examples[i][0] for i in batch])
+        contexts = ranker.encode_contexts([examples[i].turns for i in batch])
         for row, i in enumerate(batch):
-            yield i, ranker.model.score(contexts.select(row), vectors[[place[text] for text in examples[i][2]]])[0]
+            own = vectors[[place[text] for text in examples[i].choices]]
+            yield i, ranker.model.score(contexts.select(row), own)[0]
 
 
 def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:
     """Raise InputError unless each label is among its candidates, of which there are `at_least` different ones."""
     if not examples:
         raise InputError("no example to evaluate the ranker on")
-    for number, (_, label, candidates) in enumerate(examples, start=1):
+    for number, example in enumerate(examples, start=1):
+        label, candidates = example.label, example.choices
         if label not in candidates:
             raise InputError(f"example {number}: the label {label!r} is not among its {len(candidates)} candidates")
         if len(set(candidates)) < at_least:

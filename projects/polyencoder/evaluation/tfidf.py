@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.evaluation.examples import check_examples, of_scores
 from polyencoder.evaluation.metrics import HITS_AT, Tally
@@ -146,9 +146,7 @@ def evaluate_tfidf(
     vectors = TfidfVectors(TfidfWeights.fit(responses, ngrams=1, task="train"))
     tally = Tally()
     for example in examples:
-        turns, _, candidates = example
-        last = turns if isinstance(turns, str) else turns[-1]
-        scores = torch.from_numpy(vectors.cosines([last], list(candidates)))[0]
+        scores = torch.from_numpy(vectors.cosines([example.turns[-1]], list(example.choices)))[0]
         tally.add([of_scores(scores, example, hits_at=hits_at)])
     return {name: value for name, value in tally.report().items() if name != "loss"}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from polyencoder.calibration import CalibratedRanker, calibration_file
 from polyencoder.checks import check_place
 from polyencoder.config import RankerConfig
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import RecallChange, recall_change
 from polyencoder.export.card import Run, model_card, updated_card
@@ -115,7 +115,7 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
     from polyencoder.export.onnx import export_onnx, load_onnx, quantize_int8  # an extra, which few need
 
     ranker = Scorer(*load_folder(folder), device="cpu")
-    contexts = (" ".join([context] if isinstance(context, str) else context) for context, _, _ in examples[:_CHECKED])
+    contexts = (" ".join(example.turns) for example in examples[:_CHECKED])
     export_onnx(ranker, folder, check_texts=[text for text in contexts if text.strip()])
     if not int8:
         return None

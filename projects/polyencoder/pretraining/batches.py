@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.epochs import Epochs, Reader, Source
+from polyencoder.data.epochs import Reader, Source, endless
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.pretraining.corpus import EXAMPLE, PairExample
+from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
 from polyencoder.pretraining.masking import Masking
@@ -42,12 +42,12 @@ class PairInputs:
 
     def remember(self, examples: Sequence[PairExample]) -> None:
         """Tokenize all texts of examples at once, which is faster."""
-        texts = chain.from_iterable([*one.turns, one.response, *filter(None, [one.other])] for one in examples)
+        texts = chain.from_iterable([*one.turns, one.label, *filter(None, [one.other])] for one in examples)
         self.text.ids(list(dict.fromkeys(texts)))
 
     def masked(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with words to be found again."""
-        found = pair_input(self.text, example.turns, example.response, longest=self.longest)
+        found = pair_input(self.text, example.turns, example.label, longest=self.longest)
         seen, targets = self.masking(found.ids, rng)
         return replace(found, ids=seen.tolist(), targets=targets.tolist())
 
@@ -57,9 +57,9 @@ class PairInputs:
         Where a batch's responses are told apart, both apart: what does not follow are those of the other examples.
         """
         if self._next == "contrastive":
-            return pair_input(self.text, example.turns, example.response, longest=self.longest, apart=True)
+            return pair_input(self.text, example.turns, example.label, longest=self.longest, apart=True)
         follows = example.other is None or rng.random() < 0.5
-        response = example.response if follows or example.other is None else example.other
+        response = example.label if follows or example.other is None else example.other
         return replace(pair_input(self.text, example.turns, response, longest=self.longest), follows=follows)
 
 
@@ -71,10 +71,10 @@ class PairBatches(Callback):
     number of examples that were read.
 
     Args:
-        source: episodes of one example each.
+        source: of examples.
         inputs: makes sequences of them.
         tokens: of a batch of one process, padding included, but for what pairs that are apart have more.
-        seed, reader: as of `Epochs`.
+        seed, reader: as of `endless`.
         pool: examples that are sorted together; None for those of some 32 batches.
     """
 
@@ -82,7 +82,7 @@ class PairBatches(Callback):
 
     def __init__(
         self,
-        source: Source,
+        source: Source[PairExample],
         inputs: PairInputs,
         *,
         tokens: int,
@@ -104,15 +104,7 @@ class PairBatches(Callback):
     def __call__(self) -> Iterator[PairBatch]:
         """The batches after those that were learnt from."""
         first, done = self._place
-        epochs = Epochs(
-            self._source,
-            reader=self.reader,
-            seed=self._seed,
-            endless=True,
-            seen=first * self._pool,
-            draw=lambda episode, _: episode,
-        )
-        examples = (message[EXAMPLE] for episode in iter(epochs.take, None) for message in episode)
+        examples = endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first
         while pool := list(islice(examples, self._pool)):
             for place, inputs in enumerate(self._batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1):

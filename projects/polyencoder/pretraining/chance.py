@@ -33,7 +33,7 @@ class Chance:
     def of(cls, held_out: Sequence[PairBatch], read: Iterable[PairExample], text: TextEncoder) -> Chance:
         """That of held-out batches, with the frequencies of words in the responses of some examples that were read."""
         counts = torch.ones(len(text), dtype=torch.float64)
-        ids = [one for tokens in text.ids([example.response for example in read]) for one in tokens]
+        ids = [one for tokens in text.ids([example.label for example in read]) for one in tokens]
         counts += torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=len(counts))
         targets = [batch.targets[batch.targets != IGNORED] for batch in held_out if batch.targets is not None]
         losses = -(counts / counts.sum()).log()[torch.cat(targets)] if targets else torch.zeros(1)

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
-from polyencoder.data.episodes import Counts, estimated_counts
-from polyencoder.data.epochs import Episode
+from polyencoder.data.epochs import ALONE, Counts, Reader, estimated_counts
+from polyencoder.data.example import Example
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 from polyencoder.pretraining.documents import Document, read_documents
 
-__all__ = ["EXAMPLE", "WINDOW", "Corpus", "PairExample", "other_response"]
-
-EXAMPLE = "pair"
-"""Where a message has its example."""
+__all__ = ["WINDOW", "Corpus", "PairExample", "other_response"]
 
 WINDOW = 10_000  # responses of a stream, of which one is what does not follow
 DRAWS = 20  # after which an example has nothing else
 
 
-@dataclass(frozen=True)
-class PairExample:
-    """A context and its response.
+@dataclass(frozen=True, slots=True)
+class PairExample(Example):
+    """A context and its response, the label.
 
-    Attributes:
-        turns: the context, oldest first. response: what follows.
-        other: a response of another document, of another text; None where none was found.
-        key: of the random choices that are made for it, in whichever process.
+    other: a response of another document, of another text; None where none was found. key: of the random choices that
+    are made for it, in whichever process.
     """
 
-    turns: Sequence[str]
-    response: str
-    other: str | None
-    key: int
+    other: str | None = None
+    key: int = 0
 
 
 class Corpus:
-    """Files as a source of episodes of one example each, read anew in each epoch (`polyencoder.data.epochs.Source`).
+    """Files as a source of examples, read anew in each epoch (`polyencoder.data.epochs.Source`).
 
     Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
     together these have the examples of one alone. In memory are the buffer, and `WINDOW` responses.
@@ -72,22 +65,20 @@ class Corpus:
         for file in self.files if files is None else files:
             yield from self._usable(file, self._bad)
 
-    def episodes(
-        self, rng: SeededRandom | None, *, share: Callable[[Iterator[Episode]], Iterator[Episode]]
-    ) -> Iterator[Episode]:
+    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[PairExample]:
         files = self.files if rng is None else rng.shuffled(self.files)
         draws = SeededRandom("held out" if rng is None else f"examples {rng.below(2**53)}")
         examples = self._examples(self.documents(files), draws)
         if rng is not None:
             examples = shuffled(examples, size=self._buffer, rng=rng)
-        return share([{EXAMPLE: example}] for example in examples)
+        return reader.share(examples)
 
     def counts(self) -> Counts:
         """About how many documents and examples there are, from the first of them."""
         skip = BadExamples(skip=True)
 
-        def documents(file: DataFile) -> Iterator[list[dict[str, Any]]]:
-            return ([{}] * len(document.responses) for document in self._usable(file, skip))
+        def documents(file: DataFile) -> Iterator[range]:
+            return (document.responses for document in self._usable(file, skip))
 
         return estimated_counts(documents, self.files)
 
@@ -113,7 +104,8 @@ class Corpus:
                 turns, response = document.context(place, history=self.history), document.units[place]
                 if number >= known:
                     window[draws.below(len(window))] = number, response
-                yield PairExample(turns, response, other_response(number, response, window, draws), draws.below(2**53))
+                other = other_response(number, response, window, draws)
+                yield PairExample(turns, response, other=other, key=draws.below(2**53))
 
 
 def _taken_from(documents: deque[Document]) -> Iterator[Document]:

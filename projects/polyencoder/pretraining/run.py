@@ -25,7 +25,7 @@ from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
 from polyencoder.pretraining.card import encoder_card, ranker_flags
 from polyencoder.pretraining.chance import Chance
-from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
+from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.rate import matmul_throughput
 from polyencoder.pretraining.settings import PretrainingSettings
@@ -134,8 +134,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     progress = trainer.fit()
     if bad.count and is_first:
         _log.warning(bad.summary())
-    read = (episode[0][EXAMPLE] for episode in islice(train.episodes(None, share=iter), COUNTED))
-    chance = Chance.of(evaluation.batches, read, pretrained.text)
+    chance = Chance.of(evaluation.batches, islice(train.items(), COUNTED), pretrained.text)
     return PretrainingReport(
         before,
         evaluation.report,
@@ -157,7 +156,7 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     options: dict[str, Any] = {"history": settings.history_size, "bad": bad}
     share = 0.0 if settings.valid else settings.held_out
     train = Corpus(files, part="train", held_out=share, buffer=settings.shuffle_buffer, **options)
-    if next(train.episodes(None, share=iter), None) is None:
+    if next(train.items(), None) is None:
         rest = f", with {share:.2%} held out" if share else ""
         raise InputError(
             f"{', '.join(settings.corpus)}: has no example to learn from{rest}; "
@@ -168,9 +167,8 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
         valid = Corpus(expand(settings.valid), **options)
     else:
         valid = Corpus(files, part="held out", held_out=share, **options)
-    first = islice(valid.episodes(None, share=iter), SPREAD * settings.held_out_examples)
-    episodes = SeededRandom("held out").sample(list(first), settings.held_out_examples)
-    examples = [episode[0][EXAMPLE] for episode in episodes]
+    first = islice(valid.items(), SPREAD * settings.held_out_examples)
+    examples = SeededRandom("held out").sample(list(first), settings.held_out_examples)
     if not examples:
         raise InputError(
             f"{settings.valid or ', '.join(settings.corpus)}: has no example to evaluate on"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.example import Example
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives
@@ -14,6 +14,7 @@ from polyencoder.training.trainer import Trainer
 
 __all__ = [
     "DistillationConfig",
+    "Example",
     "HardNegatives",
     "OptimizerConfig",
     "RunReport",
@@ -21,6 +22,5 @@ __all__ = [
     "ScheduleConfig",
     "Trainer",
     "TrainingConfig",
-    "TrainingExample",
     "train_ranker",
 ]

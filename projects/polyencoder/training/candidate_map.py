@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.checks import check_fields
-from polyencoder.data.pairs import Pair
+from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import ConveRT, SeparableRanker
 from polyencoder.modeling.convert.quantization import round_parameters
@@ -98,18 +98,18 @@ class LearntMap(NamedTuple):
 
 
 def pair_vectors(
-    encoder: Scorer, pairs: Sequence[Pair], *, batch_size: int = 256, progress: bool = False
+    encoder: Scorer, pairs: Sequence[Example], *, batch_size: int = 256, progress: bool = False
 ) -> PairVectors:
     """The vectors of pairs' contexts and responses; each different response is encoded once.
 
     Raises:
         InputError: there is no pair, or the encoder does not have one vector for each context.
     """
-    place = {text: i for i, text in enumerate(dict.fromkeys(pair.response for pair in pairs))}
+    place = {text: i for i, text in enumerate(dict.fromkeys(pair.label for pair in pairs))}
     contexts = [pair.turns for pair in pairs]
     vectors = encoder.encode(contexts, kind="context", batch_size=batch_size, progress=progress, as_tensor=True)
     responses = encoder.encode(list(place), kind="candidate", batch_size=batch_size, progress=progress, as_tensor=True)
-    texts = torch.tensor([place[pair.response] for pair in pairs], device=vectors.device)
+    texts = torch.tensor([place[pair.label] for pair in pairs], device=vectors.device)
     return PairVectors(vectors.clone(), responses[texts].clone(), texts)  # ordinary tensors, which can be learnt from
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
-from polyencoder.data.collator import OWN_CANDIDATES, TrainingExample
-from polyencoder.data.episodes import Streamed
-from polyencoder.data.epochs import Episode, Source
-from polyencoder.data.loader import episode_of
+from polyencoder.data.collator import OWN_CANDIDATES
+from polyencoder.data.epochs import Source, Streamed
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.pairs import (
     HUB,
     Columns,
-    Pair,
     data_files,
     examples_to_rank,
     pair_counts,
@@ -25,7 +23,6 @@ from polyencoder.data.pairs import (
     read_pairs,
 )
 from polyencoder.data.readers import BadExamples, CountedOnce
-from polyencoder.data.readers.examples import Example
 from polyencoder.errors import InputError
 from polyencoder.storage.files import fingerprint
 from polyencoder.training.settings import RunSettings
@@ -48,7 +45,7 @@ class RunData:
     stream those that were read so far.
     """
 
-    train: Sequence[TrainingExample] | Source
+    train: Sequence[Example] | Source[Example]
     size: int
     valid: list[Example]
     responses: Callable[[], Iterator[str]]
@@ -70,7 +67,7 @@ def open_data(settings: RunSettings) -> RunData:
     valid = list(read_all_pairs(settings.valid, columns=_columns(settings), bad=bad)) if settings.valid else []
     if settings.valid and not valid:
         raise InputError(f"{settings.valid}: has no pair to evaluate on")
-    train: Sequence[TrainingExample] | Source
+    train: Sequence[Example] | Source[Example]
     if settings.streaming:
         train, size, responses = _streamed(settings, bad)
     else:
@@ -86,7 +83,7 @@ def open_data(settings: RunSettings) -> RunData:
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
     ranked = _to_rank(valid, responses, settings)
     parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.train)
-    parts = chain(parts, (repr((pair.context, pair.response, pair.candidates)) for pair in valid))
+    parts = chain(parts, (repr((pair.text, pair.label, pair.candidates)) for pair in valid))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None, bad, digest)
 
@@ -103,7 +100,7 @@ def _of_files(names: str) -> Iterator[str]:
             yield f"{size} {fingerprint([first, file.read(ENDS)])}"
 
 
-def _to_rank(valid: list[Pair], responses: Callable[[], Iterator[str]], settings: RunSettings) -> list[Example]:
+def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], settings: RunSettings) -> list[Example]:
     """The pairs with candidates: as many for whatever the training examples have, unless there are too few responses.
 
     Raises:
@@ -121,28 +118,27 @@ def _to_rank(valid: list[Pair], responses: Callable[[], Iterator[str]], settings
         return among(settings.num_negatives)
 
 
-def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source, int, Callable[[], Iterator[str]]]:
+def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
     """The training data as a source that is read anew in each epoch, its size, and its first responses."""
     files = data_files(settings.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: is no file that can be read again in each epoch, as streaming does")
 
-    def episodes(file: str) -> Iterator[Episode]:
-        for pair in read_pairs(file, columns=_columns(settings), bad=bad):
-            yield episode_of(_example(pair, settings))
+    def examples(file: str) -> Iterator[Example]:
+        return (_example(pair, settings) for pair in read_pairs(file, columns=_columns(settings), bad=bad))
 
     def responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
-        return islice((pair.response for pair in pairs), SAMPLED_FROM)
+        return islice((pair.label for pair in pairs), SAMPLED_FROM)
 
     estimate = partial(pair_counts, files, columns=_columns(settings))
-    source = Streamed(episodes, files, buffer=settings.shuffle_buffer, estimate=estimate)
+    source = Streamed(examples, files, buffer=settings.shuffle_buffer, estimate=estimate)
     size = source.counts().examples
     _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.shuffle_buffer)
     return source, size, responses
 
 
-def _held_out(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+def _held_out(pairs: list[Example]) -> tuple[list[Example], list[Example]]:
     count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
     _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
     return pairs[:-count], pairs[-count:]
@@ -152,9 +148,10 @@ def _columns(settings: RunSettings) -> Columns:
     return Columns(settings.context, settings.response, settings.column_candidates)
 
 
-def _example(pair: Pair, settings: RunSettings) -> TrainingExample:
-    return TrainingExample(pair.turns, pair.response, pair.candidates if settings.source in OWN_CANDIDATES else None)
+def _example(pair: Example, settings: RunSettings) -> Example:
+    """The pair without candidates that training does not read."""
+    return pair if settings.source in OWN_CANDIDATES else replace(pair, candidates=None)
 
 
-def _labels(examples: Sequence[TrainingExample]) -> Iterator[str]:
+def _labels(examples: Sequence[Example]) -> Iterator[str]:
     return (example.label for example in examples)

@@ -15,9 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from polyencoder.data.collator import TrainingExample
-from polyencoder.data.epochs import Source
-from polyencoder.data.loader import example_of
 from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import Run, model_card
@@ -206,7 +203,7 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:
     """The sizes of a run: pairs, and of the first of them the tokens; parameters."""
     own = data.train
-    some = own[:SAMPLE] if isinstance(own, Sequence) else _first_examples(own)
+    some = own[:SAMPLE] if isinstance(own, Sequence) else list(islice(own.items(), SAMPLE))
     contexts = trainer.text.contexts([one.turns for one in some]).mask.sum() / len(some)
     labels = trainer.text.candidates([one.label for one in some]).mask.sum() / len(some)
     parameters = list(trainer.model.parameters())
@@ -218,11 +215,6 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
         f"{sum(p.numel() for p in parameters):,}",
         f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
     )
-
-
-def _first_examples(source: Source) -> list[TrainingExample]:
-    episodes = islice(source.episodes(None, share=iter), SAMPLE)
-    return [example_of(message) for episode in episodes for message in episode]
 
 
 def _warn_of_a_low_scale(trainer: Trainer) -> None:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from polyencoder.data.collator import Batch, Collator, TrainingExample
+from polyencoder.data.collator import Batch, Collator
 from polyencoder.data.epochs import Reader, Source
+from polyencoder.data.example import Example
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
@@ -37,7 +38,7 @@ class Trainer:
     Args:
         ranker: whose model learns, in place; `ranker.text` tokenizes.
         config: the numbers of the run.
-        train: the examples: a list, or episodes that are read as they are needed.
+        train: the examples: a list, or a source of them that are read as they are needed.
         batches: in the place of `train`, gives batches that are made already, from where the run is; it is called when
             a checkpoint was put back, and each process has a batch in each step.
         sampler: draws candidates for examples that have none of their own.
@@ -55,7 +56,7 @@ class Trainer:
         ranker: Learner,
         config: TrainingConfig | None = None,
         *,
-        train: Sequence[TrainingExample] | Source | None = None,
+        train: Sequence[Example] | Source[Example] | None = None,
         batches: Callable[[], Iterator[Batch]] | None = None,
         sampler: NegativeSampler | None = None,
         callbacks: Sequence[Callback] = (),
@@ -276,7 +277,7 @@ class Trainer:
 
     # ---- made of the configuration
 
-    def _open(self, train: Sequence[TrainingExample] | Source, sampler: NegativeSampler | None) -> TrainingLoader:
+    def _open(self, train: Sequence[Example] | Source[Example], sampler: NegativeSampler | None) -> TrainingLoader:
         seed_everything(self.config.seed)
         reader = Reader(self.processes.rank, self.processes.count)
         return TrainingLoader(

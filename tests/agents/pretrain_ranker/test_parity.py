@@ -105,8 +105,8 @@ def test_what_does_not_follow_is_of_another_conversation(learnt, evaluate, examp
     evaluate(learnt[0])
     others = [example for example in examples if example.other is not None]
     assert len(others) > 0.9 * len(examples)
-    said = {example.response for example in examples}
+    said = {example.label for example in examples}
     for example in others:
         assert example.other in said
-        assert example.other != example.response
+        assert example.other != example.label
         assert example.other not in example.turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 
 
@@ -17,4 +17,4 @@ from polyencoder.errors import InputError
 )
 def test_a_text_is_no_list_of_texts(example, message):
     with pytest.raises(InputError, match=message):
-        TrainingExample(*example)
+        Example(*example)

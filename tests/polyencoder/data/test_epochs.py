@@ -1,257 +1,61 @@
-"""Epochs: every episode once among all readers, another order each time, and going on where a stopped run was."""
+"""Sources in memory and from files: nothing read before it is needed, honest estimates."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import random
+import string
 from itertools import chain, islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.data.episodes import Counts, InMemory, Streamed
-from polyencoder.data.epochs import EARLIER, Epochs, Reader
+from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed, endless, estimated_counts
+from polyencoder.data.pairs import pair_counts
+from polyencoder.data.readers import lines
+from polyencoder.data.seeded_random import SeededRandom
 
-READERS = [1, 2, 3]
-ALONE = Reader()
+
+def test_memory():
+    assert InMemory(iter(["ab", "c"]), size=len).counts() == (2, 3)
+    assert InMemory(["ab", "c"]).counts() == (2, 2)
+    numbers = InMemory(iter(range(20)))
+    assert list(numbers.items()) == list(range(20))
+    mixed = list(numbers.items(SeededRandom("k")))
+    assert sorted(mixed) == list(range(20))
+    assert mixed == list(numbers.items(SeededRandom("k"))) != list(numbers.items(SeededRandom("l")))
+
+
 KINDS = st.sampled_from(["memory", "streamed"])
-MIXED = range(1, 9)  # sizes of the buffer
 
 
-def episodes_of(lengths):
-    """Episodes with so many messages each, `episode.message` as their texts."""
-    return [[{"text": f"{e}.{m}"} for m in range(length)] for e, length in enumerate(lengths)]
-
-
-def make_source(kind: str, episodes, *, buffer: int = 4):
+def make_source(kind: str, count: int, *, buffer: int = 4):
+    """The numbers below `count`, of three files where they are streamed."""
     if kind == "memory":
-        return InMemory(iter(episodes))
-    third = len(episodes) // 3
-    files = {"a": episodes[:third], "b": episodes[third : 2 * third], "c": episodes[2 * third :]}
+        return InMemory(range(count))
+    third = count // 3
+    files = {"a": range(third), "b": range(third, 2 * third), "c": range(2 * third, count)}
     return Streamed(lambda name: iter(files[name]), list(files), buffer=buffer, estimate=lambda: Counts(0, 0))
 
 
-def as_it_is(episode, rng):
-    return episode
-
-
-def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1, draw=as_it_is, mix=None):
-    return Epochs(source, reader=reader, seed=seed, endless=endless, seen=seen, slots=slots, draw=draw, mix=mix)
-
-
-def with_dice(episode, rng):
-    """What a task does that chooses something anew each time."""
-    return [{"text": f"{message['text']} drawn {rng.below(1000)}"} for message in episode]
-
-
-def flattened(episode, rng):
-    """What ParlAI's mutator `flatten` does: each message is a conversation of its own."""
-    return [message | {"episode_done": True} for message in episode]
-
-
-def halved(episode, rng):
-    """A mutator that ends a conversation in the middle and begins another one there."""
-    ends = {len(episode) // 2 - 1, len(episode) - 1}
-    return [message | {"episode_done": number in ends} for number, message in enumerate(episode)]
-
-
-DRAWS = st.sampled_from([as_it_is, flattened, halved])
-
-
-def texts(epochs: Epochs, count: int | None = None) -> list[str]:
-    """The first messages of the next episodes: `count` of them, or those until the end."""
-    taken = iter(epochs.take, None)
-    return [episode[0]["text"] for episode in islice(taken, count)]
-
-
-@given(KINDS, st.integers(0, 40), st.sampled_from(READERS), st.integers(1, 50), st.sampled_from([None, 3]))
-def test_readers_see_each_episode_once(kind, number, readers, buffer, seed):
-    source = make_source(kind, episodes_of([1] * number), buffer=buffer)
-    shares = [texts(make_epochs(source, reader=Reader(n, readers), seed=seed)) for n in range(readers)]
-    assert sorted(chain(*shares)) == sorted(f"{e}.0" for e in range(number))
-    sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@given(KINDS, st.integers(3, 20), st.sampled_from(READERS))
-def test_endless_readers_see_each_episode_once_in_every_epoch(kind, number, readers):
-    source = make_source(kind, episodes_of([1] * number))
-    shares = [make_epochs(source, reader=Reader(n, readers), endless=True) for n in range(readers)]
-    sizes = [len(range(n, number, readers)) for n in range(readers)]
+@given(KINDS, st.integers(3, 20), st.integers(1, 3), st.integers(1, 50))
+def test_readers_see_each_item_once_in_every_epoch(kind, count, readers, buffer):
+    source = make_source(kind, count, buffer=buffer)
+    shares = [endless(source, seed=7, reader=Reader(n, readers)) for n in range(readers)]
     for _ in range(3):
-        seen = [texts(share, size) for share, size in zip(shares, sizes, strict=True)]
-        assert sorted(chain(*seen)) == sorted(f"{e}.0" for e in range(number))
+        seen = [list(islice(share, len(range(n, count, readers)))) for n, share in enumerate(shares)]
+        assert sorted(chain(*seen)) == list(range(count))
 
 
-@pytest.mark.parametrize("kind", ["memory", "streamed"])
-def test_order_is_of_the_seed_and_the_epoch(kind):
-    source = make_source(kind, episodes_of([1] * 30))
-
-    def two_epochs(seed):
-        epochs = make_epochs(source, seed=seed, endless=True)
-        return texts(epochs, 30), texts(epochs, 30)
-
-    first, second = two_epochs(7)
-    assert first != second
-    assert two_epochs(7) == (first, second)
-    assert two_epochs(8)[0] != first
-    in_order = texts(make_epochs(source, seed=None))
-    assert in_order == [f"{e}.0" for e in range(30)]
-    assert in_order not in (first, second)
-
-
-@pytest.mark.parametrize("kind", ["memory", "streamed"])
-def test_end_of_an_epoch(kind):
-    epochs = make_epochs(make_source(kind, episodes_of([1] * 5)))
-    assert not epochs.over
-    first = texts(epochs)
-    assert len(first) == 5
-    assert epochs.over
-    assert epochs.take() is None
-    epochs.restart()
-    assert not epochs.over
-    assert texts(epochs) == first  # evaluation: the same again
-
-
-def test_over_is_known_with_the_last_episode():
-    epochs = make_epochs(make_source("memory", episodes_of([2, 1])), seed=None)
-    assert (epochs.take()[0]["text"], epochs.over) == ("0.0", False)
-    assert (epochs.take()[0]["text"], epochs.over) == ("1.0", True)
-
-
-def test_restart_in_the_middle():
-    epochs = make_epochs(make_source("memory", episodes_of([1] * 5)), seed=None)
-    assert texts(epochs, 2) == ["0.0", "1.0"]
-    assert not epochs.over  # has looked at the next one
-    epochs.restart()
-    assert texts(epochs) == ["0.0", "1.0", "2.0", "3.0", "4.0"]
-
-
-def test_endless_goes_on_through_a_restart():
-    source = make_source("memory", episodes_of([1] * 5))
-    undisturbed = texts(make_epochs(source, endless=True), 13)
-    epochs = make_epochs(source, endless=True)
-    seen = texts(epochs, 4)
-    epochs.restart()
-    seen += texts(epochs, 9)
-    assert seen == undisturbed
-    assert not epochs.over
-    assert epochs.epoch == 2
-
-
-@pytest.mark.parametrize("endless", [False, True])
-def test_nothing_to_read(endless):
-    assert make_epochs(make_source("memory", []), endless=endless).take() is None
-    alone = make_epochs(make_source("memory", episodes_of([1])), reader=Reader(1, 2), endless=endless)
-    assert alone.take() is None  # the other reader has the only one
-
-
-@given(KINDS, st.integers(1, 12), st.integers(0, 50), st.sampled_from(READERS), st.integers(1, 5))
-def test_going_on_is_dropping_what_was_seen(kind, number, seen, readers, buffer):
-    source = make_source(kind, episodes_of([1] * number), buffer=buffer)
-    for n in range(min(readers, number)):
-        reader = Reader(n, readers)
-        undisturbed = make_epochs(source, reader=reader, endless=True, draw=with_dice)
-        resumed = make_epochs(source, reader=reader, endless=True, draw=with_dice, seen=seen)
-        assert texts(resumed, 20) == texts(undisturbed, seen + 20)[seen:]
-
-
-def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
-    """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
-    queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]
-    batches = []
-    for _ in range(rounds):
-        for queue in queues:
-            if not queue:
-                said: list[str] = []
-                for message in epochs.take():
-                    said += [earlier["text"] for earlier in message.get(EARLIER, ())]
-                    queue.append((message["text"], said.copy()))
-                    said.append(message["text"])
-        batches.append([queue.pop(0) for queue in queues])
-    return batches
-
-
-@given(
-    KINDS,
-    st.lists(st.integers(1, 4), min_size=1, max_size=8),
-    st.sampled_from(READERS),
-    st.integers(1, 5),
-    st.lists(st.integers(0, 12), min_size=1, max_size=3),
-    DRAWS,
-    st.sampled_from([None, *MIXED]),
-)
-def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, readers, slots, stops, draw, mix):
-    """In the middle of them, each slot at another place of its own; also when it is stopped again."""
-    source = make_source(kind, episodes_of(lengths))
-    for number in range(min(readers, len(lengths))):
-        own = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
-        undisturbed = side_by_side(make_epochs(source, **own), slots, sum(stops) + 10)
-        seen = 0
-        for stop in stops:
-            seen += stop
-            resumed = make_epochs(source, seen=seen * slots, slots=slots, **own)
-            assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
-
-
-# ---- what mutators have made of conversations
-
-
-@given(KINDS, st.lists(st.integers(1, 5), max_size=12), st.sampled_from(READERS), DRAWS, st.sampled_from(MIXED))
-def test_mixing_gives_each_example_once_in_every_epoch(kind, lengths, readers, draw, mix):
-    source = make_source(kind, episodes_of(lengths))
-    seen: list[list[str]] = [[], [], []]
-    for number in range(min(readers, len(lengths))):
-        epochs = make_epochs(source, reader=Reader(number, readers), endless=True, draw=draw, mix=mix)
-        while (episode := epochs.take()) and epochs.epoch < len(seen):
-            seen[epochs.epoch] += [message["text"] for message in episode]
-    expected = sorted(message["text"] for episode in episodes_of(lengths) for message in episode)
-    assert [sorted(epoch) for epoch in seen] == [expected] * 3
-
-
-@pytest.mark.parametrize("kind", ["memory", "streamed"])
-def test_turns_are_mixed_from_the_first_batch_on(kind):
-    """And until the last one; without mixing a slot takes those of one conversation after another."""
-    source = make_source(kind, episodes_of([8] * 200), buffer=50)
-
-    def first_batches(mix):
-        epochs = make_epochs(source, draw=flattened, mix=mix, endless=True)
-        batches = [[text for text, _ in batch] for batch in side_by_side(epochs, 40, 40)]
-        return [[text.split(".") for text in batch] for batch in batches]
-
-    for batch in first_batches(400):
-        assert len({turn for _, turn in batch}) >= 6
-        assert len({dialogue for dialogue, _ in batch}) >= 8  # of the 10 that the first batch is drawn from
-    assert all(len({turn for _, turn in batch}) == 1 for batch in first_batches(None))
-
-
-def test_mixing_keeps_a_conversation_together():
-    epochs = make_epochs(make_source("memory", episodes_of([4] * 30)), draw=halved, mix=20)
-    episodes = [[message["text"] for message in episode] for episode in iter(epochs.take, None)]
-    halves = [[f"{e}.{m}" for m in half] for e in range(30) for half in [(0, 1), (2, 3)]]
-    assert episodes != halves
-    assert sorted(episodes) == sorted(halves)
-
-
-def test_mixed_order_is_of_the_seed_and_the_epoch():
-    source = make_source("memory", episodes_of([30]))  # alone: all of the order is that of mixing
-
-    def two_epochs(seed):
-        epochs = make_epochs(source, seed=seed, endless=True, draw=flattened, mix=12)
-        return texts(epochs, 30), texts(epochs, 30)
-
-    first, second = two_epochs(7)
-    assert first != second
-    assert two_epochs(7) == (first, second)
-    assert two_epochs(8)[0] != first
-
-
-@given(KINDS, st.lists(st.integers(1, 4), min_size=1, max_size=8), DRAWS)
-def test_without_a_seed_nothing_is_mixed(kind, lengths, draw):
-    source = make_source(kind, episodes_of(lengths))
-    in_order = [[message["text"] for message in episode] for episode in episodes_of(lengths)]
-    epochs = make_epochs(source, seed=None, draw=draw, mix=5)
-    assert [[message["text"] for message in epochs.take()] for _ in lengths] == in_order
-    assert epochs.over
+@given(KINDS, st.integers(1, 12), st.integers(0, 50), st.integers(1, 3), st.integers(1, 5))
+def test_going_on_is_dropping_what_was_seen(kind, count, seen, readers, buffer):
+    source = make_source(kind, count, buffer=buffer)
+    for number in range(min(readers, count)):
+        reader = Reader(number, readers)
+        whole = list(islice(endless(source, seed=7, reader=reader), seen + 20))
+        assert list(islice(endless(source, seed=7, reader=reader, seen=seen), 20)) == whole[seen:]
 
 
 @pytest.mark.parametrize(
@@ -261,25 +65,98 @@ def test_without_a_seed_nothing_is_mixed(kind, lengths, draw):
         ("streamed", [4, 0, 3, 2, 1, 6, 8, 7, 5, 0, 2, 3, 4, 7, 1, 5, 6, 8]),
     ],
 )
-def test_order_without_mutators_stays(kind, order):
+def test_order_is_of_the_seed_and_the_epoch(kind, order):
     """Fixed values: a run that another version has begun goes on in its order."""
-    epochs = make_epochs(make_source(kind, episodes_of([2] * 9)), endless=True)
-    assert texts(epochs, 18) == [f"{e}.0" for e in order]
+    source = make_source(kind, 9)
+    assert list(islice(endless(source, seed=7), 18)) == order
+    assert list(islice(endless(source, seed=8), 18)) != order
 
 
-# ---- what is drawn
+def test_nothing_to_read():
+    assert list(endless(InMemory([]), seed=7)) == []
+    assert list(endless(InMemory([1]), seed=7, reader=Reader(1, 2), seen=3)) == []  # the other reader has the only one
 
 
-@pytest.mark.parametrize("readers", READERS)
-def test_what_is_drawn_does_not_depend_on_the_number_of_readers(readers):
-    """Evaluation gives the same numbers in however many processes it runs."""
-    source = make_source("memory", episodes_of([1] * 10))
-    alone = texts(make_epochs(source, seed=None, draw=with_dice))
-    assert len({text.split()[-1] for text in alone}) > 5
-    shares = [texts(make_epochs(source, seed=None, reader=Reader(n, readers), draw=with_dice)) for n in range(readers)]
-    assert sorted(chain(*shares)) == sorted(alone)
+def test_stream_opens_files_one_after_the_other_in_random_order():
+    opened = []
+
+    def read(name):
+        opened.append(name)
+        return (f"{name}{n}" for n in range(3))
+
+    source = Streamed(read, ["a", "b", "c", "d"], buffer=2, estimate=lambda: Counts(0, 0))
+    assert opened == []
+    items = source.items()
+    next(items)
+    assert opened == ["a"]
+    assert list(items)[-1] == "d2"
+    orders = set()
+    for key in "klmnop":
+        opened.clear()
+        assert len(list(source.items(SeededRandom(key)))) == 12
+        orders.add(tuple(opened))
+    assert len(orders) > 1
+    assert {tuple(sorted(order)) for order in orders} == {("a", "b", "c", "d")}
 
 
-def test_another_draw_each_epoch():
-    epochs = make_epochs(make_source("memory", episodes_of([1] * 8)), endless=True, draw=with_dice)
-    assert len(set(texts(epochs, 24))) > 20  # of 8 texts, with 1,000 draws each
+def test_stream_is_counted_once_and_only_when_asked():
+    asked = []
+    source = Streamed(lambda name: iter([]), [], buffer=2, estimate=lambda: asked.append(1) or Counts(4, 5))
+    list(source.items())
+    assert asked == []
+    assert source.counts() == source.counts() == (4, 5)
+    assert asked == [1]
+
+
+def read_lines(file):
+    """An item a line, an example a word."""
+    return (line.split() for _, line in lines(file))
+
+
+def test_few_are_counted_exactly(tmp_path):
+    for name, text in {"a": "one two\nthree\n", "b": "four\n" * 5, "empty": ""}.items():
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("a", "empty", "b")]
+    assert estimated_counts(read_lines, files) == (7, 8)
+    assert estimated_counts(read_lines, []) == (0, 0)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
+    rng = random.Random(0)
+    files = []
+    for number in range(2):
+        rows = [
+            ["".join(rng.choices(string.ascii_letters, k=rng.randint(2, 40))) for _ in range(3)] for _ in range(60_000)
+        ]
+        path = tmp_path / f"{number}.txt{suffix}"
+        data = "".join(" ".join(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(data) if suffix else data)
+        files.append(str(path))
+    read = 0
+
+    def counting(file):
+        nonlocal read
+        for episode in read_lines(file):
+            read += 1
+            yield episode
+
+    episodes, examples = estimated_counts(counting, files)
+    assert examples == pytest.approx(3 * episodes, abs=2)
+    assert episodes == pytest.approx(120_000, rel=0.02)
+    assert read < 60_000
+
+
+def test_each_kind_of_file_has_a_density_of_its_own(tmp_path):
+    """Many small files, of which some are read, beside a compressed one; short records that are read far ahead."""
+    rng = random.Random(0)
+    rows = [f"{rng.random()} {rng.random()}\n" for _ in range(80_000)]
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text("".join(rows[number * 100 :][:100]))
+    (tmp_path / "all.txt.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    episodes, examples = estimated_counts(read_lines, [str(path) for path in sorted(tmp_path.iterdir())])
+    assert episodes == pytest.approx(84_000, rel=0.02)
+    assert examples == pytest.approx(2 * episodes, abs=2)
+    records = [{"context": "a", "response": f"b {number}"} for number in range(60_000)]
+    (tmp_path / "short.json").write_text(json.dumps(records))
+    assert pair_counts([str(tmp_path / "short.json")]).examples == pytest.approx(60_000, rel=0.02)

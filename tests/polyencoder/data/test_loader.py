@@ -8,16 +8,14 @@ from itertools import chain, islice
 
 import pytest
 
-from polyencoder.data.collator import Collator, TrainingExample
-from polyencoder.data.episodes import Counts, InMemory, Streamed
-from polyencoder.data.epochs import Reader
+from polyencoder.data.collator import Collator
+from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
+from polyencoder.data.example import Example
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import InputError
 
-MIXED = [
-    TrainingExample([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)
-]
+MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)]
 
 
 def mixed_batches(reader: Reader, *, seen: int = 0, count: int = 9):
@@ -47,25 +45,25 @@ def test_a_run_that_goes_on_draws_what_it_would_have_drawn(reader, batches):
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("reader", [Reader(), Reader(1, 2)])
 @pytest.mark.parametrize("done", [1, 3, 4, 9])
-def test_a_run_over_conversations_goes_on_with_the_next_message(streams, reader, done):
-    """Of episodes of one to four messages, in batches that end in their midst, over several epochs."""
-    episodes = [[{"text": f"{e}.{m}", "labels": [f"to {e}.{m}"]} for m in range(1 + e % 4)] for e in range(11)]
-    counts = Counts(len(episodes), sum(map(len, episodes)))
+def test_a_run_goes_on_with_the_next_example(streams, reader, done):
+    """In batches that end in the midst of an epoch, over several epochs."""
+    examples = [Example([f"{n}"], f"to {n}") for n in range(25)]
+    counts = Counts(len(examples), len(examples))
     source = (
-        Streamed(lambda _: iter(episodes), ["file"], buffer=3, estimate=lambda: counts)
+        Streamed(lambda _: iter(examples), ["file"], buffer=3, estimate=lambda: counts)
         if streams
-        else InMemory(iter(episodes))
+        else InMemory(examples)
     )
     loader = TrainingLoader(source, batch_size=3, reader=reader)
     whole = list(islice(loader.batches(), 20))
     assert list(islice(loader.batches(seen=3 * done), 20 - done)) == whole[done:]
     if reader.count == 1:
-        epoch = [one.label for batch in whole for one in batch][: counts.examples]
-        assert sorted(epoch) == sorted(message["labels"][0] for episode in episodes for message in episode)
+        epoch = [one for batch in whole for one in batch][: counts.examples]
+        assert sorted(epoch, key=lambda one: one.label) == sorted(examples, key=lambda one: one.label)
 
 
 def test_several_readers_draw_what_one_does():
-    def drawn(reader: Reader, *, size: int) -> list[TrainingExample]:
+    def drawn(reader: Reader, *, size: int) -> list[Example]:
         sampler = NegativeSampler((one.label for one in MIXED), count=3)
         loader = TrainingLoader(MIXED, batch_size=size, sampler=sampler, reader=reader)
         return sorted(next(loader.batches()), key=lambda example: example.label)
@@ -79,7 +77,7 @@ def test_several_readers_draw_what_one_does():
 )
 def test_an_example_without_a_choice(text, candidates, message):
     with pytest.raises(InputError, match=message):
-        Collator(text, "inline")([TrainingExample(["hi"], "yes", candidates)])
+        Collator(text, "inline")([Example(["hi"], "yes", candidates)])
 
 
 def test_items_come_in_order_and_errors_where_they_were():

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from polyencoder.data.example import Example
 from polyencoder.data.pairs import Columns, pairs_and_records, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
@@ -29,7 +30,7 @@ def test_turns_of_a_context(tmp_path, fields, turns):
     path.write_text(json.dumps({**fields, "response": "yes"}))
     (pair,) = read_pairs(path)
     assert pair.turns == turns
-    assert pair.context == "\n".join(turns)
+    assert pair.text == "\n".join(turns)
 
 
 @pytest.mark.parametrize("fields", [{"context": " \n"}, {"context": [" "]}, {"context": "", "context/0": " "}])
@@ -64,7 +65,7 @@ def write(tmp_path):
 def test_a_pair_holds_nothing_else_of_its_record(write):
     path = write("a.csv", "context,response,html\nhi,you,<long>\n")
     (pair,) = read_pairs(path)
-    assert pair == (["hi"], "you", None, f"{path}, line 2")
+    assert (pair, pair.where) == (Example(["hi"], "you"), f"{path}, line 2")
     assert list(pairs_and_records(path)) == [(pair, {"context": "hi", "response": "you", "html": "<long>"})]
 
 
@@ -93,7 +94,7 @@ PERSONA = {"role": "system", "content": "i ski"}
 )
 def test_messages_are_turns(write, record, pair):
     (found,) = read_pairs(write("a.jsonl", json.dumps(record)))
-    assert found[:3] == pair
+    assert found == Example(*pair)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate, recall_at_1
 from polyencoder.evaluation.tfidf import evaluate_tfidf
@@ -14,14 +15,11 @@ from polyencoder.evaluation.tfidf import evaluate_tfidf
 def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):
     """Contexts of different lengths, each with candidates of its own, one by one through `score`."""
     ranker = make_ranker(architecture, seed=seed)
-    contexts = ["hi", ["hi", "do you ski ?", "no , i read books ."], ["ski ?"], ["hello", "hi"]]
-    examples = [(context, label, sentences[i:]) for i, context in enumerate(contexts) for label in sentences[i:]]
-    hits = [
-        candidates[int(ranker.score([context], candidates)[0].argmax())] == label
-        for context, label, candidates in examples
-    ]
+    contexts = [["hi"], ["hi", "do you ski ?", "no , i read books ."], ["ski ?"], ["hello", "hi"]]
+    examples = [Example(context, label, sentences[i:]) for i, context in enumerate(contexts) for label in sentences[i:]]
+    hits = [one.choices[int(ranker.score([one.turns], one.choices)[0].argmax())] == one.label for one in examples]
     assert recall_at_1(ranker, examples) == sum(hits) / len(hits)
-    firsts = [(context, ranker.rank(context, sentences)[0].text, sentences) for context in contexts]
+    firsts = [Example(context, ranker.rank(context, sentences)[0].text, sentences) for context in contexts]
     assert recall_at_1(ranker, firsts) == 1.0
 
 
@@ -30,19 +28,19 @@ def test_recall_of_what_cannot_be_counted(make_ranker):
     with pytest.raises(InputError, match="no example to evaluate the ranker on"):
         recall_at_1(ranker, [])
     with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
-        recall_at_1(ranker, [("hi", "a", ["a", "b"]), ("hi", "c", ["a", "b"])])
+        recall_at_1(ranker, [Example(["hi"], "a", ["a", "b"]), Example(["hi"], "c", ["a", "b"])])
 
 
 def test_baseline_and_ranker_count_an_equal_candidate_once(make_ranker):
-    twice = evaluate_tfidf(["i ski", "dogs", "cats"], [("dogs ski", "ski", ["dogs ski", "dogs ski", "ski"])])
+    twice = evaluate_tfidf(["i ski", "dogs", "cats"], [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])])
     assert twice["rank"] == 2.0
     ranker = make_ranker("bi")
-    once = evaluate(ranker, [("dogs ski", "ski", ["dogs ski", "ski"])]).report()["rank"]
-    assert evaluate(ranker, [("dogs ski", "ski", ["dogs ski", "dogs ski", "ski"])]).report()["rank"] == once
+    once = evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "ski"])]).report()["rank"]
+    assert evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])]).report()["rank"] == once
 
 
 def test_the_baseline_refuses_what_a_ranker_refuses():
     with pytest.raises(InputError, match="example 1: the label 'cc' is not among its 2 candidates"):
-        evaluate_tfidf(["aa bb"], [("hi", "cc", ["aa", "bb"])])
+        evaluate_tfidf(["aa bb"], [Example(["hi"], "cc", ["aa", "bb"])])
     with pytest.raises(InputError, match="no example to evaluate the ranker on"):
         evaluate_tfidf(["aa bb"], [])

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 from huggingface_hub import HfApi, RepoUrl
 
+from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export.folder import export_folder, placing
 from polyencoder.ranker.ranker import Ranker
@@ -46,13 +47,15 @@ def test_weights_that_are_too_large_for_float16(make_ranker, tmp_path):
 def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
     pytest.importorskip("onnxruntime")
     ranker = make_ranker("poly")
-    examples = [([one], sentences[0], sentences) for one in sentences[:3]]
+    examples = [Example([one], sentences[0], sentences) for one in sentences[:3]]
     change = export_folder(ranker, tmp_path / "out", dtype="bfloat16", int8=True, examples=examples)
     rounded = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
     expected = rounded.score([sentences[:2]], sentences)
     assert torch.allclose(graphs.score([sentences[:2]], sentences), expected, atol=1e-3)
-    assert change.before == sum(rounded.rank(c, s, top_k=1)[0].text == r for c, r, s in examples) / 3
+    assert (
+        change.before == sum(rounded.rank(one.turns, one.choices, top_k=1)[0].text == one.label for one in examples) / 3
+    )
     assert 0 <= change.after <= 1
     assert "| ONNX graphs | float32 and int8 |" in (tmp_path / "out" / "README.md").read_text()
 

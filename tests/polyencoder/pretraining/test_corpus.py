@@ -6,15 +6,16 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from itertools import islice
 
 import pytest
 
-from polyencoder.data.epochs import Epochs, Reader
+from polyencoder.data.epochs import Reader, endless
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.pretraining import corpus as module
-from polyencoder.pretraining.corpus import EXAMPLE, Corpus
+from polyencoder.pretraining.corpus import Corpus
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def files(tmp_path):
 
 def examples(corpus, key="k", reader=None):
     rng = None if key is None else SeededRandom(key)
-    return [episode[0][EXAMPLE] for episode in corpus.episodes(rng, share=(reader or Reader()).share)]
+    return list(corpus.items(rng, reader=reader or Reader()))
 
 
 def test_each_example_once_an_epoch_in_another_order(files):
@@ -37,11 +38,11 @@ def test_each_example_once_an_epoch_in_another_order(files):
     orders = set()
     for key in "klm":
         found = examples(corpus, key)
-        assert Counter(one.response for one in found) == expected
-        assert all(one.turns[-1].split()[0] == one.response.split()[0] for one in found)
-        orders.add(tuple(one.response for one in found))
+        assert Counter(one.label for one in found) == expected
+        assert all(one.turns[-1].split()[0] == one.label.split()[0] for one in found)
+        orders.add(tuple(one.label for one in found))
     assert len(orders) == 3
-    assert [one.response for one in examples(corpus, None)] == list(expected)
+    assert [one.label for one in examples(corpus, None)] == list(expected)
     assert corpus.counts() == (15, 45)
 
 
@@ -50,10 +51,10 @@ def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, w
     monkeypatch.setattr(module, "WINDOW", window)
     corpus = Corpus(files)
     found = examples(corpus)
-    assert all(one.other.split()[0] != one.response.split()[0] for one in found)
+    assert all(one.other.split()[0] != one.label.split()[0] for one in found)
     assert all(one.other.split()[1] != "0" for one in found)  # a first turn follows nothing
-    by_key = {one.response: one.other for one in found}
-    again = {one.response: one.other for one in examples(corpus, "l")}
+    by_key = {one.label: one.other for one in found}
+    again = {one.label: one.other for one in examples(corpus, "l")}
     assert sum(by_key[one] != again[one] for one in by_key) > 10
 
 
@@ -64,7 +65,7 @@ def test_a_text_does_not_follow_as_often_as_it_does(tmp_path):
     found = examples(Corpus([str(tmp_path / "talks.jsonl")]))
     shares = [
         sum(int(text.split()[0]) % 2 for text in texts) / len(found)
-        for texts in zip(*((one.response, one.other) for one in found), strict=True)
+        for texts in zip(*((one.label, one.other) for one in found), strict=True)
     ]
     assert shares[0] == pytest.approx(100 / 2_000, rel=1e-9)
     assert shares[1] == pytest.approx(shares[0], rel=0.4)
@@ -86,21 +87,17 @@ def test_readers_share_what_one_would_have(files, count):
 
 
 def test_reading_goes_on_where_it_stopped(files):
-    def epochs(seen):
-        options = {"reader": Reader(1, 2), "seed": 3, "endless": True, "draw": lambda episode, _: episode}
-        return Epochs(Corpus(files, buffer=8), seen=seen, **options)
+    def some(seen):
+        return list(islice(endless(Corpus(files, buffer=8), reader=Reader(1, 2), seed=3, seen=seen), 100 - seen))
 
-    whole = epochs(0)
-    expected = [whole.take()[0][EXAMPLE] for _ in range(100)]
+    expected = some(0)
     for seen in (1, 22, 23, 50):
-        assert [one[0][EXAMPLE] for one in [epochs(seen).take() for _ in range(1)]] == expected[seen : seen + 1]
-        rest = epochs(seen)
-        assert [rest.take()[0][EXAMPLE] for _ in range(100 - seen)] == expected[seen:]
+        assert some(seen) == expected[seen:]
 
 
 def test_what_is_held_out_is_not_trained_on(files):
     parts = {part: Corpus(files, part=part, held_out=0.3) for part in ("train", "held out")}
-    found = {part: {one.response for one in examples(corpus, None)} for part, corpus in parts.items()}
+    found = {part: {one.label for one in examples(corpus, None)} for part, corpus in parts.items()}
     assert found["train"]
     assert found["held out"]
     assert not found["train"] & found["held out"]
@@ -128,7 +125,7 @@ def test_a_corpus_of_200_mb_takes_no_more_memory_than_one_of_60(tmp_path):
         from polyencoder.data.seeded_random import SeededRandom
         from polyencoder.pretraining.corpus import Corpus
         for file in sys.argv[1:]:
-            count = sum(1 for _ in Corpus([file], buffer=100).episodes(SeededRandom("k"), share=iter))
+            count = sum(1 for _ in Corpus([file], buffer=100).items(SeededRandom("k")))
             print(count, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
     """
     files = [str(tmp_path / f"{megabytes}.jsonl") for megabytes in (60, 200)]

@@ -27,7 +27,7 @@ from polyencoder.text.tokens import token_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 EXAMPLES = [
-    PairExample(talk[:place], talk[place], TALKS[number - 1][1], 100 * number + place)
+    PairExample(talk[:place], talk[place], other=TALKS[number - 1][1], key=100 * number + place)
     for number, talk in enumerate(TALKS)
     for place in range(1, len(talk))
 ]
@@ -187,7 +187,7 @@ def test_nothing_masked_leaks(make_pretraining, inputs, masking):
     found = inputs.masked(example, np.random.default_rng(5))
     places = [place for place, one in enumerate(found.ids) if one == masking.mask_id]
     assert places
-    original = pair_input(inputs.text, example.turns, example.response, longest=LONGEST)
+    original = pair_input(inputs.text, example.turns, example.label, longest=LONGEST)
     ids = [99 if place in places else one for place, one in enumerate(original.ids)]
     made = [masking(one, rng) for one in (original.ids, ids) for rng in [np.random.default_rng(5)]]
     batches = [

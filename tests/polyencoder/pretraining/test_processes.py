@@ -9,7 +9,7 @@ import torch
 from polyencoder.data.epochs import Reader
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut
-from polyencoder.pretraining.corpus import EXAMPLE, Corpus, PairExample
+from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import pair_batch
 from polyencoder.pretraining.objective import Pretraining
@@ -40,7 +40,7 @@ def learn(make_pretraining, piece_text, masking, talks):
         model = make_pretraining()
         inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next=next)
         corpus, objective = Corpus([talks], buffer=8), Pretraining(model)
-        examples = [episode[0][EXAMPLE] for episode in corpus.episodes(None, share=iter)]
+        examples = list(corpus.items())
         evaluation = HeldOut(objective, examples, inputs, tokens=4 * LONGEST, every=100)
         batches = PairBatches(
             corpus,
@@ -66,7 +66,7 @@ def test_two_processes_learn_what_one_does(learn, in_processes):
 
 def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text, masking, in_processes):
     """One process has all examples of a step, the other none: the gradients are those of one process alone."""
-    example = PairExample(["hello , how are you today ?"], "i am fine , thank you .", "that is great !", 3)
+    example = PairExample(["hello , how are you today ?"], "i am fine , thank you .", other="that is great !", key=3)
     inputs = PairInputs(piece_text, longest=LONGEST, masking=masking)
     batch = pair_batch([inputs.masked(example, np.random.default_rng(3))], pad_id=piece_text.pad_id)
 

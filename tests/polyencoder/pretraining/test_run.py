@@ -334,7 +334,7 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
     )
     pretrain(make_settings(valid=str(articles), held_out_examples=19, max_steps=3))
     assert len(seen) == 19
-    assert len({example.response.split()[2] for example in seen}) > 5
+    assert len({example.label.split()[2] for example in seen}) > 5
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
         answer = client.post("/v1/feedback", json=asked | {"response": response, "good": good})
         assert answer.json() == {"status": "kept"}
     first, second = read_all_pairs(str(tmp_path / "said.jsonl"))
-    assert first.context == "your persona: i ski .\nhello \n there"
-    assert (first.response, list(first.candidates)) == ("a", ["a", "b"])
-    assert (second.response, list(second.candidates)) == ("c", ["c", "a", "b"])
+    assert first.text == "your persona: i ski .\nhello \n there"
+    assert (first.label, list(first.candidates)) == ("a", ["a", "b"])
+    assert (second.label, list(second.candidates)) == ("c", ["c", "a", "b"])
     rejected = json.loads((tmp_path / "said.jsonl.rejected.jsonl").read_text())
     assert rejected == {"context": ["your persona: i ski .", "hello \n there"], "rejected": "b"}
 
@@ -53,7 +53,7 @@ def test_a_reply_without_other_candidates_is_trained_on_as_one(serve, tmp_path):
     asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "candidates": ["a "], "good": True}
     assert client.post("/v1/feedback", json=asked).json() == {"status": "kept"}
     (pair,) = read_all_pairs(str(tmp_path / "said.jsonl"))
-    assert (pair.response, pair.candidates) == ("a", None)
+    assert (pair.label, pair.candidates) == ("a", None)
 
 
 def test_without_a_file_there_is_no_feedback(shared):

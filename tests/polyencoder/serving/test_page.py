@@ -195,8 +195,8 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
         wait(lambda button=button: button.get_attribute("aria-pressed") == "true")
     context = ["your persona: i ski .", "your persona: i have two dogs .", *dialogue[:3]]
     (pair,) = read_all_pairs(str(tmp_path / "feedback.jsonl"))
-    assert pair.context == "\n".join(context)
-    assert pair.response == expected["results"][0]["text"]
+    assert pair.text == "\n".join(context)
+    assert pair.label == expected["results"][0]["text"]
     rejected = json.loads((tmp_path / "feedback.jsonl.rejected.jsonl").read_text())
     assert rejected == {"context": context, "rejected": expected["results"][1]["text"]}
 

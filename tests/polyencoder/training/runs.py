@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.example import Example
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
@@ -14,8 +14,8 @@ from polyencoder.training.schedule import ScheduleConfig
 
 ARCHITECTURES = ["bi", "poly", "cross", "convert"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
-EXAMPLES = [TrainingExample([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
-VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
+EXAMPLES = [Example([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
+VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
 CONFIG = TrainingConfig(
     epochs=None,
     max_updates=6,

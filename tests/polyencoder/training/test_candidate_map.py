@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from polyencoder.data.pairs import Pair
+from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.ranker import Ranker
@@ -130,8 +132,8 @@ def test_models_without_a_map_have_the_fingerprints_that_they_had(make_config):
 
 def test_the_vectors_of_pairs(make_ranker):
     ranker = make_ranker("bi")
-    pairs = [Pair(["hello !", "hi"], "i ski .", None, ""), Pair(["pets ?"], "a cat .", None, "")]
-    pairs.append(pairs[0]._replace(turns=["what ?"]))
+    pairs = [Example(["hello !", "hi"], "i ski ."), Example(["pets ?"], "a cat .")]
+    pairs.append(replace(pairs[0], turns=["what ?"]))
     vectors = pair_vectors(ranker, pairs)
     assert vectors.texts.tolist() == [0, 1, 0]
     products = vectors.contexts @ vectors.responses.T

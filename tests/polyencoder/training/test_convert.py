@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.collator import Collator
+from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import RunSettings, train_ranker
@@ -91,7 +92,7 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
 def test_three_objectives_are_summed(make_convert_ranker):
     ranker = make_convert_ranker(extra_contexts=10)
     examples = [
-        TrainingExample(["hello , do you ski ?", "i like dogs .", f"do you have any {thing} ?"][i % 2 * 2 :], thing)
+        Example(["hello , do you ski ?", "i like dogs .", f"do you have any {thing} ?"][i % 2 * 2 :], thing)
         for i, thing in enumerate(THINGS)
     ]
     batch = Collator(ranker.text)(examples)

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from polyencoder.data.collator import TrainingExample
+from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
 from polyencoder.ranker.ranker import Ranker
@@ -24,8 +24,8 @@ from polyencoder.training.run import training_config
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import PLAIN, WORDS, Kill
 
-EXAMPLES = [TrainingExample(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
-VALID = [(example.turns, example.label, [one.label for one in EXAMPLES]) for example in EXAMPLES]
+EXAMPLES = [Example(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
+VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
 CONFIG = replace(PLAIN, loss_scale=128.0)
 
 

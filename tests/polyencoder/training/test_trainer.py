@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.data.collator import Collator, TrainingExample
+from polyencoder.data.collator import Collator
+from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks import Callback
@@ -60,8 +61,8 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
 def test_labels_that_become_the_same_tokens_are_one_candidate(make_ranker, architecture):
     """The vocabulary is lower-cased: to the model "Yes ." is "yes ."."""
     turns = [example.turns for example in EXAMPLES[:3]]
-    twins = [TrainingExample(*pair) for pair in zip(turns, ["Yes .", "no .", "yes ."], strict=True)]
-    equal = [TrainingExample(*pair) for pair in zip(turns, ["yes .", "no .", "yes ."], strict=True)]
+    twins = [Example(*pair) for pair in zip(turns, ["Yes .", "no .", "yes ."], strict=True)]
+    equal = [Example(*pair) for pair in zip(turns, ["yes .", "no .", "yes ."], strict=True)]
     one, other = make_ranker(architecture), make_ranker(architecture)
     seen, expected = (Trainer(r, PLAIN).step(Collator(r.text)(e)) for r, e in ((one, twins), (other, equal)))
     assert seen.pool.texts == ["Yes .", "no ."]
@@ -335,7 +336,7 @@ def test_an_empty_list_is_an_error(make_ranker):
 
 
 def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
-    same = [TrainingExample(one.turns, "i like them .") for one in EXAMPLES]
+    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
     config = replace(CONFIG, epochs=3.0, max_updates=None)
     for _ in range(2):
         ranker = make_ranker("bi")
@@ -376,7 +377,7 @@ def test_a_run_that_goes_on_remembers_that_it_has_learnt(make_ranker, tmp_path):
     ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
     with pytest.raises(KeyboardInterrupt):
         Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()
-    same = [TrainingExample(one.turns, "i like them .") for one in EXAMPLES]
+    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
     again = make_ranker("bi")
     stops = Stop(after=6)
     progress = Trainer(again, config, train=same, callbacks=[stops, *callbacks(again, tmp_path)]).fit()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.names import main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polyencoder.data.readers.examples import Example
+from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
 from polyencoder.evaluation.names import main_measures

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.data.example import Example
 from polyencoder.evaluation import recall_at_1, recall_change
 from polyencoder.export.onnx import export_onnx, quantize_int8
 
@@ -135,5 +136,5 @@ def test_without_the_packages(exported, tmp_path, block_import, package):
 
 def test_what_int8_costs_is_r_at_1_before_and_after(make_ranker, sentences):
     one, other = make_ranker("bi", seed=1), make_ranker("bi", seed=2)
-    examples = [(["hi"], label, sentences) for label in sentences]
+    examples = [Example(["hi"], label, sentences) for label in sentences]
     assert recall_change(one, other, examples) == (recall_at_1(one, examples), recall_at_1(other, examples))
