@@ -27,7 +27,7 @@ def test_a_demo_a_conversation_and_a_demo_again(tmp_path, monkeypatch, capsys):
         (serving,) = re.findall(r"polyencoder (serve .*)  \(open http://127.0.0.1:8000/\)", shown)
         model, index = re.fullmatch(r"serve -m (\S+) -i (\S+)", serving).groups()
         service = Service.load(ServerConfig(model=model, index=index))
-        assert len(service.search.index) > 20
+        assert len(service.index) > 20
         service.close()
         monkeypatch.setattr("sys.stdin", io.StringIO("hi !\n"))
         Interactive.main(model_file=str(tmp_path / "model"), loglevel="error")

@@ -27,10 +27,10 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.open import open_index
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.routes.common import Usage, new_id
-from polyencoder.serving.routes.rerank import RerankRequest, RerankResponse, Result
-from polyencoder.serving.routes.search import SearchRequest, SearchResponse, SearchResult
+from polyencoder.serving.messages import answer_fields
+from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
 from polyencoder.serving.run import bound
+from polyencoder.serving.search import SearchRequest, SearchResponse, SearchResult
 
 __all__ = ["create_app"]
 
@@ -63,7 +63,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
         results = [
             Result(index=place, relevance_score=score) for place, score in zip(*await on_model(scored), strict=True)
         ]
-        return RerankResponse(id=new_id("rerank"), model="peer", usage=Usage.of(0), results=results, meta={})
+        return RerankResponse(**answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
 
     @app.post("/v1/search", response_model_exclude_none=True)
     async def search(request: SearchRequest) -> SearchResponse:
@@ -75,7 +75,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
             SearchResult(id=str(place), text=texts[place], score=score, found="exact")
             for place, score in zip(*await on_model(found), strict=True)
         ]
-        return SearchResponse(id=new_id("search"), model="peer", usage=Usage.of(0), results=results, milliseconds={})
+        return SearchResponse(**answer_fields("search", model="peer", tokens=0), results=results, milliseconds={})
 
     return app
 

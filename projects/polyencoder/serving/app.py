@@ -1,41 +1,64 @@
-"""The application of a worker: the routes, behind checks of access and limits, with every answer counted."""
+"""The ASGI application of a worker: the routes, behind checks of access and limits, with every answer counted."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import anyio.to_thread
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from polyencoder.errors import InputError
+from polyencoder.index.options import SearchOptions
+from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search
 from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import handle_problems
 from polyencoder.serving.request_limits import RequestLimits
-from polyencoder.serving.routes import candidates, chat, embeddings, feedback, health, page, rerank, search
 from polyencoder.serving.service import Service
 
 __all__ = ["create_app"]
 
+_WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
+
 
 def create_app(service: Service) -> ASGIApp:
-    """The application of a worker. It warms the service before it takes requests, and closes it in the end.
+    """Builds a worker's application, which warms the service up before it takes requests, and closes it at the end.
 
     A request passes `Counted`, which sees the answers of bugs, too, then `Access`, `RequestLimits` and its route.
+
+    Raises:
+        ConfigError: the file of feedback cannot be written.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.warm()
+        await _warm(service)
         yield
         await anyio.to_thread.run_sync(service.close)
 
     app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None)
     app.state.service = service
+    given = service.config.feedback
+    app.state.feedback = None if given is None else feedback.Feedback(Path(given))
     for one in (rerank, embeddings, search, chat, candidates, feedback, health, page):
         app.include_router(one.router)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)  # the last that is added comes first
     return Counted(app, metrics=service.metrics)
+
+
+async def _warm(service: Service) -> None:
+    """Ranks, embeds and searches a few texts, so that no request pays for what the first one costs."""
+    engine, index = service.engine, service.index
+    for _ in range(2):
+        with suppress(InputError):  # of limits that are smaller than these texts
+            await rerank.rank(engine, _WARM[:1], _WARM)
+        with suppress(InputError):  # of models without embeddings, too
+            await embeddings.embed(engine, _WARM, is_query=True)
+        if index is not None and len(index):
+            with suppress(InputError):
+                await search.find_hits(service, _WARM[:1], SearchOptions())

@@ -40,7 +40,7 @@ class Engine:
         self._model = ModelThread(
             BatchForward(ranker, max_tokens=batch_tokens),
             max_tokens=batch_tokens,
-            watcher=metrics,
+            metrics=metrics,
             start=partial(torch.set_num_threads, torch.get_num_threads()),  # which each thread has by itself
         )
 

@@ -1,19 +1,28 @@
-"""Ratings of replies, as JSON lines that `polyencoder train` reads."""
+"""`/v1/feedback`: ratings of replies, kept as JSON lines that `polyencoder train` reads."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import anyio.to_thread
 import filelock
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field
 
 from polyencoder.data.pairs import Columns, pair_of
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
+from polyencoder.serving.service import Serving
+from polyencoder.text.dialogue import as_persona
 
-__all__ = ["Feedback"]
+__all__ = ["Feedback", "router"]
+
+router = APIRouter(tags=["chat"])
 
 
 class Feedback:
@@ -67,3 +76,34 @@ class Feedback:
             except OSError:
                 os.truncate(path, end)  # half of a line would spoil the next one too
                 raise
+
+
+def _feedback(request: Request) -> Feedback:
+    feedback: Feedback | None = request.app.state.feedback
+    if feedback is None:
+        raise ConfigError(
+            "this server keeps no feedback: start it with `polyencoder serve --feedback FILE`", argument="feedback"
+        )
+    return feedback
+
+
+class FeedbackRequest(KnownFields, Body):
+    """A dialogue, a reply to it, and whether it is a good one."""
+
+    messages: list[Message] = Field(min_length=1)
+    persona: str | list[str] | None = None
+    response: str
+    candidates: list[str] = Field([], description="That it was chosen from.")
+    good: bool
+
+
+@router.post("/v1/feedback")
+async def give_feedback(
+    request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
+) -> dict[str, str]:
+    """Keeps a rating in the server's file."""
+    turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
+    (response,) = service.engine.texts([request.response], name="response")
+    candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
+    await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))
+    return {"status": "kept"}

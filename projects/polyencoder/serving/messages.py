@@ -1,7 +1,8 @@
-"""Bodies of requests, and the messages of a chat as the turns of a context."""
+"""Bodies of requests and answers that several contracts share, and the messages of a chat as turns of a context."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from polyencoder.checks import json_problem
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import turns_of_messages
 
-__all__ = ["Asked", "Body", "KnownFields", "Message", "turns_of"]
+__all__ = ["Answer", "Asked", "Body", "KnownFields", "Message", "Usage", "answer_fields", "turns_of"]
 
 
 class Body(BaseModel):
@@ -57,14 +58,16 @@ class Message(BaseModel):
     content: str | list[TextPart]
 
 
-def turns_of(messages: Sequence[Message]) -> list[str]:
+def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
     """The turns of a context: the persona, given by system messages, then the dialogue, oldest first.
 
-    Raises InputError if nothing was said last, or at all: a persona alone is no question.
+    Raises InputError, which names the field `name`, if the last message has no text, or all are of the persona.
     """
     turns = turns_of_messages([one.model_dump() for one in messages])
-    if not any(one.role in ("user", "assistant") for one in messages) or not turns[-1].strip():
-        raise InputError("messages: the last one has no text", argument="messages")
+    if not any(one.role in ("user", "assistant") for one in messages):
+        raise InputError(f"{name} has no message of the user; give at least one", argument=name)
+    if not turns[-1].strip():
+        raise InputError(f"{name}: the last one has no text", argument=name)
     return turns
 
 
@@ -85,4 +88,28 @@ class Asked(Body):
         """The turns of the context."""
         if isinstance(self.query, str):
             return [self.query]
-        return turns_of(self.query or self.messages or [])
+        return turns_of(self.messages or []) if self.query is None else turns_of(self.query, name="query")
+
+
+class Usage(BaseModel):
+    """The tokens of a request."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, tokens: int) -> Usage:
+        return cls(prompt_tokens=tokens, total_tokens=tokens)
+
+
+class Answer(BaseModel):
+    """The fields that answers of several contracts share."""
+
+    id: str
+    model: str
+    usage: Usage
+
+
+def answer_fields(kind: str, *, model: str, tokens: int) -> dict[str, Any]:
+    """The fields of an `Answer`, with a new id that begins with `kind`."""
+    return {"id": f"{kind}-{uuid.uuid4().hex}", "model": model, "usage": Usage.of(tokens)}

@@ -1,10 +1,11 @@
-"""Prometheus metrics: requests, the queue, batches of the model, and seconds of each."""
+"""Prometheus metrics: requests, the queue, batches of the model, and the seconds of each."""
 
 from __future__ import annotations
 
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,89 +23,46 @@ _TOKENS = tuple(1 << n for n in range(4, 16))
 
 
 class Metrics:
-    """The counters of one server; a `polyencoder.serving.model_thread.Watcher`."""
+    """The counters of one worker."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "polyencoder_requests", "Requests that were answered.", ["route", "status"], registry=registry
-        )
-        self.latency = Histogram(
-            "polyencoder_request_seconds",
-            "From a request's headers to its answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.under_way = Gauge(
-            "polyencoder_requests_under_way",
-            "Requests that are being answered.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._queued = Gauge(
-            "polyencoder_queued_tokens",
-            "Tokens that wait for the model.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.tokenizing = Histogram(
-            "polyencoder_tokenize_seconds", "To tokenize a request.", buckets=_SECONDS, registry=registry
-        )
-        self._encoding = Histogram(
-            "polyencoder_encode_seconds",
-            "Of each pass through the model.",
-            ["kind"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._batch_size = Histogram(
-            "polyencoder_batch_size",
-            "Texts, or pairs, that went through the model together.",
-            ["kind"],
-            buckets=_COUNTS,
-            registry=registry,
-        )
-        self._tokens = Histogram(
-            "polyencoder_batch_tokens",
-            "Tokens that went through the model together.",
-            ["kind"],
-            buckets=_TOKENS,
-            registry=registry,
-        )
-        self._scoring = Histogram(
-            "polyencoder_score_seconds",
-            "To score or search for the requests that were finished together.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._finished = Histogram(
-            "polyencoder_finished_together",
-            "Requests that were scored or searched for together.",
-            buckets=_COUNTS,
-            registry=registry,
-        )
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        gauge = partial(Gauge, registry=self._registry, multiprocess_mode="livesum")
+        seconds = partial(Histogram, registry=self._registry, buckets=_SECONDS)
+        counts = partial(Histogram, registry=self._registry, buckets=_COUNTS)
+        tokens = partial(Histogram, registry=self._registry, buckets=_TOKENS)
+        route, kind = ["route"], ["kind"]
+        self.requests = counter("polyencoder_requests", "Answered requests.", ["route", "status"])
+        self.latency = seconds("polyencoder_request_seconds", "From a request's headers to its answer.", route)
+        self.under_way = gauge("polyencoder_requests_under_way", "Requests in progress.")
+        self.queued_tokens = gauge("polyencoder_queued_tokens", "Tokens that wait for the model.")
+        self.tokenizing = seconds("polyencoder_tokenize_seconds", "Tokenizing a request.")
+        self._encoding = seconds("polyencoder_encode_seconds", "A batch through the model.", kind)
+        self._batch_size = counts("polyencoder_batch_size", "Texts, or pairs, of a batch.", kind)
+        self._batch_tokens = tokens("polyencoder_batch_tokens", "Tokens of a batch.", kind)
+        self._scoring = seconds("polyencoder_score_seconds", "Scoring or searching for jobs that finish together.")
+        self._finished = counts("polyencoder_finished_together", "Jobs that were scored or searched for together.")
 
-    def queued(self, tokens: int) -> None:
-        self._queued.set(tokens)
-
-    def passed(self, kind: str, items: int, tokens: int, seconds: float) -> None:
+    def batch_done(self, kind: str, items: int, tokens: int, seconds: float) -> None:
+        """Counts a batch of items of a kind."""
         self._encoding.labels(kind).observe(seconds)
         self._batch_size.labels(kind).observe(items)
-        self._tokens.labels(kind).observe(tokens)
+        self._batch_tokens.labels(kind).observe(tokens)
 
-    def finished(self, jobs: int, seconds: float) -> None:
+    def jobs_finished(self, jobs: int, seconds: float) -> None:
+        """Counts jobs that were finished in one call."""
         self._scoring.observe(seconds)
         self._finished.observe(jobs)
 
     def exposition(self) -> bytes:
-        """All of it in Prometheus's text format; of several workers the sum."""
+        """All metrics in Prometheus's text format; the sum over the workers."""
         if SHARED not in os.environ:
             return generate_latest(self._registry)
         for file in Path(os.environ[SHARED]).glob("gauge_live*_*.db"):
             pid = int(file.stem.rpartition("_")[2])
             if not _alive(pid):
-                with suppress(FileNotFoundError):  # another worker was asked, too
+                with suppress(OSError):  # another worker was asked, too; or the folder is another user's
                     mark_process_dead(pid)  # it cannot count down what it counted up
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)
@@ -112,7 +70,7 @@ class Metrics:
 
 
 class Counted:
-    """Counts an application's answers by route and status, and their seconds."""
+    """ASGI middleware: counts an application's answers by route and status, and their seconds."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app = app
@@ -124,7 +82,7 @@ class Counted:
         start = time.perf_counter()
         answered = False
 
-        def route() -> str:  # what clients make up would be labels without end
+        def route() -> str:  # paths that clients make up would be labels without end
             return getattr(scope.get("route"), "path", "other")
 
         async def counted(message: Message) -> None:
@@ -147,4 +105,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    except PermissionError:  # it is another user's
+        pass
     return True

@@ -11,9 +11,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-__all__ = ["Job", "ModelThread", "Watcher", "WorkItem"]
+from polyencoder.serving.metrics import Metrics
+
+__all__ = ["Job", "ModelThread", "WorkItem"]
 
 
 class WorkItem(NamedTuple):
@@ -80,26 +82,13 @@ class _Waiting(NamedTuple):
         return self.job.items[self.place].cost
 
 
-class Watcher(Protocol):
-    """Receives the thread's measurements."""
-
-    def queued(self, tokens: int) -> None:
-        """The number of tokens in the queue has changed."""
-
-    def passed(self, kind: str, items: int, tokens: int, seconds: float) -> None:
-        """A batch of items of a kind was computed."""
-
-    def finished(self, jobs: int, seconds: float) -> None:
-        """Jobs were finished in one call."""
-
-
 class ModelThread:
     """A thread that computes jobs.
 
     Args:
         compute: from a kind and the `tokens` of some items to the result of each.
         max_tokens: of a batch; an item of more is computed alone.
-        watcher: receives measurements.
+        metrics: counts batches and jobs.
         start: called first on each thread.
     """
 
@@ -108,12 +97,12 @@ class ModelThread:
         compute: Callable[[str, Sequence[Any]], Sequence[Any]],
         *,
         max_tokens: int,
-        watcher: Watcher | None = None,
+        metrics: Metrics,
         start: Callable[[], object] = lambda: None,
     ) -> None:
         self._compute = compute
         self._max_tokens = max_tokens
-        self._watcher = watcher
+        self._metrics = metrics
         self._start = start
         self._queues: dict[str, deque[_Waiting]] = defaultdict(deque)
         self._tickets = itertools.count()
@@ -145,7 +134,7 @@ class ModelThread:
             self._changed.notify_all()
         if job.blocking_io:
             job.future.add_done_callback(lambda _: self._ended(job))
-        self._tell_queued()
+        self._metrics.queued_tokens.set(self._queued_tokens)
         return job.future
 
     def _ended(self, job: Job) -> None:
@@ -167,14 +156,10 @@ class ModelThread:
     def _run(self) -> None:
         self._start()
         while (taken := self._take()) is not None:
-            self._tell_queued()
+            self._metrics.queued_tokens.set(self._queued_tokens)
             items = [one for one in taken if not one.job.dropped]
             if items:
                 self._pass(items)
-
-    def _tell_queued(self) -> None:
-        if self._watcher is not None:
-            self._watcher.queued(self._queued_tokens)
 
     def _take(self) -> list[_Waiting] | None:
         """The items of the next batch, waited for; None when the thread is to end."""
@@ -216,8 +201,7 @@ class ModelThread:
         for job in jobs:
             job.seconds["encode"] += end - start
             job._since = end
-        if self._watcher is not None:
-            self._watcher.passed(first.kind, len(taken), sum(one.cost for one in taken), end - start)
+        self._metrics.batch_done(first.kind, len(taken), sum(one.cost for one in taken), end - start)
         computed = [job for job in jobs if job._left == 0]
         if waiting := [job for job in computed if job.blocking_io]:
             with self._changed:
@@ -257,8 +241,7 @@ class ModelThread:
                 _fail(group[0], error)
                 continue
             seconds = time.perf_counter() - start
-            if self._watcher is not None:  # before anybody has an answer, who may then ask for the counts
-                self._watcher.finished(len(group), seconds)
+            self._metrics.jobs_finished(len(group), seconds)  # before a client has its answer, and asks for the counts
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds
                 if job.future.set_running_or_notify_cancel():

@@ -1,4 +1,4 @@
-"""Errors as answers: one shape for all of them, which the clients of OpenAI and Cohere both read."""
+"""Error answers in one shape, which the clients of OpenAI and Cohere both read."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ _log = logging.getLogger(__name__)
 def problem(
     status: int, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """An answer that says what was wrong; `param` names the field of the request."""
+    """An error answer; `param` names the field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": status}
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
 
 
-def _field(error: Mapping[str, Any], body: Any) -> str:
-    """Where in the body a value is that FastAPI refuses, such as `documents.0`.
+def _place(error: Mapping[str, Any], body: Any) -> list[str]:
+    """The place in the body of a value that FastAPI refuses, such as `documents`, `0`; or the name in the path.
 
-    Its own account also names the types that it has tried, as in `documents.0.str`, which no client has sent.
+    Its own place also has the types that it tried, as in `documents.0.str`, which no client has sent.
     """
+    source, *place = error["loc"]
+    if source != "body" or error["type"] == "json_invalid":
+        return [str(part) for part in place if source != "body"]
     parts: list[str] = []
     value = body
-    place = error["loc"][1:]
     for depth, part in enumerate(place, 1):
         try:
             value = value[part]
@@ -46,21 +48,24 @@ def _field(error: Mapping[str, Any], body: Any) -> str:
             if error["type"] != "missing" or depth < len(place):
                 continue
         parts.append(str(part))
-    return ".".join(parts)
+    return parts
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Have the library's errors, FastAPI's and bugs answered in this shape."""
+    """Answers the library's errors, FastAPI's and bugs in this shape."""
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        first: dict[str, Any] = error.errors()[0]
+        # Of a value that may be of several types, the error of that which fits best is the one of its deepest part.
+        first: dict[str, Any] = max(error.errors(), key=lambda one: len(_place(one, error.body)))
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
             return problem(422, str(cause), param=cause.argument)
-        where = _field(first, error.body)
+        where = ".".join(_place(first, error.body))
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "json_invalid":
+        if first["type"] in ("model_type", "model_attributes_type"):
+            message = "Input should be an object"
+        elif first["type"] == "json_invalid":
             message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1] + 1}"
         elif not where and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"

@@ -1,7 +1,4 @@
-"""Whether the index can be searched now (`/ready`), and its number of candidates (`/info`).
-
-One check of each kind runs at a time; concurrent requests share its result.
-"""
+"""`SharedCall`: one call of the index at a time (`/ready`, `/info`), whose result concurrent requests share."""
 
 from __future__ import annotations
 
@@ -13,74 +10,45 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.index.base import Index
 
-__all__ = ["Readiness"]
+__all__ = ["SharedCall"]
 
 T = TypeVar("T")
 
 
-class Readiness:
-    """What an index says of itself.
+class SharedCall(Generic[T]):
+    """A call that may hang, such as of a Milvus that is away. Requests that come meanwhile wait for the same result.
+
+    It runs in a daemon thread. A pool's thread would be kept by a call that hangs, and the end of the process would
+    wait for it.
 
     Args:
-        index: None where the server has none, which is always ready.
-        seconds: within which the index has to answer. After that it counts as away until it does.
+        call: the call.
+        seconds: within which it has to return; after that each request is an error until it does.
     """
-
-    def __init__(self, index: Index | None, *, seconds: float) -> None:
-        self._check = None if index is None else _Question(lambda: index.check_searchable(), seconds=seconds)
-        self._count = None if index is None else _Question(lambda: len(index), seconds=seconds)
-
-    async def check(self) -> None:
-        """Return if the index can be searched.
-
-        Raises:
-            PolyencoderError: it cannot, or does not answer in time.
-        """
-        if self._check is not None:
-            await self._check.answer()
-
-    async def count(self) -> int | None:
-        """How many candidates the index has; None if there is no index. PolyencoderError as of `check`."""
-        return None if self._count is None else await self._count.answer()
-
-
-class _Question(Generic[T]):
-    """A call of which one is in progress at most: whoever asks meanwhile is given its outcome."""
 
     def __init__(self, call: Callable[[], T], *, seconds: float) -> None:
         self._call = call
         self._seconds = seconds
-        self._outcome: Future[T] | None = None
+        self._result: Future[T] | None = None
         self._due = 0.0
 
-    async def answer(self) -> T:
-        """What the call gives. PolyencoderError if it does not in time."""
-        if self._outcome is None or self._outcome.done():
-            self._outcome = _in_thread(self._call)
+    async def __call__(self) -> T:
+        """The result. PolyencoderError if the call does not return in time, and what the call raises."""
+        if self._result is None or self._result.done():
+            self._result = Future()
+            self._result.set_running_or_notify_cancel()  # nobody who stops waiting cancels it
             self._due = time.monotonic() + self._seconds
+            threading.Thread(target=self._run, args=[self._result], name="polyencoder-index", daemon=True).start()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._outcome), self._due - time.monotonic())
+            return await asyncio.wait_for(asyncio.wrap_future(self._result), self._due - time.monotonic())
         except asyncio.TimeoutError:
             raise PolyencoderError(f"the index has not answered within {self._seconds:g} seconds") from None
 
-
-def _in_thread(call: Callable[[], T]) -> Future[T]:
-    """The outcome of a call, which nothing cancels, in a thread of its own, for which a server that ends does not wait.
-
-    A pool would have a call that hangs keep one of its threads, and the end of the process wait for it.
-    """
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()
-
-    def run() -> None:
+    def _run(self, result: Future[T]) -> None:
         try:
-            result = call()
+            value = self._call()
         except BaseException as error:
-            outcome.set_exception(error)
+            result.set_exception(error)
         else:
-            outcome.set_result(result)
-
-    threading.Thread(target=run, name="polyencoder-readiness", daemon=True).start()
-    return outcome
+            result.set_result(value)

@@ -45,14 +45,15 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
         if config.index is not None and config.sessions is None:
             config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # which workers share
         service = Service.load(config)
+        app = create_app(service)
         with bound(config) as listener:
             host = f"[{config.host}]" if ":" in config.host else config.host
             listening(f"http://{host}:{listener.getsockname()[1]}")
             if config.workers == 1:
-                uvicorn.Server(uvicorn_config(config, create_app(service))).run(sockets=[listener])
+                uvicorn.Server(uvicorn_config(config, app)).run(sockets=[listener])
                 return
             service.close()  # it was loaded to find what is wrong; each worker loads its own
-            del service
+            del app, service
             os.environ[SHARED] = folder
             told = uvicorn_config(config, partial(_worker, config), factory=True)
             Multiprocess(told, sockets=[listener]).run()

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from fastapi import Depends, Request
 
-from polyencoder.errors import InputError
+from polyencoder.calibration import LeastProbability
 from polyencoder.index.base import Index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import check_reranker
+from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.serving import embedding, reranking
-from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.config import ServerConfig, no_index
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.feedback import Feedback
 from polyencoder.serving.metrics import Metrics
-from polyencoder.serving.readiness import Readiness
-from polyencoder.serving.searching import Search
+from polyencoder.serving.readiness import SharedCall
 from polyencoder.serving.sessions import Sessions
-from polyencoder.serving.writing import Writer
+from polyencoder.serving.writing import IndexWriter
 from polyencoder.storage.temporary import TemporaryFolder
 
-__all__ = ["Service"]
-
-_WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
+__all__ = ["Service", "Serving"]
 
 
 @dataclass(frozen=True)
 class Service:
-    """A ranker, perhaps with an index, and how it is served."""
+    """A ranker, perhaps with an index and a cross-encoder, and how it is served."""
 
     config: ServerConfig
     engine: Engine
-    search: Search
-    writer: Writer
+    index: Index | None
+    """None for a server that only re-ranks."""
+    reranker: Ranker | None
+    """A cross-encoder that orders the first results of a search."""
+    writer: IndexWriter
     sessions: Sessions | None
     """None without an index, of which a chat needs replies."""
-    feedback: Feedback | None
+    check_index: SharedCall[None]
+    """Returns if the index can be searched, or if there is none."""
+    count: SharedCall[int | None]
+    """The number of candidates; None without an index."""
     metrics: Metrics
-    readiness: Readiness
 
     @classmethod
     def load(cls, config: ServerConfig) -> Service:
-        """Load the model and open the index.
+        """Loads the models and opens the index.
 
         Raises:
             PolyencoderError: a model or the index is missing, damaged, or not made for the others.
@@ -68,54 +70,76 @@ class Service:
     def of(
         cls, config: ServerConfig, ranker: Ranker, *, index: Index | None = None, reranker: Ranker | None = None
     ) -> Service:
-        """A service of what is loaded already.
+        """Makes a service of loaded models and an open index.
 
         Raises:
-            PolyencoderError: what the configuration says of searches does not fit the models or the index.
+            PolyencoderError: the settings of searches do not fit the models or the index.
         """
-        metrics = Metrics()
-        engine = Engine(ranker, limits=config.limits, batch_tokens=config.batch_tokens, metrics=metrics)
-        search = Search(
-            engine, index, reranker=reranker, rerank_k=config.rerank_k, min_probability=config.min_probability
+        metrics, seconds = Metrics(), config.limits.ready_seconds
+        service = cls(
+            config=config,
+            engine=Engine(ranker, limits=config.limits, batch_tokens=config.batch_tokens, metrics=metrics),
+            index=index,
+            reranker=reranker,
+            writer=IndexWriter(index),
+            sessions=None if index is None else _sessions(config),
+            check_index=SharedCall(lambda: None if index is None else index.check_searchable(), seconds=seconds),
+            count=SharedCall(lambda: None if index is None else len(index), seconds=seconds),
+            metrics=metrics,
         )
-        sessions = None
-        if index is not None:
-            temporary = None if config.sessions else TemporaryFolder()
-            sessions = Sessions(
-                Path(config.sessions or "") if temporary is None else Path(temporary.name) / "sessions.sqlite",
-                most=config.max_sessions,
-                seconds=config.session_seconds,
-                most_characters=config.limits.characters,
-            )
-            if temporary is not None:
-                weakref.finalize(sessions, temporary.cleanup)
         if index is not None and len(index):
-            search.searcher(SearchOptions(), config.min_probability, False)  # complains of what does not fit
-        feedback = None if config.feedback is None else Feedback(Path(config.feedback))
-        readiness = Readiness(index, seconds=config.limits.ready_seconds)
-        return cls(config, engine, search, Writer(engine, index), sessions, feedback, metrics, readiness)
+            service.searcher(SearchOptions(), config.min_probability, False)  # raises for what does not fit
+        return service
 
-    async def warm(self) -> None:
-        """Rank, embed and search a few texts, so that no request pays for what the first one costs."""
-        for _ in range(2):
-            for way in (self._rank_some, self._embed_some, self._search_some):
-                with suppress(InputError):  # of limits that are smaller than these texts
-                    await way()
+    @property
+    def name(self) -> str:
+        """The model's name in answers: the last part of its path, since paths are nobody's business."""
+        return Path(self.config.model).name or "model"
 
-    async def _rank_some(self) -> None:
-        await reranking.rank(self.engine, _WARM[:1], _WARM)
+    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Searcher:
+        """A searcher of the newest state of the index.
 
-    async def _embed_some(self) -> None:
-        if embedding.gives_embeddings(self.engine.ranker):
-            await embedding.embed(self.engine, _WARM, input_type="query")
-
-    async def _search_some(self) -> None:
-        if self.search.index is not None and len(self.search.index):
-            await self.search(_WARM[:1], SearchOptions())
+        Raises:
+            InputError, ConfigError: an option does not fit the index; there is no index.
+        """
+        if self.index is None:
+            raise no_index("search")
+        return Searcher(
+            self.engine.ranker,
+            self.index,
+            options,
+            reranker=self.reranker,
+            rerank_k=self.config.rerank_k,
+            min_probability=min_probability,
+            keep_turns=keep_turns,
+        )
 
     def close(self) -> None:
-        """Finish what was asked for, then let go of the index."""
+        """Finishes the requests that were accepted, then closes the index."""
         self.writer.close()
         self.engine.close()
-        if self.search.index is not None:
-            self.search.index.close()
+        if self.index is not None:
+            self.index.close()
+
+
+def _sessions(config: ServerConfig) -> Sessions:
+    """The file of sessions, a temporary one if none is named."""
+    temporary = None if config.sessions else TemporaryFolder()
+    sessions = Sessions(
+        Path(config.sessions or "") if temporary is None else Path(temporary.name) / "sessions.sqlite",
+        most=config.max_sessions,
+        seconds=config.session_seconds,
+        most_characters=config.limits.characters,
+    )
+    if temporary is not None:
+        weakref.finalize(sessions, temporary.cleanup)
+    return sessions
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Serving = Annotated[Service, Depends(_service)]
+"""The worker's service, as an argument of a route."""

@@ -12,7 +12,7 @@ from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.index.base import Candidate
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import reranking
+from polyencoder.serving import rerank, search
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES
@@ -25,9 +25,9 @@ def all_at_once(service: Service) -> torch.Tensor:
     """The relevance [queries, documents], asked for at the same time."""
 
     async def ask():
-        return await asyncio.gather(*(reranking.rank(service.engine, [query], DOCUMENTS) for query in QUERIES))
+        return await asyncio.gather(*(rerank.rank(service.engine, [query], DOCUMENTS) for query in QUERIES))
 
-    rows = [dict(ranking.order) for ranking in asyncio.run(ask())]
+    rows = [dict(order) for order, _ in asyncio.run(ask())]
     return torch.tensor([[row[place] for place in range(len(DOCUMENTS))] for row in rows])
 
 
@@ -67,12 +67,12 @@ def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path
     new = Candidate("new", "do you have a horse ?", {"lang": "en"})
 
     async def change():
-        await service.writer.put([new, REPLIES[0]._replace(text="no pets .")])
-        await service.writer.remove(["tag"])
-        return await service.search(["hello"], SearchOptions(top_k=10, exactness="exact"))
+        await service.writer.change(lambda index: index.put([new, REPLIES[0]._replace(text="no pets .")]))
+        await service.writer.change(lambda index: index.remove(["tag"]))
+        return await search.find_hits(service, ["hello"], SearchOptions(top_k=10, exactness="exact"))
 
     try:
-        found = {hit.id: hit.text for hit in asyncio.run(change()).hits}
+        found = {hit.id: hit.text for hit in asyncio.run(change())[0]}
     finally:
         service.close()
     assert found == {one.id: one.text for one in REPLIES if one.id != "tag"} | {"new": new.text, "pets": "no pets ."}

@@ -56,7 +56,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     assert delete(client, "new", "ski").json() == {"candidates": len(after) - 2}
     assert client.delete("/v1/candidates/tag").json() == {"candidates": len(after) - 3}
     assert found(client).keys() == after.keys() - {"new", "ski", "tag"}
-    ranker, index = client.service.engine.ranker, client.service.search.index
+    ranker, index = client.service.engine.ranker, client.service.index
     hits = ranker.search("hello", FolderIndex.open(index.folder, ranker), top_k=1000)
     assert [hit.id for hit in hits] == list(found(client))
 
@@ -90,6 +90,8 @@ def test_what_is_not_there_is_removed_already(serve):
     for _ in range(2):
         assert delete(client, "tag", "tag", "nothing").json() == {"candidates": len(REPLIES)}
         assert client.delete("/v1/candidates/nothing").json() == {"candidates": len(REPLIES)}
+    assert client.delete("/v1/candidates/").json()["message"] == "id: String should have at least 1 character"
+    assert client.delete("/v1/candidates/").status_code == 422
     assert client.delete("/v1/candidates/a/b").json() == {"candidates": len(REPLIES) - 1}
     assert found(client).keys() == {one.id for one in REPLIES} - {"tag"}
 
@@ -117,7 +119,7 @@ def test_an_index_without_candidates_finds_nothing_and_can_be_filled(serve):
 
 def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
     client = serve("bi")
-    index = client.service.search.index
+    index = client.service.index
     before = index.meta.version
     writer = client.service.writer
     busy = threading.Event()
@@ -129,7 +131,7 @@ def test_changes_that_wait_become_one_and_one_that_fails_fails_by_itself(serve):
             yield Candidate("ski", "no skis .")
             raise UnicodeError("of any kind")
 
-        failing = pool.submit(lambda: asyncio.run(writer._made(lambda index: index.put(records()))))
+        failing = pool.submit(lambda: asyncio.run(writer.change(lambda index: index.put(records()))))
         while len(writer._waiting) < 5:
             busy.wait(0.02)
         busy.set()
@@ -208,10 +210,10 @@ def test_what_was_answered_outlasts_a_kill(place, make_ranker):
 def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_ever(serve, monkeypatch):
     monkeypatch.setattr("polyencoder.index.folder.lock._BUSY_SECONDS", 0.1)
     client = serve("bi")
-    with filelock.FileLock(client.service.search.index.folder / ".lock"):
+    with filelock.FileLock(client.service.index.folder / ".lock"):
         answer = client.put("/v1/candidates", json={"candidates": [NEW]})
         assert answer.status_code == 503
         assert "another process" in answer.json()["message"]
-        assert str(client.service.search.index.folder) not in answer.text
+        assert str(client.service.index.folder) not in answer.text
         assert len(found(client)) == len(REPLIES)
     assert put(client, NEW) == len(REPLIES) + 1

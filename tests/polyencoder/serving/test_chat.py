@@ -27,7 +27,7 @@ def test_the_reply_is_the_best_of_the_index_for_the_dialogue(serve):
     client = serve("poly")
     answer = chat(client, messages=said("hello", "how are you ?", "do you ski ?"), persona=["i ski ."])
     turns = ["your persona: i ski .", "hello", "how are you ?", "do you ski ?"]
-    hits = client.service.engine.ranker.search(turns, client.service.search.index)
+    hits = client.service.engine.ranker.search(turns, client.service.index)
     assert answer["reply"] == hits[0].text
     assert [one["id"] for one in answer["results"]] == [hit.id for hit in hits]
     assert "session" not in answer

@@ -101,7 +101,7 @@ def test_a_server_is_ready_while_its_queue_is_short_and_its_index_there(serve):
 
 def test_an_index_that_does_not_answer_is_asked_once(serve, blocking):
     client = serve("bi", limits=Limits(ready_seconds=0.3))
-    client.service.search.index.check_searchable = blocking
+    client.service.index.check_searchable = blocking
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.get, ["/ready"] * 24))
     assert {one.status_code for one in answers} == {503}
@@ -122,7 +122,7 @@ def test_those_who_ask_meanwhile_are_told_the_same(serve, blocking):
         blocking()
         raise PolyencoderError("the index is away")
 
-    client.service.search.index.check_searchable = away
+    client.service.index.check_searchable = away
     with ThreadPoolExecutor(8) as pool:
         asking = [pool.submit(client.get, "/ready") for _ in range(8)]
         time.sleep(0.5)
@@ -132,7 +132,7 @@ def test_those_who_ask_meanwhile_are_told_the_same(serve, blocking):
 
 def test_a_server_ends_though_its_index_does_not_answer(make_service, blocking):
     service = make_service("bi", limits=Limits(ready_seconds=0.1))
-    service.search.index.check_searchable = blocking
+    service.index.check_searchable = blocking
     with running(service) as url:
         assert httpx.get(f"{url}/ready", timeout=SECONDS).status_code == 503
     assert not blocking.leave.is_set()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 
 SECONDS = 30
@@ -36,7 +37,7 @@ def make_thread():
     threads = []
 
     def make(compute, *, max_tokens=10) -> ModelThread:
-        threads.append(ModelThread(compute, max_tokens=max_tokens))
+        threads.append(ModelThread(compute, max_tokens=max_tokens, metrics=Metrics()))
         return threads[-1]
 
     yield make
@@ -136,7 +137,7 @@ def test_jobs_that_belong_together_are_finished_together_and_one_that_fails_fail
 
 def test_a_thread_that_is_closed_finishes_what_waits_and_takes_no_more():
     gate = Gate()
-    thread = ModelThread(gate, max_tokens=10)
+    thread = ModelThread(gate, max_tokens=10, metrics=Metrics())
     future = thread.submit(job(1))
     gate.open.set()
     thread.close()
@@ -173,7 +174,7 @@ def test_jobs_that_wait_for_another_machine_keep_the_others_from_nothing(make_th
 def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_for():
     gate = Gate()
     gate.open.set()
-    thread = ModelThread(gate, max_tokens=10)
+    thread = ModelThread(gate, max_tokens=10, metrics=Metrics())
     entered, leave = threading.Event(), threading.Event()
 
     def finish(jobs):
@@ -199,7 +200,7 @@ def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_f
 )
 def test_whatever_comes_everything_is_computed_once_in_order_and_within_the_budget(asked, max_tokens):
     gate = Gate()
-    thread = ModelThread(gate, max_tokens=max_tokens)
+    thread = ModelThread(gate, max_tokens=max_tokens, metrics=Metrics())
     cost: dict[int, int] = {}
     jobs = []
     for items in asked:

@@ -122,6 +122,8 @@ def test_what_is_not_json_is_said_with_its_place(shared):
     answer = shared.post("/v1/rerank", content=b'{"query": ', headers={"Content-Type": "application/json"})
     assert answer.json()["message"] == "the body is not JSON: Expecting value at character 11"
     assert answer.json()["error"]["param"] is None
+    answer = shared.post("/v1/rerank", content=b'{"query": x}', headers={"Content-Type": "application/json"})
+    assert (answer.json()["message"][:20], answer.json()["error"]["param"]) == ("the body is not JSON", None)
 
 
 def test_score_takes_one_with_many_or_pairs(serve):

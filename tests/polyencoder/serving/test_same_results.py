@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import embedding, reranking
+from polyencoder.serving import embeddings, rerank, search
 from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.metrics import Metrics
@@ -33,19 +33,19 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
     engine = Engine(ranker, limits=Limits(), batch_tokens=batch_tokens, metrics=Metrics())
 
     async def ask():
-        return await asyncio.gather(*(reranking.rank(engine, turns, texts) for turns, texts in requests))
+        return await asyncio.gather(*(rerank.rank(engine, turns, texts) for turns, texts in requests))
 
     try:
         rankings = asyncio.run(ask())
     finally:
         engine.close()
-    for (turns, texts), ranking in zip(requests, rankings, strict=True):
+    for (turns, texts), (order, _) in zip(requests, rankings, strict=True):
         expected = ranker.score([turns], texts)[0].double().sigmoid()
         found = torch.empty(len(texts), dtype=torch.float64)
-        for place, relevance in ranking.order:
+        for place, relevance in order:
             found[place] = relevance
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-        relevances = [relevance for _, relevance in ranking.order]
+        relevances = [relevance for _, relevance in order]
         assert relevances == sorted(relevances, reverse=True)
 
 
@@ -57,12 +57,12 @@ def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
 
     async def ask():
         return await asyncio.gather(
-            *(embedding.embed(engine, [text], input_type="query") for text in texts),
-            *(embedding.embed(engine, [text], input_type="document") for text in texts),
+            *(embeddings.embed(engine, [text], is_query=True) for text in texts),
+            *(embeddings.embed(engine, [text], is_query=False) for text in texts),
         )
 
     try:
-        found = torch.cat([answer.vectors for answer in asyncio.run(ask())])
+        found = torch.cat([vectors for vectors, _ in asyncio.run(ask())])
     finally:
         engine.close()
     queries, documents = found.split(len(texts))
@@ -78,14 +78,15 @@ def test_searches_that_are_made_together_find_what_each_finds_alone(make_service
     every = [SearchOptions(top_k=2), SearchOptions(top_k=4, filter={"lang": "en"})]
 
     async def ask():
-        return await asyncio.gather(*(service.search(turns, options) for options in every for turns in contexts))
+        asked = [search.find_hits(service, turns, options) for options in every for turns in contexts]
+        return await asyncio.gather(*asked)
 
     answers = iter(asyncio.run(ask()))
-    ranker, index = service.engine.ranker, service.search.index
+    ranker, index = service.engine.ranker, service.index
     for options in every:
         for turns in contexts:
             expected = ranker.search(turns, index, options)
-            found = next(answers)
-            assert [hit.id for hit in found.hits] == [hit.id for hit in expected]
-            assert [hit.score for hit in found.hits] == pytest.approx([hit.score for hit in expected], abs=1e-4)
-            assert set(found.milliseconds) == {"tokenize", "queue", "encode", "search"}
+            hits, _, milliseconds = next(answers)
+            assert [hit.id for hit in hits] == [hit.id for hit in expected]
+            assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-4)
+            assert set(milliseconds) == {"tokenize", "queue", "encode", "search"}

@@ -21,7 +21,7 @@ def ids(answer) -> list[str]:
 @pytest.mark.parametrize("architecture", ["bi", "poly", "convert"])
 def test_results_are_those_of_the_library(serve, architecture):
     client = serve(architecture)
-    ranker, index = client.service.engine.ranker, client.service.search.index
+    ranker, index = client.service.engine.ranker, client.service.index
     answer = client.post("/v1/search", json={"query": QUERY, "top_k": 3})
     found, expected = answer.json(), ranker.search(QUERY, index, top_k=3)
     assert [one["id"] for one in found["results"]] == [hit.id for hit in expected]
@@ -55,7 +55,7 @@ def test_probabilities_leave_out_what_is_not_likely(serve, make_ranker):
 def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
     ranker, cross = make_ranker("bi"), make_ranker("cross")
     client = serve(ranker, reranker=cross, rerank="cross", rerank_k=3)
-    expected = ranker.search(QUERY, client.service.search.index, rerank=cross, rerank_k=3)
+    expected = ranker.search(QUERY, client.service.index, rerank=cross, rerank_k=3)
     answer = client.post("/v1/search", json={"query": QUERY})
     assert ids(answer) == [hit.id for hit in expected]
     given = [one.get("rerank_score") for one in answer.json()["results"]]
@@ -75,6 +75,12 @@ def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
         ({"query": QUERY, "topk": 3}, "'topk' is no field of this request; did you mean top_k?"),
         ({"query": QUERY, "zzz": 3}, "'zzz' is no field of this request; the fields are "),
         ({"query": ""}, "query is empty"),
+        ({"query": ["hello"]}, "query.0: Input should be an object"),
+        ({"query": [{"role": "user"}]}, "query.0.content: Field required"),
+        ({"query": []}, "query has no message of the user; give at least one"),
+        ({"messages": ["hello"]}, "messages.0: Input should be an object"),
+        ({"messages": [{"role": "system", "content": "i ski ."}]}, "messages has no message of the user"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0.type: Input should"),
     ],
 )
 def test_what_does_not_fit_is_said(shared, body, says):

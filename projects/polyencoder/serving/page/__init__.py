@@ -10,7 +10,7 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
-_PAGE = files("polyencoder.serving") / "page"
+_PAGE = files("polyencoder.serving.page")
 _KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _HEADERS = {
     # Scripts and styles are files of ours: markup that a text might bring along would neither run nor load anything.

@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.serving.embedding import gives_embeddings
-from polyencoder.serving.routes.common import Serving, model_name
-from polyencoder.serving.service import Service
+from polyencoder.serving.embeddings import gives_embeddings
+from polyencoder.serving.service import Service, Serving
 
 __all__ = ["router"]
 
@@ -38,7 +37,7 @@ async def ready(service: Serving) -> Response:
     if service.engine.overloaded:
         return JSONResponse({"status": "busy", "reason": "too many tokens wait for the model"}, 503)
     try:
-        await service.readiness.check()
+        await service.check_index()
     except PolyencoderError as error:
         return JSONResponse({"status": "no index", "reason": str(error)}, 503)
     return JSONResponse({"status": "ready"})
@@ -50,15 +49,15 @@ async def info(service: Serving) -> dict[str, Any]:
     ranker, limits = service.engine.ranker, service.engine.limits
     text = ranker.text.config
     return {
-        "model": model_name(service),
+        "model": service.name,
         "architecture": ranker.model.config.architecture,
         "backend": service.config.backend,
         "dtype": service.config.model_dtype,
         "device": str(ranker.device),
         "calibrated": ranker.calibration is not None,
         "embeddings": gives_embeddings(ranker),
-        "feedback": service.feedback is not None,
-        "candidates": await service.readiness.count(),
+        "feedback": service.config.feedback is not None,
+        "candidates": await service.count(),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,
         "limits": {
@@ -82,13 +81,13 @@ async def models(service: Serving) -> dict[str, Any]:
 @router.get("/v1/models/{name}")
 async def model(name: str, service: Serving) -> dict[str, Any]:
     """The model of this name."""
-    if name != model_name(service):
-        raise HTTPException(404, f"the model is {model_name(service)}; a server has one")
+    if name != service.name:
+        raise HTTPException(404, f"the model is {service.name}; a server has one")
     return _model(service)
 
 
 def _model(service: Service) -> dict[str, Any]:
-    return {"id": model_name(service), "object": "model", "created": _STARTED, "owned_by": "polyencoder"}
+    return {"id": service.name, "object": "model", "created": _STARTED, "owned_by": "polyencoder"}
 
 
 @router.get("/metrics")

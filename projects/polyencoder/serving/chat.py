@@ -1,4 +1,4 @@
-"""`/v1/chat`: the best reply to a dialogue, which comes with the request or is kept here as a session."""
+"""`/v1/chat`: the best reply to a dialogue, which the request contains, or a session on the server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from polyencoder.serving.config import no_index
 from polyencoder.serving.messages import Message, turns_of
-from polyencoder.serving.routes.common import Serving, Usage, model_name, new_id
-from polyencoder.serving.routes.search import SearchResponse, SearchSettings, shown
+from polyencoder.serving.search import SearchResponse, SearchSettings, search_fields
+from polyencoder.serving.service import Serving
 from polyencoder.text.dialogue import as_persona
 
 __all__ = ["router"]
@@ -22,7 +22,7 @@ _NO_ANSWER = "I have no good answer to that."
 
 
 class ChatRequest(SearchSettings):
-    """Either `messages`, of which nothing is kept, or `message`, which begins a session or goes on with one."""
+    """Either `messages`, of which nothing is kept, or `message`, which begins or continues a session."""
 
     messages: list[Message] | None = Field(None, description="The whole dialogue, the user's last message last.")
     message: str | None = Field(None, description="What is said in a session.")
@@ -39,11 +39,6 @@ class ChatRequest(SearchSettings):
             raise ValueError("the last of the messages must be the user's")
         return self
 
-    @property
-    def persona_turns(self) -> list[str]:
-        """The persona as turns of a context."""
-        return as_persona(self.persona)
-
 
 class ChatResponse(SearchResponse):
     """A reply, and the candidates that it was chosen from."""
@@ -57,40 +52,24 @@ class ChatResponse(SearchResponse):
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     """The best reply that was not said before.
 
-    404 for a session that is not known, 409 for one in which something else was said meanwhile.
+    404 for an unknown session, 409 for one in which something else was said meanwhile.
     """
     in_thread = anyio.to_thread.run_sync
     session = sessions = None
+    persona = as_persona(request.persona)
     if request.message is None:
-        turns = [*request.persona_turns, *turns_of(request.messages or [])]
+        turns = [*persona, *turns_of(request.messages or [])]
     else:
         service.engine.turns([request.message], name="message")
         if (sessions := service.sessions) is None:
             raise no_index("chat with")
-        session = (
-            sessions.new(request.persona_turns)
-            if request.session is None
-            else await in_thread(partial(sessions.read, request.session))
-        )
+        read = partial(sessions.read, request.session or "")
+        session = sessions.new(persona) if request.session is None else await in_thread(read)
         turns = session.context(request.message, most_characters=service.engine.limits.characters)
     name = "messages" if session is None else "message"
-    found = await service.search(
-        turns,
-        request.options,
-        min_probability=request.min_probability,
-        keep_turns=request.keep_turns,
-        name=f"{name} and persona" if request.persona_turns or (session and session.persona) else name,
-    )
-    reply = found.hits[0].text if found.hits else service.config.no_answer or _NO_ANSWER
+    name = f"{name} and persona" if persona or (session and session.persona) else name
+    hits, fields = await search_fields(service, turns, request, kind="chat", name=name)
+    reply = hits[0].text if hits else service.config.no_answer or _NO_ANSWER
     if session is not None and sessions is not None and request.message is not None:
         await in_thread(partial(sessions.say, session, request.message, reply))
-    return ChatResponse(
-        id=new_id("chat"),
-        model=model_name(service),
-        usage=Usage.of(found.tokens),
-        results=shown(found.hits),
-        milliseconds=found.milliseconds,
-        reply=reply,
-        answered=bool(found.hits),
-        session=None if session is None else session.id,
-    )
+    return ChatResponse(**fields, reply=reply, answered=bool(hits), session=None if session is None else session.id)

@@ -1,0 +1,73 @@
+"""`PUT` and `DELETE /v1/candidates`: the index, changed while it is searched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.serving.messages import Body, KnownFields
+from polyencoder.serving.service import Serving
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["candidates"])
+
+
+class NewCandidate(KnownFields):
+    """A candidate, as an index has it."""
+
+    id: str | None = Field(None, min_length=1, description="None for one made of the text and the metadata.")
+    text: str
+    metadata: dict[str, Any] | None = None
+
+
+class PutRequest(KnownFields, Body):
+    """Candidates to add, or to replace those with their ids."""
+
+    candidates: list[NewCandidate]
+
+
+class DeleteRequest(KnownFields, Body):
+    """Candidates to remove."""
+
+    ids: list[str]
+
+
+class Changed(BaseModel):
+    """The index after a change."""
+
+    candidates: int = Field(description="The number of candidates.")
+
+
+@router.put("/v1/candidates")
+async def put(request: PutRequest, service: Serving) -> Changed:
+    """Adds candidates or replaces them: all or none; on disk before the answer. The same again changes nothing."""
+    service.engine.texts([one.text for one in request.candidates], name="candidates")
+    records = [
+        Candidate(one.id, one.text, one.metadata, f"candidates.{place}") for place, one in enumerate(request.candidates)
+    ]
+    ids = Counter(one.id for one in records if one.id is not None)
+    for id_, times in ids.items():
+        if times > 1:
+            raise InputError(f"candidates: the id {id_!r:.60} is there twice", argument="candidates")
+    return Changed(candidates=await service.writer.change(lambda index: index.put(records)))
+
+
+@router.delete("/v1/candidates")
+async def delete(request: DeleteRequest, service: Serving) -> Changed:
+    """Removes the candidates of these ids, if they exist: all or none; on disk before the answer."""
+    ids, most = request.ids, service.config.limits.documents
+    if not 1 <= len(ids) <= most:
+        raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {most:,}", argument="ids")
+    return Changed(candidates=await service.writer.change(lambda index: index.remove(ids, missing_ok=True)))
+
+
+@router.delete("/v1/candidates/{id:path}")
+async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], service: Serving) -> Changed:
+    """Removes one candidate, if it exists."""
+    return await delete(DeleteRequest(ids=[id_]), service)

@@ -1,0 +1,116 @@
+"""`/v1/embeddings`: OpenAI's contract, for models with one vector for a text."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from polyencoder.errors import InputError
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.serving.batch_forward import candidate, context
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.messages import Body, Usage
+from polyencoder.serving.model_thread import Job
+from polyencoder.serving.service import Serving
+
+__all__ = ["embed", "gives_embeddings", "router"]
+
+router = APIRouter(tags=["embeddings"])
+
+
+class EmbeddingsRequest(Body):
+    """`input` is text: lists of token ids, which OpenAI takes as well, are of another vocabulary than the model's."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    input: str | list[str]
+    input_type: Literal["query", "document", "search_query", "search_document"] = Field(
+        "document", description="The last two are Cohere's names."
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, description="That of the model's vectors, or nothing.")
+    normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
+
+
+class Embedding(BaseModel):
+    """The vector of one text."""
+
+    object: str = "embedding"
+    index: int
+    embedding: list[float] | str = Field(description="Numbers, or base64 of little-endian float32.")
+
+
+class EmbeddingsResponse(BaseModel):
+    """Vectors in the order of the texts."""
+
+    object: str = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: EmbeddingsRequest, service: Serving) -> EmbeddingsResponse:
+    """A vector of length 1 for each text, or of the model's length, with which dot products are the model's scores."""
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    is_query = request.input_type in ("query", "search_query")
+    vectors, tokens = await embed(service.engine, texts, is_query=is_query)
+    dim = vectors.size(1)
+    if request.dimensions not in (None, dim):
+        raise InputError(
+            f"dimensions is {request.dimensions}, and the model's vectors have {dim}: leave it out",
+            argument="dimensions",
+        )
+    rows = (normalize(vectors, dim=1) if request.normalize else vectors).numpy().astype("<f4")
+    is_text = request.encoding_format == "base64"
+    shown = [base64.b64encode(row.tobytes()).decode() if is_text else row.tolist() for row in rows]
+    return EmbeddingsResponse(
+        data=[Embedding(index=place, embedding=one) for place, one in enumerate(shown)],
+        model=service.name,
+        usage=Usage.of(tokens),
+    )
+
+
+def gives_embeddings(ranker: Ranker) -> bool:
+    """Whether a context has one vector, as a candidate has."""
+    return ranker.model.config.architecture in ("bi", "convert")
+
+
+async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Tensor, int]:
+    """Encodes texts as contexts, or as candidates: float32 [texts, dim] on the CPU; and the number of tokens.
+
+    Raises:
+        InputError: the model has several vectors for a context, or none; or a text is beyond the limits.
+    """
+    ranker = engine.ranker
+    if not gives_embeddings(ranker):
+        raise InputError(
+            f"the model is a {ranker.model.config.architecture}-encoder, which has not one vector for a text, as "
+            "embeddings are: use /v1/rerank or /v1/search",
+            argument="model",
+        )
+    texts = engine.texts(texts, name="input")
+    if is_query:
+        for place, one in enumerate(texts):
+            engine.turns([one], name=f"input.{place}")
+        ids = await engine.tokenized(lambda: [ranker.text.context_ids([one]) for one in texts])
+        job = Job([context(one) for one in ids], _of_contexts)
+    else:
+        ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
+        job = Job([candidate(one) for one in ids], _of_candidates)
+    tokens = engine.tokens(job.items, name="input")
+    return await engine.run(job), tokens
+
+
+def _of_contexts(jobs: Sequence[Job]) -> list[Tensor]:
+    return [torch.cat([one.vectors[:, 0] for one in job.results]).float().cpu() for job in jobs]
+
+
+def _of_candidates(jobs: Sequence[Job]) -> list[Tensor]:
+    return [torch.stack(job.results).float().cpu() for job in jobs]

@@ -1,0 +1,209 @@
+"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the contract of Cohere, Jina and vLLM; `/score`, that of vLLM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated, Any
+
+import torch
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from polyencoder.calibration.relevance import ranked, single
+from polyencoder.errors import InputError
+from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.serving.batch_forward import candidate, context, pair
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.messages import Answer, Asked, Body, answer_fields
+from polyencoder.serving.model_thread import Job, WorkItem
+from polyencoder.serving.service import Serving
+
+__all__ = ["RerankRequest", "RerankResponse", "Result", "rank", "router", "score_pairs"]
+
+router = APIRouter(tags=["rerank"])
+
+
+class Document(BaseModel):
+    """A document that is an object; fields other than `text` are returned, and not read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str
+
+
+class RerankRequest(Asked):
+    """Fields that these contracts have and this server has no use for, such as `max_chunks_per_doc`, are ignored."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+
+
+class Result(BaseModel):
+    """A document of a ranking."""
+
+    index: int
+    relevance_score: float = Field(description="0 to 1: the probability of a calibrated model, else a sigmoid.")
+    document: Document | None = None
+
+
+class RerankResponse(Answer):
+    """Documents in order, best first. Cohere's clients read `meta`."""
+
+    results: list[Result]
+    meta: dict[str, Any]
+
+
+@router.post("/rerank", response_model_exclude_none=True)
+@router.post("/v1/rerank", response_model_exclude_none=True)
+async def rerank(request: RerankRequest, service: Serving) -> RerankResponse:
+    """Ranks documents by how well they answer the query."""
+    return await _rerank(request, service, version="1", documents=request.return_documents)
+
+
+@router.post("/v2/rerank", response_model_exclude_none=True)
+async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
+    """The same, without `return_documents`, which Cohere's version 2 does not have."""
+    return await _rerank(request, service, version="2", documents=False)
+
+
+async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:
+    objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
+    order, tokens = await rank(service.engine, request.turns, [one.text for one in objects], top_n=request.top_n)
+    return RerankResponse(
+        **answer_fields("rerank", model=service.name, tokens=tokens),
+        results=[
+            Result(index=place, relevance_score=relevance, document=objects[place] if documents else None)
+            for place, relevance in order
+        ],
+        meta={"api_version": {"version": version}},
+    )
+
+
+class ScoreRequest(Body):
+    """One text with one or many, or pairs: as many as both fields have texts."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    text_1: str | list[str] = Field(description="Contexts.")
+    text_2: str | list[str] = Field(description="Candidates.")
+
+
+class Score(BaseModel):
+    """Of a pair."""
+
+    index: int
+    object: str = "score"
+    score: float = Field(description="0 to 1, of the pair by itself.")
+
+
+class ScoreResponse(Answer):
+    """The scores of pairs, in the order of the request."""
+
+    object: str = "list"
+    created: int
+    data: list[Score]
+
+
+@router.post("/score")
+@router.post("/v1/score")
+async def score(request: ScoreRequest, service: Serving) -> ScoreResponse:
+    """Scores how well each second text answers the first."""
+    firsts = [request.text_1] if isinstance(request.text_1, str) else request.text_1
+    seconds = [request.text_2] if isinstance(request.text_2, str) else request.text_2
+    if len(firsts) not in (1, len(seconds)):
+        raise InputError(
+            f"text_1 has {len(firsts)} texts and text_2 {len(seconds)}: give one text_1, or as many as text_2 has",
+            argument="text_1",
+        )
+    pairs = zip(firsts * (len(seconds) if len(firsts) == 1 else 1), seconds, strict=True)
+    values, tokens = await score_pairs(service.engine, list(pairs))
+    return ScoreResponse(
+        **answer_fields("score", model=service.name, tokens=tokens),
+        created=int(time.time()),
+        data=[Score(index=place, score=value) for place, value in enumerate(values)],
+    )
+
+
+async def rank(
+    engine: Engine, turns: Sequence[str], documents: Sequence[str], *, top_n: int | None = None
+) -> tuple[list[tuple[int, float]], int]:
+    """Ranks documents for a context: (place, relevance 0 to 1), best first; and the number of tokens.
+
+    Raises:
+        InputError: a text is beyond the limits.
+    """
+    documents = engine.texts(documents)
+    scores, tokens = await _scores(engine, [(engine.turns(turns), documents)], name="documents")
+    return ranked(documents, scores[0], engine.ranker.calibration, top_n=top_n), tokens
+
+
+async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    """Scores the second text of each pair for the first, each pair by itself, 0 to 1; and the number of tokens.
+
+    Raises:
+        InputError: a text is beyond the limits.
+    """
+    engine.texts([second for _, second in pairs], name="text_2")
+    of_context: dict[str, list[str]] = {}
+    for first, second in pairs:
+        of_context.setdefault(first, []).append(second)
+    asked = [(engine.turns([first], name="text_1"), seconds) for first, seconds in of_context.items()]
+    scores, tokens = await _scores(engine, asked, name="text_2")
+    values = {first: iter(found.tolist()) for first, found in zip(of_context, scores, strict=True)}
+    return [single(next(values[first]), engine.ranker.calibration) for first, _ in pairs], tokens
+
+
+async def _scores(
+    engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
+) -> tuple[list[Tensor], int]:
+    """For each context and its documents scores [documents], and the number of tokens of all, which is limited.
+
+    Equal documents of a context are read once.
+    """
+    distinct = [list(dict.fromkeys(documents)) for _, documents in asked]
+    groups = await engine.tokenized(
+        lambda: [_items(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, distinct, strict=True)]
+    )
+    items = [item for group in groups for item in group]
+    tokens = engine.tokens(items, name=name, numbered=len(distinct[0]) if distinct == [list(asked[0][1])] else 0)
+    model = engine.ranker.model
+    ends = [0, *accumulate(map(len, groups))]
+    finish = _read if isinstance(model, CrossEncoder) else _dot
+    scores = await engine.run(Job(items, finish, payload=(model, [slice(*both) for both in pairwise(ends)])))
+    found = []
+    for (_, documents), texts, values in zip(asked, distinct, scores, strict=True):
+        of_text = dict(zip(texts, values.tolist(), strict=True))
+        found.append(torch.tensor([of_text[one] for one in documents]))
+    return found, tokens
+
+
+def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
+    ids = ranker.text.context_ids(turns)
+    candidates = ranker.text.candidate_ids(documents, remember=False)
+    if isinstance(ranker.model, CrossEncoder):
+        return [pair(ids, one) for one in candidates]
+    return [*map(candidate, candidates), context(ids)]
+
+
+def _read(jobs: Sequence[Job]) -> list[list[Tensor]]:
+    """A cross-encoder's scores, of each context of a job."""
+    return [[torch.tensor(job.results[group]) for group in job.payload[1]] for job in jobs]
+
+
+@torch.inference_mode()
+def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
+    """The scores of each context of a job with the vectors of its candidates, the context last among its items."""
+    found = []
+    for job in jobs:
+        model: SeparableRanker = job.payload[0]
+        scores = []
+        for group in job.payload[1]:
+            *vectors, encoded = job.results[group]
+            scores.append(model.score(encoded, torch.stack(vectors))[0].float().cpu())
+        found.append(scores)
+    return found

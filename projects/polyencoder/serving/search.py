@@ -1,0 +1,140 @@
+"""`/v1/search`: the best candidates of the index. Searches with equal settings that come together share a batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Hit
+from polyencoder.index.options import SearchOptions
+from polyencoder.scoring.context import stacked
+from polyencoder.serving.batch_forward import context
+from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields
+from polyencoder.serving.model_thread import Job
+from polyencoder.serving.service import Service, Serving
+
+__all__ = ["SearchRequest", "SearchResponse", "SearchResult", "SearchSettings", "find_hits", "router", "search_fields"]
+
+router = APIRouter(tags=["search"])
+
+
+class SearchSettings(KnownFields, Body):
+    """The settings of a search, as `polyencoder search` has them. An unknown field is an error."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    top_k: Annotated[int, Field(ge=1)] = 10
+    filter: dict[str, Any] | None = Field(None, description="Fields of the metadata and their values.")
+    exactness: Literal["exact", "certified", "approximate"] | None = None
+    effort: Annotated[int, Field(ge=1)] | None = None
+    list_length: Annotated[int, Field(ge=1)] | None = None
+    min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
+    keep_turns: bool = False
+
+
+class SearchRequest(Asked, SearchSettings):
+    """A context, and how to search for it."""
+
+
+class SearchResult(BaseModel):
+    """A candidate that was found."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any] | None = None
+    score: float
+    rerank_score: float | None = None
+    probability: float | None = None
+    found: Literal["exact", "certified", "approximate"]
+
+
+class SearchResponse(Answer):
+    """Candidates in order, best first, and the milliseconds of each step."""
+
+    results: list[SearchResult]
+    milliseconds: dict[str, float]
+
+
+@router.post("/v1/search", response_model_exclude_none=True)
+async def search(request: SearchRequest, service: Serving) -> SearchResponse:
+    """Searches the index for the best candidates for a context, best first."""
+    _, fields = await search_fields(service, request.turns, request, kind="search", name="query")
+    return SearchResponse(**fields)
+
+
+async def search_fields(
+    service: Service, turns: Sequence[str], request: SearchSettings, *, kind: str, name: str
+) -> tuple[list[Hit], dict[str, Any]]:
+    """The hits of a request, and the fields of its `SearchResponse`."""
+    options = SearchOptions(
+        top_k=request.top_k,
+        filter=request.filter,
+        exactness=request.exactness,
+        effort=request.effort,
+        list_length=request.list_length,
+    )
+    hits, tokens, milliseconds = await find_hits(
+        service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name
+    )
+    fields = answer_fields(kind, model=service.name, tokens=tokens)
+    return hits, {**fields, "results": [hit._asdict() for hit in hits], "milliseconds": milliseconds}
+
+
+async def find_hits(
+    service: Service,
+    turns: Sequence[str],
+    options: SearchOptions,
+    *,
+    min_probability: float | str | None = None,
+    keep_turns: bool = False,
+    name: str = "query",
+) -> tuple[list[Hit], int, dict[str, float]]:
+    """Searches the index: the hits, best first; the number of tokens; and the milliseconds of each step.
+
+    The steps are `tokenize`, `queue`, `encode`, and `search`, which includes re-ranking.
+
+    Args:
+        service: with the index.
+        turns: the context.
+        options: of the search.
+        min_probability: None for the server's.
+        keep_turns: also find what is a turn of the context.
+        name: of the request's field, for errors.
+
+    Raises:
+        InputError, ConfigError: an option does not fit the index or the limits; there is no index.
+    """
+    start = time.perf_counter()
+    engine, index = service.engine, service.index
+    if options.top_k is not None and options.top_k > engine.limits.top_k:
+        raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
+    turns = engine.turns(turns, name=name)
+    settings = (options, service.config.min_probability if min_probability is None else min_probability, keep_turns)
+    remote = index is not None and index.remote
+    if index is not None and not remote and await engine.tokenized(index.__len__) == 0:
+        return [], 0, {}
+
+    def tokenized() -> list[int]:
+        if not remote:  # which is asked once, on a thread that may wait for it
+            service.searcher(*settings)  # what does not fit is this request's own error
+        return engine.ranker.text.context_ids(turns)
+
+    def find(jobs: Sequence[Job]) -> list[list[Hit]]:
+        if index is None or len(index) == 0:  # all were removed meanwhile
+            return [[] for _ in jobs]
+        encoded = stacked([job.results[0] for job in jobs])
+        with torch.inference_mode():
+            return service.searcher(*settings).find(encoded, [job.payload for job in jobs])
+
+    item = context(await engine.tokenized(tokenized))
+    tokenize_seconds = time.perf_counter() - start
+    job = Job([item], find, group_key=repr(settings), payload=turns, blocking_io=remote)
+    hits = await engine.run(job)
+    seconds = {"tokenize": tokenize_seconds, **job.seconds}
+    seconds["search"] = seconds.pop("score")
+    return hits, item.cost, {step: round(1000 * value, 3) for step, value in seconds.items()}
