@@ -27,7 +27,7 @@ def read_contexts(datapath: Path, count: int) -> list[list[str]]:
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The different labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, or so many of them; shuffled."""
     found = [label for _, label in _convai2(_file(datapath, _CONVAI2.format(split="train")))]
-    for _, row in records(_file(datapath, _UBUNTU), columns=["Utterance", "Label"]):
+    for _, row in records(_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
     for _, dialogue in records(_file(datapath, _DAILYDIALOG)):

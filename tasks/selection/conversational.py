@@ -19,8 +19,8 @@ from parlai.tasks.selection.pairs import add_file_argument
 from parlai.tasks.selection.teacher import SelectionTeacher
 
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import earlier_columns
-from polyencoder.data.readers import DataFile, OnBad, expand, records
+from polyencoder.data.pairs import read_pairs
+from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import InputError
 
 __all__ = ["AmazonqaTeacher", "RedditTeacher"]
@@ -64,18 +64,8 @@ class ConversationalTeacher(SelectionTeacher):
             yield from ([replace(example, candidates=responses)] for example in group)
 
     def _examples(self, file: str | DataFile, bad: OnBad) -> Iterator[Example]:
-        for where, record in records(file, bad=bad):
-            response = record.get("response")
-            earlier = earlier_columns(record)[-self.max_turns + 1 :] if self.max_turns > 1 else []
-            turns = [*(record[name] for name in earlier), record.get("context")]
-            if not isinstance(response, str) or not all(isinstance(turn, str) for turn in turns):
-                bad(InputError(f"{where}: not an example with texts `context` and `response`"))
-                continue
-            lines = [line for turn in turns if (line := _line(turn))]
-            if not lines or not _line(response):
-                bad(InputError(f"{where}: its {'response' if lines else 'context'} is empty"))
-                continue
-            yield Example(lines, _line(response))
+        for pair in read_pairs(file, bad=bad):
+            yield Example([_line(turn) for turn in pair.turns[-self.max_turns :]], _line(pair.label))
 
 
 class RedditTeacher(ConversationalTeacher):

@@ -9,6 +9,7 @@ the hub or a folder that `datasets` reads, one record at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -16,7 +17,7 @@ from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.teacher import SelectionTeacher
 
 from polyencoder.data.epochs import Counts
-from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs, split_files
+from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 
@@ -68,10 +69,13 @@ class JsonlTeacher(SelectionTeacher):
             return [f"{HUB}{hub}"]
         if file:
             return expand(file)
-        try:
-            return split_files(folder, split)
-        except InputError as error:
-            raise InputError(f"--selection-folder {error}") from None
+        found = sorted(str(path) for path in Path(folder).glob(f"{split}.*"))
+        if not found:
+            raise InputError(
+                f"--selection-folder {folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for "
+                "each part of the data"
+            )
+        return found
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         return ([pair] for pair in read_pairs(file, columns=self._columns, bad=bad))

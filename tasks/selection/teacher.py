@@ -28,7 +28,7 @@ from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Counts, InMemory, Reader, Source, Streamed, estimated_counts
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
-from polyencoder.data.readers import BadExamples, CountedOnce, DataFile, OnBad
+from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
@@ -101,8 +101,8 @@ class SelectionTeacher(FixedDialogTeacher):
             self.source, self.epochs = shared["source"], shared["epochs"]
             self.sampler, self.bad, self.left_out = shared["sampler"], shared["bad"], shared["left_out"]
         else:
-            self.bad = CountedOnce(skip=bool(opt.get("skip_bad_examples")))
-            self.left_out = CountedOnce(skip=True)  # what is in order, but no example for this task
+            self.bad = BadExamples(skip=bool(opt.get("skip_bad_examples")))
+            self.left_out = BadExamples(skip=True)  # what is in order, but no example for this task
             self.source = self.open_source(DatatypeHelper.fold(self.datatype))
             self.sampler = self._open_sampler(DatatypeHelper.fold(self.datatype))
             self.epochs = self._open_epochs()

@@ -46,7 +46,7 @@ def export(
     Whatever goes wrong, the folder stays as it was.
     """
     check_flags(ctx, needs={"int8": ["check"], "check": ["context", "response", "candidates"]})
-    examples = read_examples(check, columns=Columns(context, response, candidates)).examples if check else []
+    examples = read_examples(check, columns=Columns(context, response, candidates))[0] if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if quantize:
         if not isinstance(ranker.model, ConveRT):

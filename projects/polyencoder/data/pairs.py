@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from polyencoder.checks import checked_candidate, unencodable
 from polyencoder.data.epochs import Counts, estimated_counts
@@ -26,18 +26,15 @@ from polyencoder.text.dialogue import are_messages, turns_of_messages
 __all__ = [
     "HUB",
     "Columns",
-    "Sampled",
     "data_files",
     "earlier_columns",
     "examples_to_rank",
-    "hub_size",
     "pair_counts",
     "pair_of",
     "pairs_and_records",
     "read_all_pairs",
     "read_examples",
     "read_pairs",
-    "split_files",
 ]
 
 MESSAGES = "messages"
@@ -111,7 +108,9 @@ def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = r
 def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
     """About how many pairs there are in files, or in a dataset of the hub, each of them an example."""
     if files[0].startswith(HUB):
-        rows = hub_size(files[0].removeprefix(HUB))
+        _, split, dataset = _hub(files[0].removeprefix(HUB))
+        known = (dataset.info.splits or {}).get(split)
+        rows = known.num_examples if known else sum(1 for _ in dataset)
         return Counts(rows, rows)
     skip = BadExamples(skip=True)
     return estimated_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
@@ -122,13 +121,6 @@ def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list
     return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
 
-class Sampled(NamedTuple):
-    """Examples, and for how many of them candidates were drawn."""
-
-    examples: list[Example]
-    drawn: int
-
-
 def read_examples(
     source: str | Path,
     *,
@@ -137,8 +129,10 @@ def read_examples(
     num_negatives: int | None = None,
     negatives: str | None = None,
     seed: int = 0,
-) -> Sampled:
-    """The examples of a file to calibrate with or to check a model by; a response that is no candidate becomes one.
+) -> tuple[list[Example], int]:
+    """The examples of a file to calibrate with or to check a model by, and for how many candidates were drawn.
+
+    A response that is no candidate becomes one.
 
     Args:
         source: the file.
@@ -157,7 +151,7 @@ def read_examples(
     if not pairs:
         raise InputError(f"{source}: no example in it")
     if not with_candidates:
-        return Sampled([replace(pair, candidates=[pair.label]) for pair in pairs], 0)
+        return [replace(pair, candidates=[pair.label]) for pair in pairs], 0
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
     responses = [pair.label for pair in drawn_from]
     drawn = sum(pair.candidates is None for pair in pairs)
@@ -172,22 +166,7 @@ def read_examples(
                 argument="candidates",
             )
     sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or str(source))
-    return Sampled(examples_to_rank(pairs, sampler), drawn)
-
-
-def split_files(folder: str | Path, split: str) -> list[str]:
-    """The files of "train", "valid" or "test" in a folder with `train.jsonl`, `valid.csv`, ... InputError for none."""
-    found = sorted(str(path) for path in Path(folder).glob(f"{split}.*"))
-    if not found:
-        raise InputError(f"{folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for each part of the data")
-    return found
-
-
-def hub_size(name: str) -> int:
-    """How many records a dataset of the hub has (`HUB` left out)."""
-    _, split, dataset = _hub(name)
-    known = (dataset.info.splits or {}).get(split)
-    return known.num_examples if known else sum(1 for _ in dataset)
+    return examples_to_rank(pairs, sampler), drawn
 
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
@@ -244,7 +223,9 @@ def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[
 
 def _turns(record: dict[str, Any], column: str) -> list[str]:
     value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
-    if earlier and all(turn is None or isinstance(turn, str) for turn in (*earlier, value)):
+    if earlier and isinstance(value, str | None):
+        if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
+            raise TypeError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
         turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
     elif isinstance(value, str):
         turns = [value]

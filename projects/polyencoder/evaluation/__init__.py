@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from polyencoder.evaluation.examples import RecallChange, evaluate, example_scores, recall_at_1, recall_change
+from polyencoder.evaluation.examples import evaluate, example_scores, recall_at_1
 from polyencoder.evaluation.metrics import Tally, of_example, of_pool, of_search, ranks
 
 __all__ = [
-    "RecallChange",
     "Tally",
     "evaluate",
     "example_scores",
@@ -15,5 +14,4 @@ __all__ = [
     "of_search",
     "ranks",
     "recall_at_1",
-    "recall_change",
 ]

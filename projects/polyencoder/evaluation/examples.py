@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,24 +13,18 @@ from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.modeling import CrossEncoder
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.scoring import best
 from polyencoder.text import token_batches
 
 
-class RecallChange(NamedTuple):
-    """R@1 (0 to 1) of a ranker before and after it was quantized."""
-
-    before: float
-    after: float
-
-
-def evaluate(ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT) -> Tally:
+def evaluate(
+    ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT, at_least: int = 2
+) -> Tally:
     """The metrics of a ranker over examples, each ranked among its own candidates; one that it has twice is one.
 
     Raises:
-        InputError: there is no example, or one whose label is not among its candidates or is the only one.
+        InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
-    check_examples(examples, at_least=2)
+    check_examples(examples, at_least=at_least)
     tally = Tally()
     for i, scores in example_scores(ranker, examples):
         tally.add([of_scores(scores, examples[i], hits_at=hits_at)])
@@ -51,25 +44,8 @@ def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
-    """R@1 (0 to 1): how often the label is ranked first among the example's candidates.
-
-    Raises:
-        InputError: there is no example, or a label is not among its candidates.
-    """
-    check_examples(examples, at_least=1)
-    hits = 0
-    for i, scores in example_scores(ranker, examples):
-        hits += examples[i].choices[int(best(scores, 1)[1])] == examples[i].label
-    return hits / len(examples)
-
-
-def recall_change(ranker_fp32: TextRanker, ranker_int8: TextRanker, examples: Sequence[Example]) -> RecallChange:
-    """R@1 of both rankers over the same examples.
-
-    Raises:
-        InputError: there is no example, or a label is not among its candidates.
-    """
-    return RecallChange(recall_at_1(ranker_fp32, examples), recall_at_1(ranker_int8, examples))
+    """R@1 (0 to 1) of a ranker over examples, which may have one candidate alone; errors as in `evaluate`."""
+    return evaluate(ranker, examples, at_least=1).report()["hits@1"]
 
 
 def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
 from polyencoder.checks import check_place
 from polyencoder.config import RankerConfig
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.evaluation import RecallChange, recall_change
+from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import Run, model_card, updated_card
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.storage.checkpoint import (
@@ -53,6 +54,13 @@ def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dty
     else:
         fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
         ranker.calibration.of_model(fingerprint).save(folder)
+
+
+class RecallChange(NamedTuple):
+    """R@1 (0 to 1) of a ranker before and after it was quantized."""
+
+    before: float
+    after: float
 
 
 def export_folder(
@@ -124,7 +132,7 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
         return None
     quantized = Scorer(*load_onnx(folder, precision="int8", device="cpu"), device="cpu")
     ranker = Scorer(ranker.model, ranker.text, device=device)
-    return recall_change(ranker, quantized, examples)
+    return RecallChange(recall_at_1(ranker, examples), recall_at_1(quantized, examples))
 
 
 def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:

@@ -22,8 +22,7 @@ from polyencoder.modeling.packing import Blocks, Packing, pack
 from polyencoder.modeling.packing_check import gives_first, why_not_packed
 from polyencoder.modeling.rounding import RoundedWeights
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text.lengths import length_groups
-from polyencoder.text.tokens import TokenBatch
+from polyencoder.text.tokens import TokenBatch, length_groups
 
 __all__ = ["Backbone"]
 

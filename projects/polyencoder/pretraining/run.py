@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from polyencoder.data.epochs import Reader
-from polyencoder.data.readers import BadExamples, CountedOnce, expand
+from polyencoder.data.readers import BadExamples, expand
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.export.folder import README
@@ -83,7 +83,7 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
 
 def _pretrain(settings: PretrainingSettings, processes: Processes) -> PretrainingReport:
     is_first = processes.is_first
-    bad = CountedOnce(skip=settings.skip_bad_examples)
+    bad = BadExamples(skip=settings.skip_bad_examples)
     train, held_out = _corpora(settings, bad)
     seed_everything(settings.seed)
     pretrained = starting_model(settings)

@@ -1,8 +1,15 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
-from polyencoder.text.context import join_tokens, join_turns, latest_utterances, persona_lines, surround
+from polyencoder.text.context import (
+    join_tokens,
+    join_turns,
+    latest_utterances,
+    lines_of,
+    persona_lines,
+    same,
+    surround,
+)
 from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
-from polyencoder.text.same import lines_of, same
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import (
     TurnSeparator,

@@ -147,3 +147,13 @@ def join_tokens(
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
     """Token ids of a candidate: `start words end`, its first words kept, at most `max_tokens` long."""
     return [start, *ids[: max_tokens - 2], end]
+
+
+def same(text: str) -> str:
+    """Equal for texts that are the same answer but for case and white space."""
+    return " ".join(text.casefold().split())
+
+
+def lines_of(turns: Iterable[str] | str) -> set[str]:
+    """The lines of a context, as `same` gives them: a candidate that is one of them repeats what was said."""
+    return {same(line) for turn in ([turns] if isinstance(turns, str) else turns) for line in turn.splitlines()} - {""}

@@ -22,7 +22,7 @@ from polyencoder.data.pairs import (
     read_all_pairs,
     read_pairs,
 )
-from polyencoder.data.readers import BadExamples, CountedOnce
+from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.storage.files import fingerprint
 from polyencoder.training.settings import RunSettings
@@ -63,7 +63,7 @@ def open_data(settings: RunSettings) -> RunData:
     Raises:
         InputError: it cannot be read, or there is too little of it.
     """
-    bad = CountedOnce(skip=settings.skip_bad_examples)
+    bad = BadExamples(skip=settings.skip_bad_examples)
     valid = list(read_all_pairs(settings.valid, columns=_columns(settings), bad=bad)) if settings.valid else []
     if settings.valid and not valid:
         raise InputError(f"{settings.valid}: has no pair to evaluate on")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import join_turns, latest_utterances, persona_lines, surround
+from polyencoder.text import join_turns, latest_utterances, lines_of, persona_lines, same, surround
 from polyencoder.text.context import immediate_and_extra, with_person_tokens
 
 START, END, SEPARATOR = -1, -2, -3
@@ -188,3 +188,17 @@ def test_extra_contexts_have_their_numbers_where_they_are_wanted():
 )
 def test_contexts_without_much_in_them(lines, pair):
     assert immediate_and_extra(lines, size=11) == pair
+
+
+@pytest.mark.parametrize("other", ["Hi  there !", " hi there !\t", "HI THERE !", "hi\u00a0there !"])
+def test_the_same_answer(other):
+    assert same(other) == same("hi there !")
+
+
+def test_other_answers():
+    assert len({same(text) for text in ("hi there !", "hi there", "hithere !", "hi there ! hi there !")}) == 4
+
+
+def test_the_lines_of_a_context():
+    assert lines_of(["your persona: I ski .\n Hi !", "", "hi !"]) == {"your persona: i ski .", "hi !"}
+    assert lines_of("Hi !\r\nyou ?") == {"hi !", "you ?"}

@@ -5,7 +5,7 @@ Every reader takes a path or an open `DataFile`, and `bad`: what to do with a re
 
 from __future__ import annotations
 
-from polyencoder.data.readers.bad import BadExamples, CountedOnce, OnBad, raise_it
+from polyencoder.data.readers.bad import BadExamples, OnBad, raise_it
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
 from polyencoder.data.readers.records import FORMATS, format_of, records
@@ -14,7 +14,6 @@ from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, expa
 __all__ = [
     "FORMATS",
     "BadExamples",
-    "CountedOnce",
     "DamagedFile",
     "DataFile",
     "OnBad",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 
 from polyencoder.data.readers.bad import OnBad, raise_it
@@ -31,7 +31,6 @@ def rows(
     source: Source,
     *,
     delimiter: str = ",",
-    columns: Sequence[str] | None = None,
     bad: OnBad = raise_it,
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Empty lines are left out.
@@ -41,12 +40,11 @@ def rows(
 
     Args:
         source: a path or an open `DataFile`.
-        columns: those that are wanted; None: all.
         bad: gets the error of a row whose quotes are wrong, or with more or fewer cells than the header; of a file
             without a header, and of one that is damaged from some line on.
 
     Raises:
-        InputError: a file that cannot be opened, without one of `columns`, or with another delimiter; and what `bad`
+        InputError: a file that cannot be opened, or with another delimiter; and what `bad`
             raises.
     """
     with opened(source) as file:
@@ -58,16 +56,11 @@ def rows(
             return
         if len(names) == 1 and (other := next((one for one in DELIMITERS if one in names[0]), None)):
             raise InputError(f"{header}: the header is one column, {names[0]!r:.60}; {DELIMITERS[other]}")
-        wanted = names if columns is None else list(columns)
-        for name in wanted:
-            if name not in names:
-                raise InputError(f"{header}: no column {name!r}; the header has: {', '.join(names)}")
         for where, cells in _cells(text, delimiter, bad):
             if len(cells) != len(names):
                 bad(InputError(f"{where}: has {len(cells)} cells, but the header names {len(names)} columns"))
                 continue
-            record = dict(zip(names, cells, strict=True))
-            yield where, record if columns is None else {name: record[name] for name in wanted}
+            yield where, dict(zip(names, cells, strict=True))
 
 
 def _header(text: _Lines, delimiter: str) -> tuple[str, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 
 __all__ = ["lines", "raw_lines", "undecodable"]
 
@@ -15,7 +15,7 @@ BLOCK = 1 << 14  # bytes; how far the file is read ahead of the caller
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def lines(source: Source, *, encoding: str = "utf-8", bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
+def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
     r"""The lines of a file, each with its number from 1 on, without what ends it.
 
     Lines end with `\n`, `\r\n` or `\r`, as in Python's text files, and nowhere else: `\u2028` and its like stay in
@@ -23,13 +23,11 @@ def lines(source: Source, *, encoding: str = "utf-8", bad: OnBad = raise_it) -> 
 
     Args:
         source: a path (`.gz`, `.bz2`, `.xz`, `.zst` are decompressed, `-` is standard input) or an open `DataFile`.
-        encoding: any in which a newline is one byte.
-        bad: gets the error of a line that is not in this encoding, and of a file that is damaged from some line on.
+        bad: gets the error of a line that is not UTF-8, and of a file that is damaged from some line on.
 
     Raises:
         InputError: a file that cannot be opened, and what `bad` raises.
     """
-    _check(encoding)
     number = 1  # of the next line
     with opened(source) as file:
         try:
@@ -39,9 +37,9 @@ def lines(source: Source, *, encoding: str = "utf-8", bad: OnBad = raise_it) -> 
                     block = b"\n".join(block.splitlines()) + b"\n"
                 block = block.removesuffix(b"\n")
                 try:
-                    texts = block.decode(encoding).split("\n")
+                    texts = block.decode().split("\n")
                 except UnicodeDecodeError:
-                    yield from _one_by_one(block, encoding, path=file.path, number=number, bad=bad)
+                    yield from _one_by_one(block, path=file.path, number=number, bad=bad)
                     number += block.count(b"\n") + 1
                 else:
                     yield from enumerate(texts, start=number)
@@ -71,11 +69,11 @@ def _blocks(file: DataFile) -> Iterator[bytes]:
             yield block
 
 
-def _one_by_one(block: bytes, encoding: str, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
+def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
     """The lines of a block of which some cannot be decoded."""
     for place, line in enumerate(block.split(b"\n"), start=number):
         try:
-            text = line.decode(encoding)
+            text = line.decode()
         except UnicodeDecodeError as error:
             bad(undecodable(path, place, error))
         else:
@@ -83,18 +81,8 @@ def _one_by_one(block: bytes, encoding: str, *, path: str, number: int, bad: OnB
 
 
 def undecodable(path: str, number: int, error: UnicodeDecodeError) -> InputError:
-    """The error for a line that is not in the encoding it should be in."""
+    """The error for a line that is not UTF-8."""
     byte = f"byte {error.object[error.start]:#04x} at column {error.start + 1}"
     is_utf16 = number == 1 and error.object.startswith(UTF16_MARKS)
     todo = "the file looks like UTF-16: save it as UTF-8" if is_utf16 else "convert the file to UTF-8"
     return InputError(f"{path}, line {number}: is not {error.encoding} text ({byte}); {todo}")
-
-
-def _check(encoding: str) -> None:
-    """Lines are cut before they are decoded, so a newline must be the byte that it is in ASCII."""
-    try:
-        newline = "\n".encode(encoding)
-    except LookupError:
-        raise ConfigError(f"unknown encoding {encoding!r}") from None
-    if newline != b"\n":
-        raise ConfigError(f"cannot read lines in the encoding {encoding!r}: convert the file to UTF-8")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,17 @@ from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.delimited import rows
 from polyencoder.data.readers.json_array import holds_array, json_array
 from polyencoder.data.readers.lines import lines
-from polyencoder.data.readers.parquet import parquet_rows
-from polyencoder.data.readers.sources import DataFile, Source, is_compressed, opened
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, is_compressed, opened
 from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.packages import require
 
 __all__ = ["FORMATS", "format_of", "records"]
 
 Record = dict[str, Any]
+ROWS_AT_ONCE = 1024  # of a Parquet file
 
 
-def records(
-    source: Source, *, columns: Sequence[str] | None = None, format: str | None = None, bad: OnBad = raise_it
-) -> Iterator[tuple[str, Record]]:
+def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it) -> Iterator[tuple[str, Record]]:
     """The records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
@@ -33,18 +33,17 @@ def records(
 
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.
-        columns: the names that are wanted; None: all that a record has.
         format: one of `FORMATS`; None: what the file's name says.
         bad: gets the error of a record that cannot be used, and of a file that is damaged from some record on.
 
     Raises:
         ConfigError: an unknown format, or one whose package is not installed.
-        InputError: a file that cannot be opened, or a table without one of `columns`; and what `bad` raises.
+        InputError: a file that cannot be opened; and what `bad` raises.
     """
     name = format or format_of(source)
     if name not in FORMATS:
         raise ConfigError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}")
-    return FORMATS[name](source, columns=columns, bad=bad)
+    return FORMATS[name](source, bad=bad)
 
 
 def format_of(source: Source) -> str:
@@ -55,10 +54,9 @@ def format_of(source: Source) -> str:
     return SUFFIXES.get(path.suffix.lower(), "txt")
 
 
-def _json_lines(source: Source, *, columns: Sequence[str] | None, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
-        found = json_array(file, bad=bad) if holds_array(file) else _objects(file, bad=bad)
-        yield from found if columns is None else _select(found, columns, bad=bad)
+        yield from json_array(file, bad=bad) if holds_array(file) else _objects(file, bad=bad)
 
 
 def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
@@ -80,26 +78,37 @@ def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
             yield where, record
 
 
-def _text(source: Source, *, columns: Sequence[str] | None, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
-        found = ((f"{file.path}, line {number}", {"text": line}) for number, line in lines(file, bad=bad))
-        yield from found if columns is None else _select(found, columns, bad=bad)
+        for number, line in lines(file, bad=bad):
+            yield f"{file.path}, line {number}", {"text": line}
 
 
-def _select(found: Iterator[tuple[str, Record]], columns: Sequence[str], *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    for where, record in found:
-        missing = next((name for name in columns if name not in record), None)
-        if missing is None:
-            yield where, {name: record[name] for name in columns}
-        else:
-            bad(InputError(f"{where}: has no {missing!r}, but: {', '.join(record)}"))
+def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
+    """The rows of a Parquet file, a few at a time; the first is row 1."""
+    parquet = require("pyarrow.parquet", extra="data")
+    damage = (require("pyarrow", extra="data").ArrowException, OSError)
+    row = 0
+    with opened(source) as file:
+        path = file.path
+        if is_compressed(path) or not os.path.isfile(path):  # it is read from its end
+            raise InputError(f"{path}: Parquet must be an ordinary file, neither compressed as a whole nor a pipe")
+        try:
+            with parquet.ParquetFile(path) as table:
+                for batch in table.iter_batches(ROWS_AT_ONCE):
+                    for record in batch.to_pylist():
+                        row += 1
+                        file.fraction = row / table.metadata.num_rows
+                        yield f"{path}, row {row}", record
+        except damage as error:
+            bad(DamagedFile(f"{path}, after row {row}: not a Parquet file, or damaged ({first_line(error)})"))
 
 
 FORMATS: dict[str, Callable[..., Iterator[tuple[str, Record]]]] = {
-    "jsonl": _json_lines,
+    "jsonl": _json,
     "csv": rows,
     "tsv": partial(rows, delimiter="\t"),
-    "parquet": parquet_rows,
+    "parquet": _parquet,
     "txt": _text,
 }
 SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl"} | {f".{name}": name for name in FORMATS}

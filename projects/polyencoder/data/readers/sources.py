@@ -16,12 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from polyencoder.data.readers.zst import decompressed
 from polyencoder.errors import InputError, first_line
+from polyencoder.packages import require
 
 __all__ = ["DamagedFile", "DataFile", "Source", "expand", "is_compressed", "open_bytes", "opened"]
 
 BUFFER = 1 << 17
+ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which nobody reads without saying so
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
 PIECE = 1 << 14
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
@@ -219,9 +220,57 @@ def _gunzip(disk: io.FileIO) -> io.BufferedIOBase:
     return gzip.GzipFile(fileobj=disk, mode="rb")
 
 
+def _unzstd(disk: Any) -> io.BufferedIOBase:
+    """The bytes of a file in one Zstandard frame or several.
+
+    Reading raises OSError where it is damaged, EOFError where it is cut off. Raises ConfigError where the package is
+    not installed.
+    """
+    zstandard = require("zstandard", extra="data")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    return _Frames(disk, decompressor.decompressobj, error=zstandard.ZstdError)
+
+
+class _Frames(io.BufferedIOBase):
+    """Zstandard frames, each by a decompressor of its own."""
+
+    def __init__(self, disk: Any, new: Callable[[], Any], *, error: type[Exception]) -> None:
+        self._disk, self._new, self._error = disk, new, error
+        self._frame: Any = None  # which is read; None between two
+        self._compressed, self._ready = b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1, /) -> bytes:
+        while not self._ready and self._fill():
+            pass
+        size = len(self._ready) if size < 0 else size
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
+
+    def _fill(self) -> bool:
+        """Decompress some more; whether there was any."""
+        self._compressed = self._compressed or self._disk.read(PIECE)
+        if not self._compressed:
+            if self._frame is not None:
+                raise EOFError("the file ends within a frame")
+            return False
+        if self._frame is None:
+            self._frame = self._new()
+        try:
+            self._ready = self._frame.decompress(self._compressed)
+        except self._error as error:
+            raise OSError(str(error)) from None
+        self._compressed = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return True
+
+
 DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": _gunzip,
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
-    ".zst": decompressed,
+    ".zst": _unzstd,
 }

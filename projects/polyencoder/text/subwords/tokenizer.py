@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 from polyencoder.errors import ConfigError
-from polyencoder.text.subwords.hashing import fingerprint64
 from polyencoder.text.subwords.words import MARKER, runs, separates, split_words
 
 __all__ = ["BUCKETS", "SubwordTokenizer", "is_subword_tokenizer"]
@@ -22,6 +21,9 @@ SPECIAL = ("[PAD]", "[EXTRA]")  # ids behind all others, which no text has: padd
 
 MEMORY = 1 << 18  # words whose ids are remembered: nearly all that a language's speakers use
 LONGEST = 100  # characters of a word that is remembered
+
+_K0, _K2 = 0xC3A5C85C97CB3127, 0x9AE16A3B2F90404F
+_64_BITS = (1 << 64) - 1
 
 
 class SubwordTokenizer:
@@ -175,3 +177,27 @@ def _joined(text: str) -> str:
 
 def _restored(subwords: list[str], buckets: int) -> SubwordTokenizer:
     return SubwordTokenizer(subwords, buckets=buckets)
+
+
+def fingerprint64(character: str) -> int:
+    """FarmHash's `Fingerprint64` of the one to four bytes that a character has in UTF-8: 64 bits, unsigned.
+
+    TensorFlow's `StringToHashBucketFast` is this function, so unknown characters get the ids that the published graphs
+    give them. Source: `HashLen0to16` in FarmHash's farmhash.cc (MIT licence), of which a character needs half.
+    """
+    data = character.encode()
+    length = len(data)
+    if length == 4:
+        word = int.from_bytes(data, "little")
+        return _hash_16(length + (word << 3), word, _K2 + length * 2)
+    first, middle, last = data[0], data[length >> 1], data[-1]
+    mixed = ((first + (middle << 8)) * _K2 ^ (length + (last << 2)) * _K0) & _64_BITS
+    return (mixed ^ mixed >> 47) * _K2 & _64_BITS
+
+
+def _hash_16(u: int, v: int, factor: int) -> int:
+    a = (u ^ v) * factor & _64_BITS
+    a ^= a >> 47
+    b = (v ^ a) * factor & _64_BITS
+    b ^= b >> 47
+    return b * factor & _64_BITS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
 from polyencoder.text.subwords import MARKER, SubwordTokenizer, split_words
-from polyencoder.text.subwords.hashing import fingerprint64
+from polyencoder.text.subwords.tokenizer import fingerprint64
 from tests.polyencoder.text.subwords import reference
 from tests.polyencoder.text.subwords.test_words import TEXT
 
