@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.modeling import CrossEncoder, build_model
+from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.text import TokenBatch
 from polyencoder.training.gradient_caching import encode
@@ -106,16 +106,12 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
         _tokens(n, length)
         for n, length in ((case.examples, setting.context_tokens), (case.candidates, setting.candidate_tokens))
     )
-    if isinstance(model, CrossEncoder):
-        cross = model
 
-        def scores() -> Tensor:
-            return cross.score(contexts, candidates, max_tokens=case.limit)
-    else:
-        separable = model
-
-        def scores() -> Tensor:
-            return separable.score(*encode(separable, contexts, candidates, max_tokens=case.limit))
+    def scores() -> Tensor:
+        if model.has_vectors:
+            return model.score(*encode(model, contexts, candidates, max_tokens=case.limit))
+        matrix: Tensor = model(contexts, candidates, max_tokens=case.limit)
+        return matrix
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     start = time.perf_counter()

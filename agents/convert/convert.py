@@ -11,8 +11,7 @@ from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.separable_agent import SeparableAgent
 
 from polyencoder.evaluation.contexts import choose_context_vector
-from polyencoder.modeling import ConveRT, RankerModel
-from polyencoder.training.start import go_on_quantized
+from polyencoder.modeling import RankerModel
 
 
 class ConvertAgent(SeparableAgent):
@@ -40,11 +39,10 @@ class ConvertAgent(SeparableAgent):
         given = given_flags(self.opt)
         states = super().load(path)
         model = self.ranker
-        assert isinstance(model, ConveRT)
         if self._is_finetune:
-            aware, update = given.get("quantization_aware"), given.get("quantization_update")
-            go_on_quantized(model, aware=aware, update=update, origin=path)
-            describe_in_opt(self.opt, model.config, model.sizes)
+            names = ("quantization_aware", "quantization_update")
+            model.continue_with({name: given.get(name) for name in names}, origin=path)
+            describe_in_opt(self.opt, model.config)
         if not self._should_initialize_optimizer():
             model.for_inference()
         return states

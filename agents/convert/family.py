@@ -51,7 +51,7 @@ class ConvertFamily:
             check_start(opt, start)
             sizes = dataclasses.replace(ConvertConfig.from_backbone(start.config.backbone), **dropout)
             config = dataclasses.replace(start.config, backbone=sizes.to_backbone(), text=text.config)
-        describe_in_opt(opt, config, sizes)
+        describe_in_opt(opt, config)
         return config, None
 
 
@@ -69,8 +69,9 @@ def _quantization(opt: Opt) -> dict[str, Any]:
     return {"quantized": True, **update}
 
 
-def describe_in_opt(opt: Opt, config: RankerConfig, sizes: ConvertConfig) -> None:
+def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     """Write into the options what the model truly is, so that the saved `.opt` file says so."""
+    sizes = ConvertConfig.from_backbone(config.backbone)
     opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
     opt["quantization_aware"] = sizes.quantized
     opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None

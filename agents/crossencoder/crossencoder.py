@@ -28,5 +28,5 @@ class CrossencoderAgent(RankerAgent):
 
     def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
-        scores: Tensor = self.ranker.score(contexts, candidates, pool.index)
+        scores: Tensor = self.ranker(contexts, candidates, pool.index)
         return scores

@@ -42,7 +42,6 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling import RankerModel, build_model, freeze
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import remember_few_shapes
@@ -208,10 +207,9 @@ class RankerModelAgent(TorchRankerAgent):
     def _make_room_for_tokens(self) -> None:
         """Give tokens that the checkpoint did not have (`--special-tok-lst`, `--person-tokens`) embeddings."""
         model, size = self.ranker, len(self.dict.text)
-        backbones = [module for module in model.modules() if isinstance(module, Backbone)]
-        if not backbones or size <= model.config.backbone["vocab_size"]:
+        if not model.backbones or size <= model.config.backbone["vocab_size"]:
             return
-        for backbone in backbones:
+        for backbone in model.backbones:
             backbone.resize(size)
         model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit

@@ -14,7 +14,6 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import ConveRT
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record
@@ -86,9 +85,9 @@ def build_trainer(
     callbacks: list[Callback] = [Report(agent, updates)]
     if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
-    if run.is_in_loop and run.planned_updates and isinstance(model, ConveRT):
+    if run.is_in_loop and run.planned_updates:
         to_come = run.planned_updates - updates.count
-        if is_primary_worker() and (reason := model.scale.why_low(to_come * max(1, opt.get("update_freq") or 1))):
+        if is_primary_worker() and (reason := model.why_too_short(to_come * max(1, opt.get("update_freq") or 1))):
             logging.warning(reason)
     return trainer_of(agent, ranker, updates, callbacks, config=config, run=run, restored=restored)
 

@@ -15,7 +15,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
 from polyencoder.export.folder import README, export_folder
-from polyencoder.modeling import ConveRT
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import WeightDtype
 
@@ -49,9 +48,10 @@ def export(
     examples = read_examples(check, columns=Columns(context, response, candidates))[0] if check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if quantize:
-        if not isinstance(ranker.model, ConveRT):
-            raise ConfigError(f"--quantize is for convert models; {model} is {ranker.model.config.architecture}")
-        ranker.model.quantize()
+        try:
+            ranker.model.quantize()
+        except ConfigError as error:
+            raise ConfigError(f"--quantize is for convert models; {model}: {error}") from None
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     change = export_folder(
         ranker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import Scorer
@@ -30,13 +30,12 @@ def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
     Raises:
         ConfigError: it is another kind of ranker.
     """
-    model = _multi_context(ranker.model)
-    assert isinstance(model, ConveRT)
-    return model.sizes.separator_id in ranker.text.context_ids(context)
+    _multi_context(ranker.model)
+    return not set(ranker.text.separator_ids).isdisjoint(ranker.text.context_ids(context))
 
 
-def _multi_context(model: RankerModel) -> SeparableRanker:
-    if isinstance(model, CrossEncoder) or model.context_vector is None:
+def _multi_context(model: RankerModel) -> RankerModel:
+    if model.context_vector is None:
         raise ConfigError("only a multi-context convert model has contexts to choose from")
     return model
 

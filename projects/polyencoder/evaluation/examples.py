@@ -10,7 +10,6 @@ from torch import Tensor
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
-from polyencoder.modeling import CrossEncoder
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import token_batches
@@ -53,7 +52,7 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
 
     A bi- or poly-encoder encodes each different candidate once, and contexts of like length together.
     """
-    if isinstance(ranker.model, CrossEncoder):
+    if not ranker.model.has_vectors:
         for i, example in enumerate(examples):
             yield i, ranker.score([example.turns], example.choices)[0]
         return

@@ -16,13 +16,10 @@ from typing import Any
 
 from polyencoder.config import TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
-from polyencoder.modeling import ConveRT, CrossEncoder
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
 __all__ = ["Run", "model_card", "read_run", "updated_card"]
-
-_KINDS = {"bi": "Bi-encoder", "poly": "Poly-encoder", "cross": "Cross-encoder", "convert": "ConveRT"}
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -100,12 +97,13 @@ def model_card(
     """
     run = run or Run()
     config = ranker.model.config
-    kind = _KINDS[config.architecture]
+    kind, described = ranker.model.title, ranker.model.describe()
+    architecture = described.pop("architecture")
     facts: dict[str, Any] = {
-        "architecture": kind + (f", {config.n_codes} context vectors" if config.architecture == "poly" else ""),
+        "architecture": architecture[0].upper() + architecture[1:],
         "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
-        **_vectors(ranker),
-        "parameters": _parameters(ranker, dtype=dtype),
+        **described,
+        "parameters": ranker.model.describe_weights(dtype),
         "context": _context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens",
         "trained for": _length(run),
@@ -115,7 +113,7 @@ def model_card(
     parts = [
         "\n".join(["---", "library_name: polyencoder", "tags:", *(f"- {tag}" for tag in tags), "---"]),
         f"# {name}",
-        f"A {kind if config.architecture == 'convert' else kind.lower()} that ranks replies to a dialogue"
+        f"A {kind} that ranks replies to a dialogue"
         + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
         _table(("", ""), ((label, value) for label, value in facts.items() if value)),
         "## Use",
@@ -134,7 +132,7 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
     All else of it stays, also what people wrote. The arguments are those of `model_card`.
     """
     named = _LOADED.search(card)
-    rows = [("parameters", _parameters(ranker, dtype=dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
+    rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
     lines: list[str] = []
     for line in card.splitlines():
         if line.startswith("| parameters |"):
@@ -145,29 +143,6 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
             lines.append(line)
     text = "\n".join(lines) + "\n"
     return _LOADED.sub(lambda found: f'{found[1]}"{name}"', text)
-
-
-def _parameters(ranker: TextRanker, *, dtype: str) -> str:
-    """How many numbers a model has, and in how many bits they are kept."""
-    model = ranker.model
-    numbers = sum(p.numel() for p in model.parameters())
-    if not isinstance(model, ConveRT) or not model.sizes.quantized:
-        return f"{numbers:,}, kept in {dtype}"
-    words = model.encoder.embeddings.words.weight.numel()
-    others = numbers - (0 if model.is_for_inference else words)
-    return f"{words + others:,}, {words:,} of them embeddings, kept in 8 bits, the others in float16"
-
-
-def _vectors(ranker: TextRanker) -> dict[str, str]:
-    """How a model makes its vectors, and compares them."""
-    model, config = ranker.model, ranker.model.config
-    if isinstance(model, ConveRT):
-        return {"scores": f"cosines times {float(model.scale()):.4g}"}
-    return {
-        "reduction": config.reduction + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
-        "normalization": "vectors of length 1" if config.normalize else "none",
-        "output scaling": f"{config.output_scaling:.4g}",
-    }
 
 
 def _context(text: TextConfig) -> str:
@@ -184,7 +159,7 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
         f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
         'ranker.rank(["hi !", "hello , do you ski ?"], ["yes , every winter .", "no ."], top_k=1)',
     ]
-    if not isinstance(ranker.model, CrossEncoder):
+    if ranker.model.has_vectors:
         lines += ['index = ranker.index(candidates, "replies")  # millions of them, encoded once']
         lines += ['ranker.search(["hi !"], index, top_k=5)']
     return "\n".join(["```python", *lines, "```"])

@@ -22,7 +22,7 @@ from polyencoder.importing.names import WORDS, with_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
-from polyencoder.modeling import ConveRT, RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model
 from polyencoder.storage.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.text import TextEncoder
 
@@ -71,8 +71,7 @@ def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, 
     """The configuration and the states of a model file, ours or ParlAI's; of a model folder its weights alone."""
     if Path(model_file).is_dir():
         model, _ = load_folder(model_file)
-        if isinstance(model, ConveRT):
-            model.for_training()  # model files have the weights that learn
+        model.for_training()  # model files have the weights that are trained
         return model.config, {"model": model.state_dict()}
     return read_parlai_model(model_file) if is_parlai_model(model_file) else read_model_file(model_file)
 

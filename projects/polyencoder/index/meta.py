@@ -14,7 +14,7 @@ from typing import NamedTuple
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.vectors import VectorDtype, check_dtype
-from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
 
@@ -113,8 +113,8 @@ class IndexMeta:
         )
 
 
-def separable(ranker: TextRanker) -> SeparableRanker:
+def separable(ranker: TextRanker) -> RankerModel:
     """The model of a ranker that can fill an index. Raises InputError for a cross-encoder."""
-    if isinstance(ranker.model, CrossEncoder):
-        raise InputError("a cross-encoder has no vectors of candidates; an index needs a bi- or poly-encoder")
+    if not ranker.model.has_vectors:
+        raise InputError(f"a {ranker.model.title} has no vectors of candidates; an index needs a bi- or poly-encoder")
     return ranker.model

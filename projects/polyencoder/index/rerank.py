@@ -9,7 +9,6 @@ import torch
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
-from polyencoder.modeling import CrossEncoder
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
 
@@ -61,9 +60,9 @@ def first_texts(hits: Sequence[Hit], k: int) -> int:
 
 def check_reranker(ranker: TextRanker, *, k: int) -> None:
     """Raise InputError unless the ranker is a cross-encoder, and `k`, how many it reads, at least 1."""
-    if not isinstance(ranker.model, CrossEncoder):
+    if ranker.model.has_vectors:
         raise InputError(
-            f"a {ranker.model.config.architecture}-encoder cannot re-rank: give a cross-encoder, which reads a context "
+            f"a {ranker.model.title} cannot re-rank: give a cross-encoder, which reads a context "
             "and a candidate together; `polyencoder train --architecture cross --backbone ENCODER --train FILE --out "
             "FOLDER` trains one",
             argument="rerank",

@@ -10,12 +10,13 @@ from typing import Any
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.freezing import FINE_TUNED, freeze
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.modeling.separable import BiEncoder, PolyEncoder, SeparableRanker, TwoTowers
+from polyencoder.modeling.separable import BiEncoder, PolyEncoder, TwoTowers
 
 __all__ = [
     "FINE_TUNED",
@@ -24,7 +25,6 @@ __all__ = [
     "CrossEncoder",
     "PolyEncoder",
     "RankerModel",
-    "SeparableRanker",
     "TwoTowers",
     "build_model",
     "check_lengths",
@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-RankerModel = SeparableRanker | CrossEncoder
 
 _MODELS: dict[str, type[BiEncoder] | type[PolyEncoder] | type[CrossEncoder]] = {
     "bi": BiEncoder,

@@ -8,15 +8,14 @@ import shutil
 import sys
 
 import torch
-from torch import nn
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import TrainableModel
 
 __all__ = ["compile_encoders"]
 
 
-def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") -> None:
+def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
     """Have torch compile the transformers in `model` when they first run.
 
     In place: names of parameters, checkpoints and `model` itself stay as they are. Lengths may change from batch to
@@ -39,5 +38,5 @@ def compile_encoders(model: nn.Module, *, device: torch.device | str = "cpu") ->
                 "name it in the environment variable CXX, or do not compile",
                 argument="compile",
             )
-    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
+    for backbone in model.backbones:
         backbone.compile(dynamic=True)

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.pooling import reduce
+from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 
 PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transformer at once when nothing is learnt
 
 
-class CrossEncoder(nn.Module):
+class CrossEncoder(RankerModel):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's."""
 
-    weights_fingerprints: Mapping[str, str] | None = None
-    """Of the weights that it was loaded with, where it computes with rounded ones."""
+    title = "cross-encoder"
+    has_vectors = False
+    has_one_vector = False
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.tower = backbone
         self.linear = nn.Linear(backbone.dim, 1)
 
-    def score(
+    @property
+    def towers(self) -> tuple[Backbone, Backbone]:
+        return self.tower, self.tower
+
+    @property
+    def next_utterance_head(self) -> nn.Linear | None:
+        return self.linear if self.config.reduction == "first" else None
+
+    @property
+    def dim(self) -> int:
+        self.refuse()
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        self.refuse()
+
+    def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        self.refuse()
+
+    def forward(
         self,
         contexts: TokenBatch,
         candidates: TokenBatch,
@@ -62,10 +80,6 @@ class CrossEncoder(nn.Module):
             place = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
         return scores
-
-    def forward(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
-        """The same as `score`."""
-        return self.score(contexts, candidates, index)
 
     def _pairs(
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]

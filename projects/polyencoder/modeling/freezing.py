@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.convert import ConveRT
+from polyencoder.modeling.base import TrainableModel
 
 # ParlAI's names (its `type_optimization`) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
 FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
 
 
-def freeze(model: nn.Module, *, fine_tuned: str) -> None:
+def freeze(model: TrainableModel, *, fine_tuned: str) -> None:
     """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns.
 
     Raises:
@@ -22,13 +19,9 @@ def freeze(model: nn.Module, *, fine_tuned: str) -> None:
         raise ConfigError(
             f"fine_tuned is {fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
         )
-    if isinstance(model, ConveRT) and model.is_for_inference:
-        raise ConfigError("these weights are rounded for inference: call `for_training` of the model to train it")
-    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
-        if backbone.rounded:
-            raise ConfigError(
-                "these weights were rounded when they were loaded: load the ranker without dtype to train it"
-            )
+    if reason := model.why_not_trainable():
+        raise ConfigError(reason)
+    for backbone in model.backbones:
         backbone.requires_grad_(fine_tuned == "all")
         if fine_tuned == "all":
             continue

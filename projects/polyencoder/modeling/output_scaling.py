@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import CrossEncoder, RankerModel, TwoTowers
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.text import TokenBatch
 
@@ -34,14 +34,11 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
 
     Over all numbers of all outputs, each tower on its own kind of text; padding does not count.
     """
-    if isinstance(model, CrossEncoder):
-        towers = [(model.tower, contexts), (model.tower, candidates)]
-    elif isinstance(model, TwoTowers):
-        towers = [(model.context_tower, contexts), (model.candidate_tower, candidates)]
-    else:
+    if model.towers is None:
         raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
+    inputs = zip(model.towers, (contexts, candidates), strict=True)
     with in_evaluation(model):  # dropout would count as deviation
-        outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in towers]
+        outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in inputs]
     return float(torch.cat(outputs).std())
 
 

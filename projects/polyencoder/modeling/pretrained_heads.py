@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling.cross import CrossEncoder
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.finite import check_finite
 
 __all__ = ["HEADS", "begins_with_head", "read_heads", "start_from_heads"]
@@ -39,13 +39,13 @@ def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     return heads
 
 
-def begins_with_head(model: torch.nn.Module, folder: str | os.PathLike[str]) -> bool:
+def begins_with_head(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
     """Whether a ranker of the encoder in this folder is a cross-encoder that begins with its next-utterance head."""
     return bool(_next_utterance(model, folder))
 
 
 @torch.no_grad()
-def start_from_heads(model: torch.nn.Module, folder: str | os.PathLike[str]) -> bool:
+def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
     """Give a cross-encoder of this encoder, which scores by the first output, the head for next utterances.
 
     Says whether there was one for it.
@@ -56,11 +56,11 @@ def start_from_heads(model: torch.nn.Module, folder: str | os.PathLike[str]) -> 
     return bool(head)
 
 
-def _next_utterance(model: torch.nn.Module, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
+def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
     """The parameters of a model that a folder's next-utterance head is for, with its own; none where it suits none."""
-    if not isinstance(model, CrossEncoder) or model.config.reduction != "first":
+    if (own := model.next_utterance_head) is None:
         return []
-    heads, own = read_heads(folder), model.linear
+    heads = read_heads(folder)
     pairs = [(getattr(own, name), heads.get(f"{NEXT_UTTERANCE}.{name}")) for name in ("weight", "bias")]
     found = [(parameter, value) for parameter, value in pairs if value is not None and value.shape == parameter.shape]
     return found if len(found) == len(pairs) else []

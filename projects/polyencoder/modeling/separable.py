@@ -1,91 +1,22 @@
-"""Rankers whose candidates are encoded without their context: what they share, the bi- and the poly-encoder."""
+"""The bi- and the poly-encoder: a tower for contexts and one for candidates."""
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import InputError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
-from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 
-class SeparableRanker(nn.Module, ABC):
-    """The three steps `encode_context`, `encode_candidates` and `score` are for use; `forward` is all in one call."""
-
-    candidate_fingerprint: str | None = None
-    """Of the weights that it was loaded with, where it computes with rounded ones; see `ranker.encoding`."""
-    weights_fingerprints: Mapping[str, str] | None = None
-    candidate_map: nn.Linear | None
-    """What stands behind the vectors of candidates, for `RankerConfig.candidate_map`."""
-    context_vector: str | None = None
-    """Of a multi-context model: which of its vectors (`modeling.convert.CONTEXT_VECTORS`) `encode_context` gives."""
-
-    def __init__(self, config: RankerConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    @property
-    @abstractmethod
-    def dim(self) -> int:
-        """The dimension of the vectors that `encode_candidates` gives."""
-
-    @abstractmethod
-    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        """The vectors of each context: [batch, codes, dim] with their mask."""
-
-    @abstractmethod
-    def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        """One vector for each candidate: [n, dim]."""
-
-    def pooled(self, tokens: TokenBatch) -> Tensor:
-        """What transfers to other tasks: one vector [batch, size] of each context's tokens.
-
-        It is what the last networks, scales and codes of a ranker begin with.
-
-        Raises:
-            InputError: it cannot be had of this ranker.
-        """
-        raise InputError(
-            "graphs give the vectors of contexts and candidates alone: ask for these, or load the model with torch",
-            argument="kind",
-        )
-
-    def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
-        """The vectors of contexts that training scores: those of `encode_context`, unless it has several objectives."""
-        return self.encode_context(tokens)
-
-    def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-        """What each objective scores of what `encode_objectives` gave, by its name; first the one that is reported."""
-        return {"": encoded}
-
-    @abstractmethod
-    def candidate_modules(self) -> list[nn.Module]:
-        """The modules whose weights decide which vector a candidate has."""
-
-    def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
-        """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
-        return score(context, candidates, attention=self.config.poly_attention)
-
-    def forward(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
-        """Scores [batch, n] of each context's candidates.
-
-        `index` [batch, n] names each context's candidates by their row in `candidates`; without it every context is
-        scored with every candidate.
-        """
-        vectors = self.encode_candidates(candidates)
-        return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
-
-
-class TwoTowers(SeparableRanker):
+class TwoTowers(RankerModel):
     """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2)."""
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
@@ -98,6 +29,10 @@ class TwoTowers(SeparableRanker):
     @property
     def candidate_tower(self) -> Backbone:
         return self.own_candidate_tower or self.context_tower
+
+    @property
+    def towers(self) -> tuple[Backbone, Backbone]:
+        return self.context_tower, self.candidate_tower
 
     @property
     def dim(self) -> int:
@@ -142,6 +77,8 @@ def perceptron(dim: int) -> nn.Sequential:
 class BiEncoder(TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
+    title = "bi-encoder"
+
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         vectors = self._scaled(self._reduced(self.context_tower, tokens))
         return ContextEncoding(vectors.unsqueeze(1), None)
@@ -149,6 +86,9 @@ class BiEncoder(TwoTowers):
 
 class PolyEncoder(TwoTowers):
     """The context as m vectors, over which each candidate attends before the dot product (Section 4.4)."""
+
+    title = "poly-encoder"
+    has_one_vector = False
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -173,3 +113,6 @@ class PolyEncoder(TwoTowers):
             return ContextEncoding(self._scaled(context.vectors), context.mask)
         scaled: ContextEncoding = self.codes(outputs * self.config.output_scaling, tokens.mask)
         return scaled
+
+    def describe(self) -> dict[str, str]:
+        return {"architecture": f"{self.title}, {self.config.n_codes} context vectors", **super().describe()}

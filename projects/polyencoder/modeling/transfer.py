@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.finite import check_finite
 
 __all__ = ["inherited_fields", "transfer_weights"]

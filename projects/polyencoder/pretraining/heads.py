@@ -12,6 +12,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import TrainableModel
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
@@ -39,7 +40,7 @@ class MaskedWords(nn.Module):
         return nn.functional.linear(self.transform(outputs), words, self.bias)
 
 
-class PretrainingModel(nn.Module):
+class PretrainingModel(TrainableModel):
     """An encoder, `masked_words`, tied to its embeddings, and `next_utterance`, a linear layer on its first output.
 
     The latter has the shape of a cross-encoder's last layer: one score, whose sigmoid says how likely a response

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.errors import InputError
-from polyencoder.modeling import SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.files import fingerprint
@@ -27,7 +27,7 @@ RETURN_EVERY = 4  # batches, each of other shapes, after which a CPU's free memo
 
 @torch.no_grad()
 def encode_candidates(
-    model: SeparableRanker,
+    model: RankerModel,
     text: TextEncoder,
     candidates: Sequence[str],
     *,
@@ -49,7 +49,7 @@ def encode_candidates(
 
 @torch.no_grad()
 def encode_contexts(
-    model: SeparableRanker, text: TextEncoder, contexts: Sequence[Sequence[str] | str], *, batch_size: int = 256
+    model: RankerModel, text: TextEncoder, contexts: Sequence[Sequence[str] | str], *, batch_size: int = 256
 ) -> ContextEncoding:
     """The vectors of each context, [contexts, codes, dim] with their mask, in batches as `encode_candidates` has them.
 
@@ -72,7 +72,7 @@ def encode_contexts(
 @torch.no_grad()
 def encode_pooled(
     encode: Callable[[TokenBatch], Tensor],
-    model: SeparableRanker,
+    model: RankerModel,
     text: TextEncoder,
     contexts: Sequence[Sequence[str] | str],
     *,
@@ -120,11 +120,10 @@ def _batches(
             return_free_memory()
 
 
-def candidate_fingerprint(model: SeparableRanker, text: TextEncoder) -> str:
+def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     """A digest of all that decides which vector a candidate gets: the tower's weights, the reduction, the tokenizer."""
-    known: str | None = getattr(model, "candidate_fingerprint", None)
-    if known is not None:  # graphs have no weights to look at, and say of which they were made
-        return known
+    if model.candidate_fingerprint is not None:  # graphs have no weights to look at, and say of which they were made
+        return model.candidate_fingerprint
     config = model.config
     parts: list[bytes | memoryview | str] = [text.fingerprint()]
     parts.append(

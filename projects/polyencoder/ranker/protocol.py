@@ -25,7 +25,9 @@ class Learner(Protocol):
     """What a `Trainer` trains: a ranker, or another model with its tokenizer, on a device."""
 
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """A `TrainableModel`, of a kind that the run's objective can score."""
+        ...
 
     @property
     def text(self) -> TextEncoder: ...

@@ -31,8 +31,7 @@ from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.modeling import RankerModel, SeparableRanker
-from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.scorer import Scorer
@@ -110,7 +109,7 @@ class Ranker(Scorer):
             config.architecture,
             str(config.backbone.get("model_type", "")),
             f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters",
-            f"{dim} dimensions" if (dim := getattr(model, "dim", None)) else "",
+            f"{model.dim} dimensions" if model.has_vectors else "",
             str(self.device),
             str(weights[0].dtype).removeprefix("torch."),
         ]
@@ -191,13 +190,13 @@ class Ranker(Scorer):
             raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
         if dtype == "float32":
             return
-        encoders = [module for module in self.model.modules() if isinstance(module, Backbone)]
+        encoders = self.model.backbones
         if backend != "torch" or not encoders:
-            what = f"backend {backend}" if backend != "torch" else f"a {self.model.config.architecture} model"
+            what = f"backend {backend}" if backend != "torch" else f"a {self.model.title}"
             raise ConfigError(f"dtype is {dtype!r}, but {what} computes in a type of its own; leave it out")
         if dtype == "float16" and self.device.type == "cpu":
             raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
-        if isinstance(self.model, SeparableRanker):
+        if self.model.has_vectors:
             self.model.candidate_fingerprint = candidate_fingerprint(self.model, self.text)
         state = self.model.state_dict()
         self.model.weights_fingerprints = {

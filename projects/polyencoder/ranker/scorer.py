@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from polyencoder.checks import checked_candidates, checked_count, checked_device, checked_texts
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
@@ -47,7 +47,8 @@ class Scorer:
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:
         """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
-        model, turns = self._separable(), checked_contexts(contexts)
+        self.model.check_has_vectors()
+        model, turns = self.model, checked_contexts(contexts)
         with in_evaluation(model):
             return encode_contexts(model, self.text, turns)
 
@@ -56,7 +57,8 @@ class Scorer:
         """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
         texts = checked_texts("candidates", candidates)
         size = checked_count("batch_size", batch_size)
-        model = self._separable()
+        model = self.model
+        model.check_has_vectors()
         with in_evaluation(model):
             return encode_candidates(model, self.text, texts, batch_size=size)
 
@@ -117,10 +119,12 @@ class Scorer:
         """
         if kind not in get_args(VectorKind):
             raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(VectorKind))}")
-        size, model = checked_count("batch_size", batch_size), self._separable()
-        if kind == "context" and model.config.architecture == "poly":
+        size, model = checked_count("batch_size", batch_size), self.model
+        model.check_has_vectors()
+        if kind == "context" and not model.has_one_vector:
             raise InputError(
-                "a poly-encoder has several vectors of a context, which `encode_contexts` gives; ask for another kind",
+                f"a {model.title} has several vectors of a context, which `encode_contexts` gives; ask for another "
+                "kind",
                 argument="kind",
             )
         candidates = checked_candidates("texts", texts) if kind == "candidate" else []
@@ -141,11 +145,6 @@ class Scorer:
         vectors = vectors.float()
         vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
         return vectors if as_tensor else vectors.cpu().numpy()
-
-    def _separable(self) -> SeparableRanker:
-        if isinstance(self.model, CrossEncoder):
-            raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
-        return self.model
 
 
 @torch.inference_mode()
@@ -173,7 +172,7 @@ def score_texts(
     model, text, device = ranker.model, ranker.text, ranker.device
     at_once, parts = _CONTEXTS, []
     with in_evaluation(model):
-        if isinstance(model, CrossEncoder):
+        if not model.has_vectors:
             at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
             texts = text.candidates(candidates).to(device)
         else:
@@ -181,8 +180,8 @@ def score_texts(
         for i in range(0, max(len(contexts), 1), at_once):
             some = contexts[i : i + at_once]
             columns = None if index is None else index[i : i + at_once].to(device)
-            if isinstance(model, CrossEncoder):
-                scores = model.score(text.contexts(some).to(device), texts, columns)
+            if not model.has_vectors:
+                scores = model(text.contexts(some).to(device), texts, columns)
                 check_scores(scores)
             else:
                 scores = model.score(encode_contexts(model, text, some), vectors)

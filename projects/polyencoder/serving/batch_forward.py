@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
@@ -53,7 +53,7 @@ class BatchForward:
         """The result of each."""
         model = self._ranker.model
         with in_evaluation(model):
-            if isinstance(model, CrossEncoder):
+            if kind == PAIR:
                 return self._pairs(model, tokens)
             return self._in_batches(tokens, partial(self._contexts if kind == CONTEXT else self._candidates, model))
 
@@ -64,16 +64,17 @@ class BatchForward:
                 results[place] = result
         return results
 
-    def _contexts(self, model: SeparableRanker, ids: list[Ids]) -> list[ContextEncoding]:
+    def _contexts(self, model: RankerModel, ids: list[Ids]) -> list[ContextEncoding]:
         encoded = model.encode_context(self._ranker.text.pad(ids).to(self._ranker.device))
         return [encoded.select(row) for row in range(len(ids))]
 
-    def _candidates(self, model: SeparableRanker, ids: list[Ids]) -> Sequence[Tensor]:
+    def _candidates(self, model: RankerModel, ids: list[Ids]) -> Sequence[Tensor]:
         return model.encode_candidates(self._ranker.text.pad(ids).to(self._ranker.device)).unbind()
 
-    def _pairs(self, model: CrossEncoder, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
+    def _pairs(self, model: RankerModel, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
         text, device = self._ranker.text, self._ranker.device
         contexts, candidates = (text.pad(side).to(device) for side in zip(*pairs, strict=True))
         index = torch.arange(len(pairs)).unsqueeze(1).to(device)
-        scores = model.score(contexts, candidates, index, max_tokens=self._max_tokens)
-        return scores.squeeze(1).tolist()
+        scores = model(contexts, candidates, index, max_tokens=self._max_tokens)
+        values: list[float] = scores.squeeze(1).tolist()
+        return values

@@ -79,7 +79,7 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
 
 def gives_embeddings(ranker: Ranker) -> bool:
     """Whether a context has one vector, as a candidate has."""
-    return ranker.model.config.architecture in ("bi", "convert")
+    return ranker.model.has_one_vector
 
 
 async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Tensor, int]:
@@ -91,7 +91,7 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
     ranker = engine.ranker
     if not gives_embeddings(ranker):
         raise InputError(
-            f"the model is a {ranker.model.config.architecture}-encoder, which has not one vector for a text, as "
+            f"the model is a {ranker.model.title}, which has not one vector for a text, as "
             "embeddings are: use /v1/rerank or /v1/search",
             argument="model",
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyencoder.calibration.relevance import ranked, single
 from polyencoder.errors import InputError
-from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context, pair
 from polyencoder.serving.engine import Engine
@@ -173,7 +173,7 @@ async def _scores(
     tokens = engine.tokens(items, name=name, numbered=len(distinct[0]) if distinct == [list(asked[0][1])] else 0)
     model = engine.ranker.model
     ends = [0, *accumulate(map(len, groups))]
-    finish = _read if isinstance(model, CrossEncoder) else _dot
+    finish = _dot if model.has_vectors else _read
     scores = await engine.run(Job(items, finish, payload=(model, [slice(*both) for both in pairwise(ends)])))
     found = []
     for (_, documents), texts, values in zip(asked, distinct, scores, strict=True):
@@ -185,7 +185,7 @@ async def _scores(
 def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
     ids = ranker.text.context_ids(turns)
     candidates = ranker.text.candidate_ids(documents, remember=False)
-    if isinstance(ranker.model, CrossEncoder):
+    if not ranker.model.has_vectors:
         return [pair(ids, one) for one in candidates]
     return [*map(candidate, candidates), context(ids)]
 
@@ -200,7 +200,7 @@ def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
     """The scores of each context of a job with the vectors of its candidates, the context last among its items."""
     found = []
     for job in jobs:
-        model: SeparableRanker = job.payload[0]
+        model: RankerModel = job.payload[0]
         scores = []
         for group in job.payload[1]:
             *vectors, encoded = job.results[group]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, there
-from polyencoder.modeling import ConveRT, RankerModel, build_model
+from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
 from polyencoder.storage.safe_load import load_states
@@ -77,20 +77,13 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were rounded when they were loaded: load the ranker without dtype to save it")
-    whole: set[str] = set()  # tensors that stay as they are
-    if isinstance(model, ConveRT) and model.sizes.quantized:
-        if dtype == "bfloat16":
-            raise ConfigError("a quantized convert model is kept in 8 bits and float16: leave dtype out")
-        model, dtype = model.as_kept(), "float16"
-        whole = {name for name, _ in model.named_buffers()}
-    kind = getattr(torch, dtype)
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        kept = tensor.detach().contiguous().cpu()
-        weights[name] = kept.to(kind) if kept.is_floating_point() and name not in whole else kept
-        if kept.isfinite().all() and not weights[name].isfinite().all():
+    own = model.state_dict()
+    weights = {name: tensor.contiguous().cpu() for name, tensor in model.kept_weights(getattr(torch, dtype)).items()}
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all() and own[name].isfinite().all():
             raise CheckpointError(
-                f"{name} has values up to {kept.abs().max():.1e}, too large for {dtype}; use bfloat16"
+                f"{name} has values up to {own[name].abs().max():.1e}, too large for "
+                f"{str(tensor.dtype).removeprefix('torch.')}; use bfloat16"
             )
     return weights
 
@@ -122,10 +115,10 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
     """
     config = identity(model.config)
     del config["format_version"]
-    if isinstance(model, ConveRT) and model.sizes.quantized:
-        model, dtype = model.as_kept(), "float32"  # which is rounded already
-    known: Mapping[str, str] | None = getattr(model, "weights_fingerprints", None)
-    weights = known.get(dtype, known["float32"]) if known else weights_fingerprint(model.state_dict(), dtype=dtype)
+    known = model.weights_fingerprints
+    weights = (
+        known.get(dtype, known["float32"]) if known else weights_fingerprint(model.kept_weights(getattr(torch, dtype)))
+    )
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
@@ -350,12 +343,10 @@ def _assemble(
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
         model = build_model(config)
-    if isinstance(model, ConveRT) and any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
-        model.for_inference()
+    model.take_form_of(weights)
     _check_shapes(model.state_dict(), weights, origin=origin)
-    # all that a ConveRT holds is in the file, and drawing its weights would take longer than reading them
-    model = model.to_empty(device="cpu") if isinstance(model, ConveRT) else build_model(config)
+    # drawing initial weights takes longer than reading those of the file
+    model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)
-    if isinstance(model, ConveRT):
-        model.for_inference()  # a model file has the weights that it learnt
+    model.for_inference()  # a model file has the weights that were trained
     return model.eval(), text

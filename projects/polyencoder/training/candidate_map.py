@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from polyencoder.checks import check_fields
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import ConveRT, SeparableRanker
-from polyencoder.modeling.convert.quantization import round_parameters
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.training.losses import smoothed_cross_entropy
 
@@ -147,17 +146,13 @@ def learn_map(
     return best
 
 
-def mapped(model: SeparableRanker, matrix: Tensor) -> SeparableRanker:
+def mapped(model: RankerModel, matrix: Tensor) -> RankerModel:
     """A copy of a ranker's model whose candidates are mapped by a matrix [dim, dim], behind a map that it may have."""
     made = copy.deepcopy(model)
     layer = nn.Linear(model.dim, model.dim, bias=False, device=matrix.device)
     with torch.no_grad():
         layer.weight.copy_(matrix if made.candidate_map is None else matrix @ made.candidate_map.weight)
-    made.config = replace(model.config, candidate_map=True)
-    made.candidate_map = layer
-    if isinstance(made, ConveRT) and made.is_for_inference:
-        round_parameters(layer)
-        layer.requires_grad_(False)
+    made.set_candidate_map(layer)
     return made
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from polyencoder.modeling import SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def encode(
-    model: SeparableRanker, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
+    model: RankerModel, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
 ) -> tuple[ContextEncoding, Tensor]:
     """Both sides of a batch, [batch, codes, dim] (`encode_objectives`) and [n, dim], differentiable.
 
@@ -45,7 +45,7 @@ class _Split(NamedTuple):
     budget: int
 
 
-def _encode_candidates(model: SeparableRanker, tokens: TokenBatch, split: _Split | None) -> Tensor:
+def _encode_candidates(model: RankerModel, tokens: TokenBatch, split: _Split | None) -> Tensor:
     if not len(tokens):
         return torch.zeros(0, model.dim, device=tokens.ids.device)
     if split is None:
@@ -54,7 +54,7 @@ def _encode_candidates(model: SeparableRanker, tokens: TokenBatch, split: _Split
     return torch.cat(parts)[order]
 
 
-def _encode_contexts(model: SeparableRanker, tokens: TokenBatch, split: _Split | None) -> ContextEncoding:
+def _encode_contexts(model: RankerModel, tokens: TokenBatch, split: _Split | None) -> ContextEncoding:
     if not len(tokens):
         return ContextEncoding(torch.zeros(0, 1, model.dim, device=tokens.ids.device))
     if split is None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, with_choice, without_twins
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import Processes, gather_vectors
@@ -124,7 +124,7 @@ class Ranking:
         self.skipped = self.skipped_examples = 0
         self.has_learnt = False
         self._hopeless_after, self._processes = hopeless_after, Processes.of_this_group()
-        self.max_tokens = (pair_tokens if isinstance(model, CrossEncoder) else grad_cache * _longest(text)) or None
+        self.max_tokens = (grad_cache * _longest(text) if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         """`batch` is None in a process that has no example of its own in this step, in which it helps the others.
@@ -204,9 +204,9 @@ class Ranking:
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores of the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
-        if isinstance(model, CrossEncoder):  # its pairs are read here, whoever's candidates they are
+        if not model.has_vectors:  # its pairs are read here, whoever's candidates they are
             candidates = self._tokens(step.pool.texts, batch, step)
-            return [Scored("", model.score(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
+            return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
         candidates = self._tokens(step.own_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
@@ -233,7 +233,7 @@ class Ranking:
         nothing = torch.zeros((), device=device, requires_grad=True)
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
-        if step.counts is not None and not isinstance(self.model, CrossEncoder):
+        if step.counts is not None and self.model.has_vectors:
             found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
             scores, nothing = found[0], nothing + torch.stack(found).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["QUANTIZED_LOSS_SCALE", "preset"]
-
-QUANTIZED_LOSS_SCALE = 128.0
-"""Of a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
+__all__ = ["preset"]
 
 # around a pre-trained encoder: Section 5.1 of Humeau et al. (ICLR 2020)
 _USUAL = {"learning_rate": 5e-5, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}

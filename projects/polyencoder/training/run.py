@@ -37,7 +37,6 @@ from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
-from polyencoder.training.presets import QUANTIZED_LOSS_SCALE
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
@@ -163,10 +162,10 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
 def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
     """The numbers of the run: a quantized ConveRT computes in 16 bits on a GPU, and scales its loss."""
     config = settings.training()
-    if not isinstance(ranker.model, ConveRT) or not ranker.model.sizes.quantized:
+    if ranker.model.loss_scale is None:
         return config
     halves = ranker.device.type == "cuda" and settings.precision is None and not settings.bf16
-    return replace(config, loss_scale=QUANTIZED_LOSS_SCALE, precision="float16" if halves else config.precision)
+    return replace(config, loss_scale=ranker.model.loss_scale, precision="float16" if halves else config.precision)
 
 
 def _checkpoints(settings: RunSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
@@ -221,9 +220,7 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
     """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
     model, config = trainer.model, trainer.config
     updates = _planned_updates(trainer)
-    if not isinstance(model, ConveRT) or updates is None:
-        return
-    if reason := model.scale.why_low(updates * config.accumulate):
+    if updates is not None and (reason := model.why_too_short(updates * config.accumulate)):
         _log.warning(reason)
 
 

@@ -14,7 +14,7 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
 
-__all__ = ["go_on_quantized", "starting_ranker", "untrained_ranker"]
+__all__ = ["starting_ranker", "untrained_ranker"]
 
 
 def starting_ranker(settings: RunSettings) -> Ranker:
@@ -78,35 +78,10 @@ def _initial(settings: RunSettings) -> Ranker:
     if settings.architecture != "convert":  # which has no positions to run out of
         check_lengths(config)
     ranker.model.config = config
-    if isinstance(ranker.model, ConveRT):
-        _set_up(ranker.model, settings)
+    own = ("quantization_aware", "quantization_update", "dropout")
+    ranker.model.continue_with({name: getattr(settings, name) for name in own}, origin=settings.init)
     # without the calibration, which is of other weights than those that will be learnt
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.device)
-
-
-def _set_up(model: ConveRT, settings: RunSettings) -> None:
-    """Change what of a ConveRT that goes on training may be changed."""
-    go_on_quantized(
-        model, aware=settings.quantization_aware, update=settings.quantization_update, origin=str(settings.init)
-    )
-    if settings.dropout is not None:
-        model.set_dropout(settings.dropout)
-
-
-def go_on_quantized(model: ConveRT, *, aware: bool | None, update: int | None, origin: str) -> None:
-    """Have a ConveRT that goes on training learn for 8 and 16 bits if it did so before, or if it is to (`aware`).
-
-    `update` is after how many batches the range of its embeddings follows them; None for what it was. Raises
-    ConfigError, which names the model as `origin`, where the model and these contradict each other.
-    """
-    if model.sizes.quantized and aware is False:
-        raise ConfigError(
-            f"{origin} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
-        )
-    if aware or model.sizes.quantized:
-        model.quantize(update=update or model.sizes.quantization_update)
-    elif update is not None:
-        raise ConfigError(f"{origin} is not quantized: give quantization_aware, too", argument="quantization_update")
 
 
 def _around_backbone(settings: RunSettings, architecture: Any) -> Ranker:

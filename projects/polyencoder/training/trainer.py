@@ -12,7 +12,6 @@ from polyencoder.data.example import Example
 from polyencoder.data.loader import TrainingLoader, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import ConveRT
 from polyencoder.ranker.protocol import Learner
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
@@ -105,8 +104,7 @@ class Trainer:
             if isinstance(self.updates, OptimizerUpdates):
                 self.updates.time = self.goal.time(self.progress)
             self.updates.step()
-            if isinstance(self.model, ConveRT):
-                self.model.advance()
+            self.model.after_batch()
         self._count(examples)
         for callback in self.callbacks:
             callback.after_step(self, outcome)

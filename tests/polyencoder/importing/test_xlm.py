@@ -252,7 +252,7 @@ def test_a_cross_encoder_can_start_from_it(checkpoint, files):
     config = AutoModel.from_pretrained(files["out"]).config.to_dict()
     model = build_model(RankerConfig(architecture="cross", backbone=config, text=text.config)).eval()
     with torch.no_grad():
-        assert model.score(text.contexts([["hello", "hi there"]]), text.candidates(["a", "b"])).shape == (1, 2)
+        assert model(text.contexts([["hello", "hi there"]]), text.candidates(["a", "b"])).shape == (1, 2)
 
 
 class TestRefusals:

@@ -8,12 +8,20 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.base import TrainableModel
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
 from polyencoder.text import pad
 
 COMPILER = os.environ.get("CXX") or "g++"
+
+
+def holding(encoder) -> TrainableModel:
+    """A model of this encoder alone."""
+    model = TrainableModel()
+    model.encoder = encoder
+    return model
 
 
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
@@ -25,7 +33,7 @@ def test_a_compiled_encoder_is_the_same_encoder():
         scratch_config(vocabulary_size=20, dim=8, n_layers=1, n_heads=2, ffn_dim=16, n_positions=12)
     ).eval()
     compiled = copy.deepcopy(plain)
-    compile_encoders(compiled)
+    compile_encoders(holding(compiled))
     for width in (5, 8):
         tokens = pad([list(range(4, 4 + width)), [9, 8, 7]], pad_id=0)
         for backbone in (plain, compiled):
@@ -42,10 +50,10 @@ def test_a_compiled_encoder_is_the_same_encoder():
 def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="^to compile needs a C\\+\\+ compiler, and there is no no-such-compiler"):
-        compile_encoders(load_pretrained(backbone_folder("bert")))
+        compile_encoders(holding(load_pretrained(backbone_folder("bert"))))
 
 
 def test_a_gpu_needs_triton(backbone_folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package `triton` on a GPU"):
-        compile_encoders(load_pretrained(backbone_folder("bert")), device="cuda")
+        compile_encoders(holding(load_pretrained(backbone_folder("bert"))), device="cuda")

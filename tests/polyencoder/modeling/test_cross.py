@@ -26,7 +26,7 @@ def expected(model, sequences, padded):
     """Scores [contexts, candidates] of each pair by itself, where there is nothing to pad."""
     contexts, candidates = sequences
     with torch.no_grad():
-        rows = [[model.score(padded([a]), padded([b])) for b in candidates] for a in contexts]
+        rows = [[model(padded([a]), padded([b])) for b in candidates] for a in contexts]
     assert all(score.shape == (1, 1) for row in rows for score in row)
     return torch.tensor([[score.item() for score in row] for row in rows])
 
@@ -57,7 +57,7 @@ def test_a_batch_gives_the_scores_of_its_pairs(model, sequences, padded, expecte
 @torch.no_grad()
 def test_padding_changes_nothing(model, sequences, padded, expected):
     contexts, candidates = sequences
-    scores = model.score(padded(contexts, extra=8, pad_id=7), padded(candidates, extra=5, pad_id=9))
+    scores = model(padded(contexts, extra=8, pad_id=7), padded(candidates, extra=5, pad_id=9))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_padding_changes_nothing(model, sequences, padded, expected):
 def test_permuting_permutes(model, sequences, padded, expected):
     contexts, candidates = sequences
     rows, columns = [2, 0, 3, 1], [4, 2, 0, 1, 3]
-    scores = model.score(padded([contexts[i] for i in rows]), padded([candidates[i] for i in columns]))
+    scores = model(padded([contexts[i] for i in rows]), padded([candidates[i] for i in columns]))
     torch.testing.assert_close(scores, expected[rows][:, columns], rtol=1e-4, atol=1e-5)
 
 
@@ -73,9 +73,7 @@ def test_permuting_permutes(model, sequences, padded, expected):
 def test_an_index_names_each_contexts_candidates(model, sequences, padded, expected):
     contexts, candidates = map(padded, sequences)
     index = torch.tensor([[0, 4, 1], [1, 1, 1], [4, 3, 2], [2, 0, 0]])
-    torch.testing.assert_close(
-        model.score(contexts, candidates, index), expected.gather(1, index), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(model(contexts, candidates, index), expected.gather(1, index), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("learning", [True, False])
@@ -85,7 +83,7 @@ def test_places_without_a_candidate_score_minus_infinity(model, sequences, padde
     index = torch.tensor([[0, 4, -1], [-1, -1, -1], [4, -1, 2], [2, 0, 1]])
     batches = seen(model)
     with torch.set_grad_enabled(learning):
-        scores = model.score(contexts, candidates, index)
+        scores = model(contexts, candidates, index)
     wanted = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
     torch.testing.assert_close(scores, wanted, rtol=1e-4, atol=1e-5)
     assert sum(len(batch) for batch in batches) == 7
@@ -105,7 +103,7 @@ def test_places_without_a_candidate_keep_the_gradient_finite(model, sequences, p
 def test_a_budget_changes_the_memory_not_the_scores(monkeypatch, model, sequences, padded, expected, seen, budget):
     monkeypatch.setattr(cross, "PAIR_TOKENS", budget)
     batches = seen(model)
-    scores = model.score(*map(padded, sequences))
+    scores = model(*map(padded, sequences))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
     assert all(batch.ids.numel() <= budget or len(batch) == 1 for batch in batches)
     assert len(batches) > 1
@@ -126,7 +124,7 @@ def test_a_limit_changes_the_memory_not_the_gradients(make_model, sequences, pad
     index = torch.tensor([[0, 4, -1], [1, 2, 3], [4, -1, 2], [2, 0, 1]])
 
     def gradients(max_tokens):
-        scores = model.score(contexts, candidates, index, max_tokens=max_tokens)
+        scores = model(contexts, candidates, index, max_tokens=max_tokens)
         loss = torch.nn.functional.cross_entropy(scores, torch.zeros(4, dtype=torch.long))
         return loss, torch.autograd.grad(loss, list(model.parameters()))
 
@@ -143,12 +141,12 @@ def test_the_second_time_is_like_the_first(make_model, make_backbone_config, seq
     model = make_model("cross", backbone=make_backbone_config(dropout=0.3, attention_dropout=0.3)).train()
     contexts, candidates = map(padded, sequences)
     torch.manual_seed(1)
-    limited = model.score(contexts, candidates, max_tokens=30)
+    limited = model(contexts, candidates, max_tokens=30)
     ours = torch.autograd.grad(limited.square().sum(), list(model.parameters()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cross, "Pieces", lambda model: lambda function, tokens: function(tokens))
         torch.manual_seed(1)
-        plain = model.score(contexts, candidates, max_tokens=30)
+        plain = model(contexts, candidates, max_tokens=30)
     expected = torch.autograd.grad(plain.square().sum(), list(model.parameters()))
     torch.testing.assert_close(plain, limited)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
@@ -158,7 +156,7 @@ def test_the_second_time_is_like_the_first(make_model, make_backbone_config, seq
 def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model, padded, seen, pair_start):
     model = make_model("cross", pair_start=pair_start)
     batches = seen(model)
-    model.score(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 3]]))
+    model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 3]]))
     ((batch),) = batches
     start = [2] if pair_start else []
     pairs = {(*ids,): segments for ids, segments in zip(batch.sequences(), batch.segments.tolist(), strict=True)}
@@ -173,7 +171,7 @@ def test_candidates_without_a_start_token_keep_their_first_word(make_model, padd
     layout = TextConfig(text_truncate=40, label_truncate=24, truncation="tokens", surround=False)
     model = make_model("cross", pair_start=pair_start, text=layout)
     batches = seen(model)
-    model.score(padded([[10, 11]]), padded([[20, 21]]))
+    model(padded([[10, 11]]), padded([[20, 21]]))
     assert batches[0].sequences() == [[10, 11, 20, 21]]
 
 
@@ -182,7 +180,7 @@ def test_scores_are_not_rounded_in_bfloat16(make_model, padded, make_tokens):
     model = make_model("cross", output_scaling=40.0)
     contexts, candidates = padded(make_tokens([9, 5], seed=1)), padded(make_tokens([7, 6, 5, 4], seed=2))
     with torch.autocast("cpu", torch.bfloat16):
-        scores = model.score(contexts, candidates)
+        scores = model(contexts, candidates)
     assert scores.dtype == torch.float32
     assert not torch.equal(scores, scores.bfloat16().float())
 
@@ -191,10 +189,10 @@ def test_scores_are_not_rounded_in_bfloat16(make_model, padded, make_tokens):
 def test_the_segments_and_the_order_matter(make_model, make_tokens, padded):
     model = make_model("cross")
     a, b = padded(make_tokens([5], seed=1)), padded(make_tokens([5], seed=2))
-    assert not torch.allclose(model.score(a, b), model.score(b, a), atol=1e-4)
-    before = model.score(a, b)
+    assert not torch.allclose(model(a, b), model(b, a), atol=1e-4)
+    before = model(a, b)
     model.tower.model.embeddings.token_type_embeddings.weight[1] += torch.randn(16)
-    assert not torch.allclose(model.score(a, b), before, atol=1e-4)
+    assert not torch.allclose(model(a, b), before, atol=1e-4)
 
 
 @pytest.mark.parametrize("reduction", ["first", "mean"])
@@ -208,4 +206,4 @@ def test_a_score_is_linear_in_the_reduced_outputs(make_model, make_tokens, padde
     outputs = model.tower(pair)[0]
     vector = 0.5 * (outputs[0] if reduction == "first" else outputs.mean(dim=0))
     expected = model.linear.weight[0] @ vector + model.linear.bias[0]
-    torch.testing.assert_close(model.score(padded([context]), padded([candidate]))[0, 0], expected)
+    torch.testing.assert_close(model(padded([context]), padded([candidate]))[0, 0], expected)

@@ -8,7 +8,7 @@ import torch
 
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import FINE_TUNED, build_model, freeze
+from polyencoder.modeling import FINE_TUNED, BiEncoder, build_model, freeze
 from polyencoder.modeling.loading import load_pretrained
 
 N_LAYERS = 6
@@ -83,7 +83,7 @@ def test_other_backbones(make_config, backbone_folder, text_config, kind, fine_t
     backbone = load_pretrained(backbone_folder(kind))
     embeddings, top = backbone.embeddings(), backbone.layers()[-1]
     assert len(backbone.layers()) == 2
-    freeze(backbone, fine_tuned=fine_tuned)
+    freeze(BiEncoder(make_config("bi", share_encoders=True), backbone), fine_tuned=fine_tuned)
     assert all(p.requires_grad for p in top.parameters())
     assert all(p.requires_grad == (fine_tuned == "all") for p in embeddings.parameters())
     assert all(p.requires_grad == (fine_tuned != "top_layer") for p in backbone.layers()[0].parameters())

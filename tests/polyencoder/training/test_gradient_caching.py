@@ -179,7 +179,7 @@ def test_each_weight_is_cast_once_a_step(architecture, make_model, batch):
     for max_tokens in (None, 60):
         with Casts(weights) as casts, torch.autocast("cpu", torch.bfloat16):
             if architecture == "cross":
-                model.score(*batch, max_tokens=max_tokens).float().sum().backward()
+                model(*batch, max_tokens=max_tokens).float().sum().backward()
             else:
                 gradients(model, *batch, max_tokens=max_tokens)
         assert set(casts.counts.values()) == {1}

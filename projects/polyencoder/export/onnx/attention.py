@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from polyencoder.modeling import RankerModel, attention
-from polyencoder.modeling.backbone import Backbone
 
 __all__ = ["NAME", "for_graphs"]
 
@@ -27,8 +26,8 @@ def for_graphs(model: RankerModel) -> RankerModel:
     An encoder that computes it in another way than the rankers do, by itself or `eager`, keeps that.
     """
     model = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
-    for tower in model.modules():
-        if isinstance(tower, Backbone) and tower.model.config._attn_implementation == attention.NAME:
+    for tower in model.backbones:
+        if tower.model.config._attn_implementation == attention.NAME:
             tower.model.set_attn_implementation(NAME)
     return model.eval()
 

@@ -22,7 +22,6 @@ from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weight
 from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
 from polyencoder.export.onnx.steps import Step, inputs_of, steps_of
 from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
@@ -94,7 +93,7 @@ def export_onnx(
         if not (target / WEIGHTS).is_file():  # which have digests of theirs
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
                 written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
-        candidates = None if isinstance(model, CrossEncoder) else candidate_fingerprint(model, text)
+        candidates = candidate_fingerprint(model, text) if model.has_vectors else None
         description.write_text(Description(weights, candidates, differences, digests).to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):
             (target / name).unlink(missing_ok=True)
@@ -115,9 +114,8 @@ def _plain(model: RankerModel) -> RankerModel:
     """The model on the CPU in float32, where graphs are made and compared."""
     if isinstance(model, OnnxSeparable | OnnxCrossEncoder):
         raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
-    if isinstance(model, ConveRT):
-        model = model.as_kept()  # of a quantized one what it is rounded to
-    for tower in [module for module in model.modules() if isinstance(module, Backbone)]:
+    model = model.as_kept()  # of a quantized one what it is rounded to
+    for tower in model.backbones:
         if tower.rounded:
             raise InputError(
                 "these weights were rounded when they were loaded: load the ranker without dtype to export it"

@@ -30,7 +30,7 @@ from polyencoder.export.onnx.files import (
 )
 from polyencoder.export.onnx.steps import inputs_of
 from polyencoder.hub.resolve import downloaded, there
-from polyencoder.modeling import CrossEncoder, SeparableRanker
+from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector
 from polyencoder.packages import require
@@ -127,11 +127,11 @@ class _Exported(nn.Module):
         )
 
 
-class OnnxSeparable(_Exported, SeparableRanker):
+class OnnxSeparable(_Exported, RankerModel):
     """A bi- or poly-encoder, or a ConveRT, of two graphs."""
 
     def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph) -> None:
-        nn.Module.__init__(self)  # not SeparableRanker's: there are no towers to build
+        nn.Module.__init__(self)  # not RankerModel's: there are no towers to build
         self._stand(config)
         self._context, self._candidates = context, candidates
         self.context_vector = "combined" if _separator(config) is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polyencoder.export.onnx.files import CANDIDATES, CONTEXT, SCORER
-from polyencoder.modeling import BiEncoder, ConveRT, CrossEncoder, RankerModel, SeparableRanker
+from polyencoder.modeling import BiEncoder, ConveRT, CrossEncoder, RankerModel
 from polyencoder.modeling.convert.contexts import both_texts
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
@@ -46,7 +46,7 @@ class ContextStep(Step):
     Under multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
     """
 
-    def __init__(self, model: SeparableRanker) -> None:
+    def __init__(self, model: RankerModel) -> None:
         super().__init__()
         self.model = model
         if not isinstance(model, BiEncoder) and model.config.context_vectors != "codes":
@@ -86,7 +86,7 @@ class BothTextsStep(Step):
 class CandidatesStep(Step):
     """-> vectors [batch, dim]."""
 
-    def __init__(self, model: SeparableRanker, *, separator: int | None = None) -> None:
+    def __init__(self, model: RankerModel, *, separator: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.separator = separator  # which is no part of a candidate: of contexts it gets the last utterances

@@ -21,7 +21,7 @@ from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect_to_unfinished
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
-from polyencoder.modeling import SeparableRanker
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
@@ -67,7 +67,7 @@ def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
 
 
 def encode_here(
-    folder: Path, model: SeparableRanker, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
+    folder: Path, model: RankerModel, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
     """Encode the shards that begin at these rows, one after the other."""
     with closing(connect_to_unfinished(folder)) as connection:
@@ -136,7 +136,6 @@ def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
         with done.get_lock():
             done.value += n
 
-    assert isinstance(model, SeparableRanker)  # others have no fingerprint of candidates
     _encode = partial(encode_here, settings["folder"], model, text, settings["plan"], advance=advance)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
@@ -26,11 +27,14 @@ from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
 from polyencoder.modeling.convert.scale import AnnealedScale
 from polyencoder.modeling.cpu.modules import for_cpu
-from polyencoder.modeling.separable import SeparableRanker, linear_map
+from polyencoder.modeling.separable import linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["ConveRT", "SharedEncoder"]
+
+QUANTIZED_LOSS_SCALE = 128.0
+"""Of a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
 
 T = TypeVar("T")
 
@@ -70,7 +74,7 @@ class _History(nn.Module):
             nn.init.orthogonal_(self.combined_skip.weight)
 
 
-class ConveRT(SeparableRanker):
+class ConveRT(RankerModel):
     """Scores are cosines of a context's vector and a response's, times a scale (Section 2.1).
 
     A multi-context model (Section 2.2) reads what was said before the last utterance, too.
@@ -81,6 +85,9 @@ class ConveRT(SeparableRanker):
     they are used (`quantization`). For inference, and on disk, they are what they are rounded to: embeddings in 8 bits,
     the others in float32 again, in which they are computed with. `for_training` and `for_inference` change the form.
     """
+
+    title = "ConveRT"
+    is_all_weights = True
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__(config)
@@ -149,8 +156,66 @@ class ConveRT(SeparableRanker):
         kept.for_inference()
         return kept
 
-    def advance(self) -> None:
-        """After a batch was learnt from: the scale rises, and now and then the range of embeddings follows these."""
+    @property
+    def loss_scale(self) -> float | None:
+        return QUANTIZED_LOSS_SCALE if self.sizes.quantized else None
+
+    def why_not_trainable(self) -> str | None:
+        if self.is_for_inference:
+            return "these weights are rounded for inference: call `for_training` of the model to train it"
+        return None
+
+    def why_too_short(self, batches: int) -> str | None:
+        return self.scale.why_low(batches)
+
+    def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
+        """Train for 8 and 16 bits if that was done before or is asked for; and with another dropout."""
+        aware, update = settings.get("quantization_aware"), settings.get("quantization_update")
+        if self.sizes.quantized and aware is False:
+            raise ConfigError(
+                f"{origin} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
+            )
+        if aware or self.sizes.quantized:
+            self.quantize(update=update or self.sizes.quantization_update)
+        elif update is not None:
+            raise ConfigError(
+                f"{origin} is not quantized: give quantization_aware, too", argument="quantization_update"
+            )
+        if settings.get("dropout") is not None:
+            self.set_dropout(settings["dropout"])
+
+    def take_form_of(self, weights: Mapping[str, Tensor]) -> None:
+        if any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
+            self.for_inference()
+
+    def kept_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Of a quantized model embeddings in 8 bits with their range in float32, and other weights in float16."""
+        if not self.sizes.quantized:
+            return super().kept_weights(dtype)
+        if dtype == torch.bfloat16:
+            raise ConfigError("a quantized convert model is kept in 8 bits and float16: leave dtype out")
+        kept = self.as_kept()
+        weights = {name: parameter.detach().half() for name, parameter in kept.named_parameters()}
+        return {name: weights.get(name, tensor.detach()) for name, tensor in kept.state_dict().items()}
+
+    def set_candidate_map(self, layer: nn.Linear) -> None:
+        super().set_candidate_map(layer)
+        if self.is_for_inference:
+            round_parameters(layer)
+            layer.requires_grad_(False)
+
+    def describe(self) -> dict[str, str]:
+        return {"architecture": self.title, "scores": f"cosines times {float(self.scale()):.4g}"}
+
+    def describe_weights(self, dtype: str) -> str:
+        if not self.sizes.quantized:
+            return super().describe_weights(dtype)
+        words = self.encoder.embeddings.words.weight.numel()
+        numbers = sum(p.numel() for p in self.parameters()) + (words if self.is_for_inference else 0)
+        return f"{numbers:,}, {words:,} of them embeddings, kept in 8 bits, the others in float16"
+
+    def after_batch(self) -> None:
+        """Raise the scale, and now and then have the range of embeddings follow these."""
         self.scale.advance()
         words, batches = self.encoder.embeddings.words, int(self.scale.batches)
         if isinstance(words, QuantizationAwareEmbedding) and batches % self.sizes.quantization_update == 0:

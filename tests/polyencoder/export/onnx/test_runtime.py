@@ -94,8 +94,8 @@ def test_an_index_of_a_cross_encoders_candidates(exported, sentences, make_token
     contexts, candidates = padded(make_tokens([5, 9])), padded(make_tokens([4, 3, 8], seed=1))
     index = torch.tensor([[2, 0, -1], [1, 1, 0]])
     with torch.no_grad():
-        expected = torch_ranker.model.score(contexts, candidates, index)
-    found = model.score(contexts, candidates, index)
+        expected = torch_ranker.model(contexts, candidates, index)
+    found = model(contexts, candidates, index)
     assert found[0, 2] == -torch.inf
     torch.testing.assert_close(found, expected, **CLOSE)
 

@@ -178,7 +178,7 @@ def test_the_range_follows_every_so_many_batches(make_convert):
     with torch.no_grad():
         words.weight[0, 0] = 50.0
     for _ in range(4):
-        model.advance()
+        model.after_batch()
         found.append(float(words.scale))
     assert found[:2] == [first, first]
     assert found[2] == found[3] > 10 * first
