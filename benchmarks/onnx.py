@@ -39,9 +39,10 @@ from polyencoder import Ranker, RankerConfig
 from polyencoder.data.example import Example
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
-from polyencoder.export.onnx.files import CONTEXT, int8_name
+from polyencoder.export.onnx.files import int8_name
 from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.export_steps import CONTEXT
 from polyencoder.packages import require
 from polyencoder.text import TextEncoder
 

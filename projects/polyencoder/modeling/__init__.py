@@ -14,6 +14,7 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.families import family
 from polyencoder.modeling.freezing import FINE_TUNED, freeze
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.modeling.separable import BiEncoder, PolyEncoder, TwoTowers
@@ -33,12 +34,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-_MODELS: dict[str, type[BiEncoder] | type[PolyEncoder] | type[CrossEncoder]] = {
-    "bi": BiEncoder,
-    "poly": PolyEncoder,
-    "cross": CrossEncoder,
-}
 
 
 def check_lengths(config: RankerConfig) -> None:
@@ -92,7 +87,10 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
 
     A ConveRT has no backbone.
     """
-    if config.architecture == "convert":
-        return ConveRT(config)
+    own = family(config.architecture)
+    if not own.has_backbone:
+        return own.model(config)
     check_lengths(config)
-    return _MODELS[config.architecture](config, backbone or build_backbone(config.backbone))
+    build: Any = own.model
+    model: RankerModel = build(config, backbone or build_backbone(config.backbone))
+    return model

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.text.tokens import TokenBatch
 
@@ -56,13 +57,13 @@ class RankerModel(TrainableModel, ABC):
     are its parts; a model with `has_vectors = False` reads contexts and candidates together, and refuses them.
     """
 
-    title: ClassVar[str]
+    title: str
     """The architecture in messages and model cards: "bi-encoder"."""
-    has_vectors: ClassVar[bool] = True
+    has_vectors: bool = True
     """Whether contexts and candidates are encoded apart, so that candidates can be indexed."""
-    has_one_vector: ClassVar[bool] = True
+    has_one_vector: bool = True
     """Whether a context has one vector, as a candidate has: then these are embeddings of texts."""
-    is_all_weights: ClassVar[bool] = False
+    is_all_weights: bool = False
     """Whether `state_dict` holds all that the model consists of: loading it then needs no initial weights."""
 
     config: RankerConfig
@@ -198,7 +199,11 @@ class RankerModel(TrainableModel, ABC):
             ConfigError: the model, which comes from `origin`, contradicts them.
         """
 
-    # ---- description
+    # ---- export and description
+
+    def export_steps(self) -> dict[str, Step]:
+        """The steps that become ONNX graphs, by the names of their files."""
+        return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
 
     def describe(self) -> dict[str, str]:
         """Facts of the model for its card: how it makes scores."""

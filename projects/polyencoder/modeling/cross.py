@@ -9,6 +9,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.export_steps import SCORER, ScorerStep, Step
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
@@ -80,6 +81,9 @@ class CrossEncoder(RankerModel):
             place = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
         return scores
+
+    def export_steps(self) -> dict[str, Step]:
+        return {SCORER: ScorerStep(self)}
 
     def _pairs(
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]

@@ -10,6 +10,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.codes import build_codes
+from polyencoder.modeling.export_steps import CONTEXT, ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
@@ -113,6 +114,11 @@ class PolyEncoder(TwoTowers):
             return ContextEncoding(self._scaled(context.vectors), context.mask)
         scaled: ContextEncoding = self.codes(outputs * self.config.output_scaling, tokens.mask)
         return scaled
+
+    def export_steps(self) -> dict[str, Step]:
+        masked = ("codes_mask",) if self.config.context_vectors != "codes" else ()
+        keys = ("keys", "key_biases") if self.attention is not None else ()
+        return {**super().export_steps(), CONTEXT: ContextStep(self, outputs=("vectors", *masked, *keys))}
 
     def describe(self) -> dict[str, str]:
         return {"architecture": f"{self.title}, {self.config.n_codes} context vectors", **super().describe()}

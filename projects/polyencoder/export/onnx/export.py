@@ -19,9 +19,9 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, first_l
 from polyencoder.export.onnx.attention import for_graphs
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
-from polyencoder.export.onnx.runtime import Graph, OnnxCrossEncoder, OnnxSeparable
-from polyencoder.export.onnx.steps import Step, inputs_of, steps_of
-from polyencoder.modeling import ConveRT, CrossEncoder, RankerModel
+from polyencoder.export.onnx.runtime import Graph
+from polyencoder.modeling import RankerModel
+from polyencoder.modeling.export_steps import Step, inputs_of
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
@@ -55,7 +55,7 @@ def export_onnx(
     """Write a ranker as ONNX graphs, with all that `Ranker.from_pretrained(folder, backend="onnx")` needs.
 
     A bi- or poly-encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder `scorer.onnx`; their inputs and
-    outputs are those of `polyencoder.export.onnx.steps`. `model.safetensors` is neither needed nor written.
+    outputs are those of `polyencoder.modeling.export_steps`. `model.safetensors` is neither needed nor written.
 
     Args:
         ranker: a ranker of torch.
@@ -79,8 +79,8 @@ def export_onnx(
         raise InputError("a check text is empty; give texts with words in them")
     weights = weights_fingerprint(model.state_dict())
     _check_model_there(target, model, text, weights)
-    example, batches = _token_batches(model, text, texts)
-    steps, traced = steps_of(model), steps_of(for_graphs(model))
+    steps, traced = model.export_steps(), for_graphs(model).export_steps()
+    example, batches = _token_batches(list(steps.values()), text, texts)
     differences, digests = dict[str, float](), dict[str, str]()
     with _no_empty_folder(target), ExitStack() as written:
         # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
@@ -112,8 +112,7 @@ def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weig
 
 def _plain(model: RankerModel) -> RankerModel:
     """The model on the CPU in float32, where graphs are made and compared."""
-    if isinstance(model, OnnxSeparable | OnnxCrossEncoder):
-        raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
+    model.export_steps()  # raises InputError if it is one of graphs
     model = model.as_kept()  # of a quantized one what it is rounded to
     for tower in model.backbones:
         if tower.rounded:
@@ -129,7 +128,7 @@ def _plain(model: RankerModel) -> RankerModel:
     return copy.deepcopy(model).to("cpu", torch.float32)
 
 
-def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> tuple[TokenBatch, list[TokenBatch]]:
+def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -> tuple[TokenBatch, list[TokenBatch]]:
     """A batch to trace on, and batches to check on: one short sequence, one long one, all together.
 
     The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
@@ -144,11 +143,11 @@ def _token_batches(model: RankerModel, text: TextEncoder, texts: list[str]) -> t
         return surround(many, start=text.start_id, end=text.end_id, max_tokens=limit)
 
     last = longest(text.config.text_truncate)
-    if isinstance(model, ConveRT) and model.sizes.multi_context:
+    if any(step.separator is not None for step in steps):
         last = [*last, *text.separator_ids, *last]
     sequences = [*(text.context_ids([one]) for one in texts), text.context_ids(texts), last]
     segments = [[0] * len(ids) for ids in sequences]
-    if isinstance(model, CrossEncoder):
+    if any("segments" in step.inputs for step in steps):
         seconds = [*text.candidate_ids([*reversed(texts), texts[0]]), longest(text.config.label_truncate)]
         segments = [first + [1] * len(second) for first, second in zip(segments, seconds, strict=True)]
         sequences = [first + second for first, second in zip(sequences, seconds, strict=True)]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.onnx.utils import export as trace  # torch.onnx.export is the current one in newer versions
 
 from polyencoder.errors import first_line
-from polyencoder.export.onnx.steps import Step
+from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 
 __all__ = ["write_graph"]

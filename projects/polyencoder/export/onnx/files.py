@@ -16,8 +16,8 @@ from typing import Literal
 
 import safetensors.torch
 
-from polyencoder.config import Architecture
 from polyencoder.errors import CheckpointError
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
 from polyencoder.storage.checkpoint import (
     CALIBRATION,
     CALIBRATION_INT8,
@@ -30,17 +30,11 @@ from polyencoder.storage.checkpoint import (
 
 Precision = Literal["float32", "int8"]
 
-CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
 
 HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
 HOW_TO_QUANTIZE = "write them with `polyencoder export` or `polyencoder.export.onnx.quantize_int8`"
-
-
-def graph_names(architecture: Architecture) -> tuple[str, ...]:
-    """The float32 graphs of a ranker of this architecture."""
-    return (SCORER,) if architecture == "cross" else (CONTEXT, CANDIDATES)
 
 
 def int8_name(name: str) -> str:
@@ -64,7 +58,7 @@ class Description:
     candidates: str | None
     """Fingerprint of all that decides a candidate's vector, as of the torch ranker; None for a cross-encoder."""
     differences: dict[str, float]
-    """What the check found: the graphs' largest deviation from torch, relative to the largest value."""
+    """Of each float32 graph what the check found: its largest deviation from torch, relative to the largest value."""
     graphs: dict[str, str] = field(default_factory=dict)
     """The SHA-256 of each graph's file, by its name."""
     format_version: int = FORMAT_VERSION

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, graph_names, int8_name, read_description
+from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, int8_name, read_description
 from polyencoder.packages import require
 from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, file_digest
 from polyencoder.storage.files import replacing
@@ -40,8 +39,7 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     onnx = require("onnx", extra="onnx")
     quantization = require("onnxruntime.quantization", extra="onnx")
     description = read_description(source)
-    config = RankerConfig.from_json((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
-    graphs = {name: _read_graph(source / name, onnx) for name in graph_names(config.architecture)}
+    graphs = {name: _read_graph(source / name, onnx) for name in description.differences}
     digests = description.graphs if target.resolve() == source.resolve() else {}
     with ExitStack() as written:
         described = written.enter_context(replacing(target / DESCRIPTION))  # entered first: it takes its place last

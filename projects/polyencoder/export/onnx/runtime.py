@@ -6,7 +6,6 @@ The scores are `polyencoder.scoring`'s, from the vectors that the graphs give. N
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,23 +15,19 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.files import (
-    CANDIDATES,
-    CONTEXT,
     HOW_TO_EXPORT,
     HOW_TO_QUANTIZE,
-    SCORER,
     Precision,
     check_weights,
     download_patterns,
-    graph_names,
     int8_name,
     read_description,
 )
-from polyencoder.export.onnx.steps import inputs_of
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import CrossEncoder, RankerModel
-from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER, inputs_of
+from polyencoder.modeling.families import family
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.scoring import ContextEncoding, Keys
@@ -60,7 +55,7 @@ class Graph:
             path: the file.
             threads: of onnxruntime; None for as many as torch uses.
             device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
-            separator: the token between the two texts of a context that the graph is given.
+            separator: the token between the two texts of a context, for a graph that is given both.
 
         Raises:
             ConfigError: onnxruntime is not installed, or has no CUDA although it was asked for.
@@ -82,10 +77,15 @@ class Graph:
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}
-        self._separator = separator
+        self._separator = separator if self.takes_both_texts else None
         self._on_cpu = providers == [CPU]
         self.outputs = [one.name for one in self._session.get_outputs()]
         self.dim = self._session.get_outputs()[0].shape[-1]
+
+    @property
+    def takes_both_texts(self) -> bool:
+        """Whether it is given the two texts of each context apart, as that of a multi-context ConveRT."""
+        return "extra_ids" in self._inputs
 
     def __call__(self, tokens: TokenBatch) -> list[Tensor]:
         """The graph's outputs for a batch, on the CPU.
@@ -109,17 +109,19 @@ class Graph:
 class _Exported(nn.Module):
     """What exported rankers share: they stand on a device like any module, but hold no weights."""
 
-    candidate_fingerprint: str | None = None
-    """Decides, as `polyencoder.ranker.encoding.candidate_fingerprint` does, which rankers can share an index."""
-    weights_fingerprints: Mapping[str, str] | None = None
-    """Of the torch weights that the graphs were made from."""
-
     precision: Precision = "float32"
+    title: str
+    has_one_vector: bool
 
     def _stand(self, config: RankerConfig) -> None:
         self.config = config
+        ours = family(config.architecture).model
+        self.title, self.has_one_vector = ours.title, ours.has_one_vector
         # Empty: it moves with `to(device)`, and what the graphs give goes where it is.
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    def export_steps(self) -> NoReturn:
+        raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(
@@ -134,7 +136,7 @@ class OnnxSeparable(_Exported, RankerModel):
         nn.Module.__init__(self)  # not RankerModel's: there are no towers to build
         self._stand(config)
         self._context, self._candidates = context, candidates
-        self.context_vector = "combined" if _separator(config) is not None else None
+        self.context_vector = "combined" if context.takes_both_texts else None
 
     @property
     def dim(self) -> int:
@@ -153,10 +155,6 @@ class OnnxSeparable(_Exported, RankerModel):
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
         return self._candidates(tokens)[0].to(self.place.device)
-
-    def candidate_modules(self) -> list[nn.Module]:
-        """None: the graphs say which weights they were made from (`candidate_fingerprint`)."""
-        return []
 
 
 class OnnxCrossEncoder(_Exported, CrossEncoder):
@@ -210,7 +208,7 @@ def load_onnx(
     source = Path(folder)
     description = read_description(source)
     config = RankerConfig.from_json(_read(source / CONFIG), origin=str(source / CONFIG))
-    files = {name: name if precision == "float32" else int8_name(name) for name in graph_names(config.architecture)}
+    files = {name: name if precision == "float32" else int8_name(name) for name in description.differences}
     for file in files.values():
         if not (source / file).is_file():
             remedy = HOW_TO_EXPORT if precision == "float32" else HOW_TO_QUANTIZE
@@ -218,13 +216,12 @@ def load_onnx(
     check_weights(source, description.weights, remedy="the model was saved again since: export the graphs again")
     _read(source / TOKENIZER)
     text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
-    separators = {CONTEXT: _separator(config)}
+    separator = text.separator_ids[0] if text.separator_ids else None
     graphs = {
-        name: Graph(source / file, threads=threads, device=device, separator=separators.get(name))
-        for name, file in files.items()
+        name: Graph(source / file, threads=threads, device=device, separator=separator) for name, file in files.items()
     }
     model: OnnxRanker
-    if config.architecture == "cross":
+    if SCORER in graphs:
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
     else:
         model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
@@ -233,14 +230,6 @@ def load_onnx(
     model.weights_fingerprints = {"float32": description.weights}
     model.precision = precision
     return model.eval(), text
-
-
-def _separator(config: RankerConfig) -> int | None:
-    """The token between the two texts of a context, which a multi-context ConveRT's graph is given."""
-    if config.architecture != "convert":
-        return None
-    sizes = ConvertConfig.from_backbone(config.backbone)
-    return sizes.separator_id if sizes.multi_context else None
 
 
 def _read(path: Path) -> bytes:

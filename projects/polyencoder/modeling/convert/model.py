@@ -27,6 +27,7 @@ from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
 from polyencoder.modeling.convert.scale import AnnealedScale
 from polyencoder.modeling.cpu.modules import for_cpu
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, BothTextsStep, CandidatesStep, Step
 from polyencoder.modeling.separable import linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
@@ -203,6 +204,15 @@ class ConveRT(RankerModel):
         if self.is_for_inference:
             round_parameters(layer)
             layer.requires_grad_(False)
+
+    def export_steps(self) -> dict[str, Step]:
+        if self.history is None:
+            return super().export_steps()
+        separator = self.sizes.separator_id
+        return {
+            CONTEXT: BothTextsStep(self, separator=separator),
+            CANDIDATES: CandidatesStep(self, separator=separator),
+        }
 
     def describe(self) -> dict[str, str]:
         return {"architecture": self.title, "scores": f"cosines times {float(self.scale()):.4g}"}

@@ -15,8 +15,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.export.onnx import attention, exporters
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.runtime import Graph
-from polyencoder.export.onnx.steps import Step
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -1,14 +1,30 @@
-"""The modules that are exported: each step of a ranker as a function of plain tensors."""
+"""The steps of a model that are exported as graphs, each as a module of plain tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
-from polyencoder.export.onnx.files import CANDIDATES, CONTEXT, SCORER
-from polyencoder.modeling import BiEncoder, ConveRT, CrossEncoder, RankerModel
 from polyencoder.modeling.convert.contexts import both_texts
 from polyencoder.modeling.pooling import reduce
-from polyencoder.text import TokenBatch
+from polyencoder.text.tokens import TokenBatch
+
+__all__ = [
+    "CANDIDATES",
+    "CONTEXT",
+    "SCORER",
+    "BothTextsStep",
+    "CandidatesStep",
+    "ContextStep",
+    "ScorerStep",
+    "Step",
+    "inputs_of",
+]
+
+CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
+"""The graphs of a model: of its contexts and candidates, or of both together."""
 
 
 def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
@@ -33,6 +49,11 @@ class Step(nn.Module):
     separator: int | None = None
     """See `inputs_of`."""
 
+    def __init__(self, model: Any) -> None:
+        """`model`: a `RankerModel`, whose module uses this one."""
+        super().__init__()
+        self.model = model
+
     def axes(self, name: str) -> tuple[str, ...]:
         """The names of those first axes of an input or output that have another size in another batch."""
         if name in self.inputs:
@@ -46,13 +67,9 @@ class ContextStep(Step):
     Under multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
     """
 
-    def __init__(self, model: RankerModel) -> None:
-        super().__init__()
-        self.model = model
-        if not isinstance(model, BiEncoder) and model.config.context_vectors != "codes":
-            self.outputs = ("vectors", "codes_mask")
-        if model.config.architecture == "poly" and model.config.poly_attention == "multihead":
-            self.outputs += ("keys", "key_biases")
+    def __init__(self, model: Any, *, outputs: Sequence[str] = ("vectors",)) -> None:
+        super().__init__(model)
+        self.outputs = tuple(outputs)
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         context = self.model.encode_context(TokenBatch(ids, mask))
@@ -69,10 +86,9 @@ class BothTextsStep(Step):
     inputs = ("ids", "mask", "extra_ids", "extra_mask")
     outputs = ("vectors", "codes_mask")
 
-    def __init__(self, model: ConveRT) -> None:
-        super().__init__()
-        self.model = model
-        self.separator = model.sizes.separator_id
+    def __init__(self, model: Any, *, separator: int) -> None:
+        super().__init__(model)
+        self.separator = separator
 
     def axes(self, name: str) -> tuple[str, ...]:
         return super().axes(name) if name in self.inputs else ("batch",)
@@ -86,9 +102,8 @@ class BothTextsStep(Step):
 class CandidatesStep(Step):
     """-> vectors [batch, dim]."""
 
-    def __init__(self, model: RankerModel, *, separator: int | None = None) -> None:
-        super().__init__()
-        self.model = model
+    def __init__(self, model: Any, *, separator: int | None = None) -> None:
+        super().__init__(model)
         self.separator = separator  # which is no part of a candidate: of contexts it gets the last utterances
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -101,24 +116,8 @@ class ScorerStep(Step):
     inputs = ("ids", "mask", "segments")
     outputs = ("scores",)
 
-    def __init__(self, model: CrossEncoder) -> None:
-        super().__init__()
-        self.model = model
-
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         model, config = self.model, self.model.config
         outputs = model.tower(TokenBatch(ids, mask, segments))
         vectors = reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
         return (model.linear(vectors * config.output_scaling).squeeze(-1),)
-
-
-def steps_of(model: RankerModel) -> dict[str, Step]:
-    """The steps of a ranker, by the name of their graph."""
-    if isinstance(model, CrossEncoder):
-        return {SCORER: ScorerStep(model)}
-    if isinstance(model, ConveRT) and model.sizes.multi_context:
-        return {
-            CONTEXT: BothTextsStep(model),
-            CANDIDATES: CandidatesStep(model, separator=model.sizes.separator_id),
-        }
-    return {CONTEXT: ContextStep(model), CANDIDATES: CandidatesStep(model)}
