@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from polyencoder.modeling.convert.contexts import both_texts
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text.tokens import TokenBatch
 
@@ -20,25 +19,10 @@ __all__ = [
     "ContextStep",
     "ScorerStep",
     "Step",
-    "inputs_of",
 ]
 
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 """The graphs of a model: of its contexts and candidates, or of both together."""
-
-
-def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
-    """All that graphs may ask for of a batch, by the names of their inputs.
-
-    `separator` is a multi-context ConveRT's, whose graph is given two texts of each context.
-    """
-    given = {}
-    if separator is not None:
-        tokens, extra = both_texts(tokens, separator=separator)
-        given = {"extra_ids": extra.ids, "extra_mask": extra.mask}
-    if tokens.segments is not None:
-        given["segments"] = tokens.segments
-    return {"ids": tokens.ids, "mask": tokens.mask, **given}
 
 
 class Step(nn.Module):
@@ -47,7 +31,7 @@ class Step(nn.Module):
     inputs: tuple[str, ...] = ("ids", "mask")
     outputs: tuple[str, ...] = ("vectors",)
     separator: int | None = None
-    """See `inputs_of`."""
+    """The token between the two texts of a context, for a step that is given both (`export.onnx.runtime.inputs_of`)."""
 
     def __init__(self, model: Any) -> None:
         """`model`: a `RankerModel`, whose module uses this one."""

@@ -19,9 +19,9 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, first_l
 from polyencoder.export.onnx.attention import for_graphs
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
-from polyencoder.export.onnx.runtime import Graph
+from polyencoder.export.onnx.runtime import Graph, inputs_of
 from polyencoder.modeling import RankerModel
-from polyencoder.modeling.export_steps import Step, inputs_of
+from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker

@@ -25,8 +25,8 @@ from polyencoder.export.onnx.files import (
 )
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import CrossEncoder, RankerModel
-from polyencoder.modeling.convert.contexts import by_vector
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER, inputs_of
+from polyencoder.modeling.convert.contexts import both_texts, by_vector
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
 from polyencoder.modeling.families import family
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import BATCH_TOKENS
@@ -36,6 +36,20 @@ from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batc
 
 CPU = "CPUExecutionProvider"
 GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
+
+
+def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
+    """All that graphs may ask for of a batch, by the names of their inputs.
+
+    `separator` is a multi-context ConveRT's, whose graph is given two texts of each context.
+    """
+    given = {}
+    if separator is not None:
+        tokens, extra = both_texts(tokens, separator=separator)
+        given = {"extra_ids": extra.ids, "extra_mask": extra.mask}
+    if tokens.segments is not None:
+        given["segments"] = tokens.segments
+    return {"ids": tokens.ids, "mask": tokens.mask, **given}
 
 
 class Graph:
@@ -55,7 +69,7 @@ class Graph:
             path: the file.
             threads: of onnxruntime; None for as many as torch uses.
             device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
-            separator: the token between the two texts of a context, for a graph that is given both.
+            separator: the token between the two texts of a context that the graph is given.
 
         Raises:
             ConfigError: onnxruntime is not installed, or has no CUDA although it was asked for.
@@ -77,7 +91,7 @@ class Graph:
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}
-        self._separator = separator if self.takes_both_texts else None
+        self.separator = separator
         self._on_cpu = providers == [CPU]
         self.outputs = [one.name for one in self._session.get_outputs()]
         self.dim = self._session.get_outputs()[0].shape[-1]
@@ -101,7 +115,7 @@ class Graph:
         return [_stack(outputs)[order] for outputs in zip(*parts, strict=True)]
 
     def _run(self, tokens: TokenBatch) -> list[Tensor]:
-        given = inputs_of(tokens, separator=self._separator)
+        given = inputs_of(tokens, separator=self.separator)
         feed = {name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs}
         return [torch.from_numpy(output) for output in self._session.run(None, feed)]
 
@@ -216,10 +230,10 @@ def load_onnx(
     check_weights(source, description.weights, remedy="the model was saved again since: export the graphs again")
     _read(source / TOKENIZER)
     text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
-    separator = text.separator_ids[0] if text.separator_ids else None
-    graphs = {
-        name: Graph(source / file, threads=threads, device=device, separator=separator) for name, file in files.items()
-    }
+    graphs = {name: Graph(source / file, threads=threads, device=device) for name, file in files.items()}
+    for graph in graphs.values():
+        if graph.takes_both_texts:
+            graph.separator = text.separator_ids[0]
     model: OnnxRanker
     if SCORER in graphs:
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
