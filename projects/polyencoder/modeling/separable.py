@@ -121,4 +121,4 @@ class PolyEncoder(TwoTowers):
         return {**super().export_steps(), CONTEXT: ContextStep(self, outputs=("vectors", *masked, *keys))}
 
     def describe(self) -> dict[str, str]:
-        return {"architecture": f"{self.title}, {self.config.n_codes} context vectors", **super().describe()}
+        return {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}
