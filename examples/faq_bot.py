@@ -35,7 +35,7 @@ def main(questions: Iterable[str], *, encoder: str = "sentence-transformers/all-
     examples = [Example(row["context"], row["response"]) for row in read("valid.jsonl")]
     observations = observe_search(Searcher(ranker, index, top_k=10), examples)
     fitted = fit(observations, fingerprint=model_fingerprint(ranker.model, ranker.text), unanswerable=0.2)
-    ranker.calibration = fitted.calibration.for_search()
+    ranker.calibration = fitted.calibration
 
     for question in questions:
         hits = ranker.search(question, index, top_k=1, min_probability=0.25)

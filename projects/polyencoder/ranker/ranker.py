@@ -356,7 +356,11 @@ class Ranker(Scorer):
             contexts: a sample of those that will be asked for, to measure recall with; None for texts of the index.
             contexts_from: where these are from, to be remembered.
             milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
-            workers, share, shard_size, model_name, progress: see `polyencoder.index.build_index`.
+            workers: processes that encode, as of `polyencoder.index.build_index`.
+            share: this process' part of an index that several machines build, as there.
+            shard_size: candidates of a vector file, as there.
+            model_name: kept in the index, to be shown.
+            progress: whether to show a progress bar.
 
         Raises:
             InputError: no candidates, one that cannot be used, an id that two of them have, a disk that is full.

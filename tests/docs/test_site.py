@@ -1,0 +1,27 @@
+"""`make docs`: the site builds without a warning, has every page, and its reference has the public names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polyencoder.index
+import polyencoder.training
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_site_builds_and_is_whole(tmp_path):
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "are not included in the" not in run.stderr, run.stderr
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix("")
+        assert (tmp_path / ("index.html" if name.name == "index" else f"{name}/index.html")).is_file()
+    reference = "".join(page.read_text(encoding="utf-8") for page in (tmp_path / "reference").rglob("*.html"))
+    public = {f"polyencoder.{name}" for name in polyencoder.__all__ if name != "__version__"}
+    public |= {f"polyencoder.index.{name}" for name in polyencoder.index.__all__}
+    public |= {f"polyencoder.training.{name}" for name in polyencoder.training.__all__}
+    assert [name for name in sorted(public) if f'id="{name}"' not in reference] == []
