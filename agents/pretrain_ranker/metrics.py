@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlai.agents.ranker.learning.updates import ParlaiUpdates
-from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, Metric, Metrics
+from parlai.agents.ranker.learning.parts import Report
+from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, Metric
 from parlai.core.torch_generator_agent import PPLMetric
 from parlai.utils.distributed import is_primary_worker
 from torch import Tensor
@@ -15,7 +15,7 @@ from polyencoder.data.collator import Batch
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import MASKED, NEXT
-from polyencoder.training.callbacks import Callback, Run
+from polyencoder.training.callbacks import Run
 from polyencoder.training.objective import Outcome
 
 __all__ = ["BothLosses", "LearntReport", "example_metrics", "main_measures"]
@@ -71,18 +71,14 @@ def example_metrics(
     return found
 
 
-class LearntReport(Callback):
+class LearntReport(Report):
     """Adds what was learnt from a batch to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
 
     Attributes:
         tokens: of this process, padding not counted; of those that ran before too.
     """
 
-    name = "tokens"
-
-    def __init__(self, metrics: Metrics, updates: ParlaiUpdates) -> None:
-        self._metrics, self._updates = metrics, updates
-        self.tokens = 0
+    name, tokens = "tokens", 0
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if batch is not None:
@@ -92,11 +88,7 @@ class LearntReport(Callback):
             self._metrics.add("tps", GlobalTimerMetric(tokens))
         return batch
 
-    def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if outcome is None or not self._updates.losses_are_finite:
-            return
-        for name, (value, count) in outcome.sums.items():
-            self._metrics.add(name, AverageMetric(value, count))
+    def note_batch(self, outcome: Outcome) -> None:
         if f"{MASKED}_loss" in outcome.sums:
             self._metrics.add("ppl", PPLMetric(*outcome.sums[f"{MASKED}_loss"]))
 

@@ -21,7 +21,6 @@ from parlai.agents.ranker.arguments import OTHER_NAMES
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.parts import trainer_of
-from parlai.agents.ranker.learning.updates import ParlaiUpdates
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.core.message import Message
 from parlai.core.metrics import dict_report
@@ -191,14 +190,12 @@ class PretrainRankerAgent(RankerModelAgent):
     # ---- learning
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
-        updates = ParlaiUpdates(self)
-        self._learnt = LearntReport(self.global_metrics, updates)
+        self._learnt = LearntReport(self)
         callbacks = [self._learnt, self._said]
         objective = Pretraining(self.model)
         return trainer_of(
             self,
             self.pretrained,
-            updates,
             callbacks,
             config=self._training,
             objective=objective,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import cached_property
 from random import Random
 from shlex import quote
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from parlai.agents.ranker.architecture import (
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.args import fill_in_defaults
+from parlai.agents.ranker.args import MAX_NONFINITE, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.examples import EPOCH_EXAMPLES
@@ -29,7 +30,7 @@ from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training
 from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
-from parlai.core.metrics import dict_report
+from parlai.core.metrics import GlobalAverageMetric, Metric, dict_report
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch
@@ -52,7 +53,9 @@ from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
 from polyencoder.training.distributed import gather_objects
+from polyencoder.training.precision import Precision, PrecisionName
 from polyencoder.training.trainer import Trainer
+from polyencoder.training.updates import OptimizerUpdates
 
 TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
 
@@ -65,6 +68,10 @@ class RankerModelAgent(TorchRankerAgent):
     ranks: ClassVar[bool] = True
     """Whether it answers with candidates, as an agent that pre-trains an encoder does not."""
     trainer: Trainer | None = None
+    updates: OptimizerUpdates
+    """Of an agent that learns."""
+    fp16 = property(lambda self: False, lambda self, _: None)
+    """ParlAI's own half precision, of which the library's takes the place."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -111,6 +118,7 @@ class RankerModelAgent(TorchRankerAgent):
             self._say_what_precision_gains()
         if not shared and self._should_initialize_optimizer():
             self.trainer = self.build_trainer(self._restored)
+            self._number_training_updates = self.updates.count
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         """The trainer of an agent that learns; `restored` is what a checkpoint has of its run, if there is one."""
@@ -171,10 +179,16 @@ class RankerModelAgent(TorchRankerAgent):
         self.output_scaling_pending = False
         describe_in_opt(self.opt, self.ranker.config)
 
+    @cached_property
+    def precision(self) -> Precision:
+        """That of `--bf16` or, on a GPU, `--fp16`."""
+        name: PrecisionName = "bfloat16" if self.opt.get("bf16") else "float32"
+        if self.opt.get("fp16") and self.use_cuda:
+            name = "float16"
+        return Precision(name, torch.device("cuda" if self.use_cuda else "cpu"))
+
     def autocast(self) -> torch.autocast:
-        """bfloat16 where `--bf16` asks for it."""
-        device = "cuda" if self.use_cuda else "cpu"
-        return torch.autocast(device, torch.bfloat16, enabled=bool(self.opt.get("bf16")))
+        return self.precision.autocast()
 
     # ---- files
 
@@ -220,8 +234,9 @@ class RankerModelAgent(TorchRankerAgent):
         # some of ParlAI's schedules compute with numpy, whose numbers a checkpoint cannot hold safely
         states = {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
         if self.trainer is not None:
-            own = {"unwritten": self._saving.unwritten, **self.trainer.run_state()}
-            states[TRAINING_KEY] = {**self._run.state(self.random), **own}
+            run = self.trainer.run_state()
+            del run["updates"]["optimizer"]  # which ParlAI keeps
+            states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
         return states
 
     def save(self, path: str | None = None) -> None:
@@ -314,19 +329,34 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
-        groups = parameter_groups(self.model, self.opt, single=self.fp16)
+        groups = parameter_groups(self.model, self.opt)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
-        """As it was in the run, for the agent too that ParlAI makes of the best model at its end."""
-        optimizer, run = self.optimizer.optimizer if self.fp16 else self.optimizer, self._run
-        states = states or {}
+        """The library's schedule, precision and updates around the optimizer; after a reset of ParlAI's all are new."""
+        opt, run = self.opt, self._run
+        self.scheduler = None  # ParlAI's
         if run.planned_updates is None:
-            run.planned_updates = (states.get(TRAINING_KEY) or {}).get("planned_updates")
-        if is_for_show(self.opt):
+            run.planned_updates = ((states or {}).get(TRAINING_KEY) or {}).get("planned_updates")
+        if is_for_show(opt):
             run.planned_updates = 1  # of which none will be made
-        self.scheduler = build_schedule(self.opt, optimizer, states, hard_reset=hard_reset, updates=run.planned_updates)
-        if self.scheduler:
-            self._number_training_updates = self.scheduler.get_initial_number_training_updates()
-        elif not hard_reset:  # without a schedule ParlAI would count a resumed run's updates from 0
-            self._number_training_updates = states.get("number_training_updates", 0)
+        kept = self.optimizer.state_dict()
+        clip = opt.get("gradient_clip") or -1
+        self.updates = OptimizerUpdates(
+            self.model,
+            self.optimizer,
+            build_schedule(opt, self.optimizer, updates=run.planned_updates),
+            precision=self.precision,
+            accumulate=max(1, opt.get("update_freq") or 1),
+            clip=clip if clip > 0 else None,
+            max_nonfinite=opt.get("max_nonfinite", MAX_NONFINITE),
+        )
+        if self._restored is not None:
+            own = self.updates.state_dict() if hard_reset else {**self._restored["updates"], "optimizer": kept}
+            self._restored = {**self._restored, "updates": own}
+
+    def report(self) -> dict[str, Metric]:
+        report: dict[str, Metric] = super().report()
+        if self.trainer is not None:
+            report["lr"] = GlobalAverageMetric(self.updates.learning_rate)
+        return report

@@ -41,10 +41,9 @@ def test_training_that_was_stopped_goes_on_where_it_was(model, train, task_of, t
     for number, saved in states["optimizer"]["state"].items():
         assert same_tensors(moments["state"][number], saved)
         assert saved["step"] == 6
-    plateau = agent.scheduler.get_state_dict()
-    assert plateau == states["lr_scheduler"]
+    plateau = agent.updates.schedule.state_dict()
+    assert plateau == states["training"]["updates"]["schedule"]
     assert plateau["best"] < float("inf")  # one validation came after the warm-up
-    assert not agent.scheduler._is_lr_warming_up()
 
     train(model, path, max_train_steps=12, **STOPPED)
     stats = json.loads((tmp_path / "model.checkpoint.trainstats").read_text())
@@ -57,8 +56,7 @@ def test_a_warm_up_that_was_stopped_goes_on_where_it_was(train, task, tmp_path):
     slow = {**STOPPED, "warmup_updates": 10}
     train("biencoder", tmp_path / "model", max_train_steps=7, learningrate=1e-3, **slow)
     agent = agent_that_train_model_starts_with(model_file=str(tmp_path / "model"), **slow, **task)
-    assert agent.scheduler._is_lr_warming_up()
-    assert agent.scheduler.get_last_lr() == pytest.approx(1e-3 * 6 / 10, rel=1e-3)
+    assert agent.updates.learning_rate == pytest.approx(1e-3 * 6 / 10, rel=1e-3)
     assert agent.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * 6 / 10, rel=1e-3)
 
 

@@ -14,7 +14,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.checkpoints import restore_counters
 from parlai.agents.ranker.learning.inputs import check_evaluation_data, check_metric, planned_updates
 from parlai.agents.ranker.learning.optimizer import check_optimizer
-from parlai.agents.ranker.learning.schedule import limit_warmup
+from parlai.agents.ranker.learning.schedule import check_schedule, limit_warmup
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
@@ -74,6 +74,7 @@ class LoopRun:
         if not self.trains:
             return
         check_optimizer(opt)
+        check_schedule(opt)
         if self.is_in_loop and os.path.isdir(path := opt.get("model_file") or ""):
             raise CheckpointError(
                 f"--model-file {path} is a folder, which no run can write to: give another --model-file, and start "

@@ -30,25 +30,19 @@ def check_optimizer(opt: Opt) -> None:
         raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
 
 
-def parameter_groups(model: nn.Module, opt: Opt, *, single: bool = False) -> list[dict[str, Any]]:
-    """The parameters that learn, in groups for the optimizer: with weight decay, without, and clipped embeddings.
-
-    With `single` in one group, all with decay: ParlAI's fp16 optimizers take no more, and step on copies of their own.
-    """
+def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups for the optimizer: with weight decay, without, and clipped embeddings."""
     decay = opt.get("weight_decay")
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
-    if single:
-        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "weight_decay": decay}]
-    else:
-        groups = matrices_and_others(model, weight_decay=decay, embedding_clip=opt.get("embedding_clip") or None)
+    groups = matrices_and_others(model, weight_decay=decay, embedding_clip=opt.get("embedding_clip") or None)
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:
             group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)
     if opt["optimizer"] == "adadelta" and opt.get("adadelta_eps") is not None:
         for group in groups:
             group["eps"] = opt["adadelta_eps"]
-    if opt["optimizer"] in FUSED and not single:
+    if opt["optimizer"] in FUSED:
         for group in groups:
             group["fused"] = True
     return groups

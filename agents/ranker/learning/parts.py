@@ -1,4 +1,4 @@
-"""From ParlAI's options to the library's `Trainer`: its configuration, its updates, its callbacks."""
+"""From ParlAI's options to the library's `Trainer`: its configuration and callbacks, and ParlAI's metrics."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.loop import LoopRun
-from parlai.agents.ranker.learning.updates import ParlaiUpdates, Report
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
+from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.errors import ConfigError
+from polyencoder.evaluation import ranks
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record
+from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
 from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
-from polyencoder.training.objective import Objective
+from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["build_trainer", "goal_of", "trainer_of", "training_config"]
+__all__ = ["Report", "build_trainer", "goal_of", "trainer_of", "training_config"]
 
 NOT_SHOWN = ("override", "load_from_checkpoint")  # options with which ParlAI's scripts tell each other things
 
@@ -35,11 +37,6 @@ def training_config(opt: Opt) -> TrainingConfig:
     Raises:
         ConfigError: for options of training that cannot be.
     """
-    if opt.get("fp16") and opt.get("embedding_clip"):
-        raise ConfigError(
-            f"--fp16 true and --embedding-clip {opt['embedding_clip']}: ParlAI's fp16 optimizers clip all gradients "
-            "together; use --bf16 true"
-        )
     if opt.get("teacher_scores") and not opt.get("teacher_model"):
         raise ConfigError(f"--teacher-scores {opt['teacher_scores']}: whose? Give --teacher-model as well")
     return TrainingConfig(
@@ -81,21 +78,20 @@ def build_trainer(
 ) -> Trainer:
     """The trainer that an agent holds, of a run that goes on where it was if there is something to restore."""
     opt, model = agent.opt, agent.ranker
-    ranker, updates = Ranker(model, agent.dict.text, device=next(model.parameters()).device), ParlaiUpdates(agent)
-    callbacks: list[Callback] = [Report(agent, updates)]
+    ranker = Ranker(model, agent.dict.text, device=next(model.parameters()).device)
+    callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
     if run.is_in_loop and run.planned_updates:
-        to_come = run.planned_updates - updates.count
+        to_come = run.planned_updates - agent.updates.count
         if is_primary_worker() and (reason := model.why_too_short(to_come * max(1, opt.get("update_freq") or 1))):
             logging.warning(reason)
-    return trainer_of(agent, ranker, updates, callbacks, config=config, run=run, restored=restored)
+    return trainer_of(agent, ranker, callbacks, config=config, run=run, restored=restored)
 
 
 def trainer_of(
     agent: TorchRankerAgent,
     learner: Learner,
-    updates: ParlaiUpdates,
     callbacks: Sequence[Callback],
     *,
     config: TrainingConfig,
@@ -107,10 +103,10 @@ def trainer_of(
     """A trainer of these parts, which ParlAI's loop has begun; where a run goes on, it is where that was."""
     opt = agent.opt
     watched = _watched(opt, curve) if run.is_in_loop and is_primary_worker() else []
-    trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=updates)
+    trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=agent.updates)
     trainer.goal = goal_of(opt, epoch=None)
     if restored is not None:
-        trainer.load_run_state(_upgraded(restored))
+        trainer.load_run_state(restored)
     if run.is_in_loop:
         trainer.start()
     return trainer
@@ -139,12 +135,47 @@ def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
     return Goal(examples, limit("max_train_steps"), limit("max_train_time"))
 
 
-def _upgraded(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state of a run that an earlier version wrote, as it is now."""
-    if "callbacks" in state:
-        return state
-    callbacks = {}
-    if "curve" in state:
-        callbacks["curve"] = {"points": state["curve"], "every": 1, "batches": []}
-    progress = {"examples": state.get("examples", 0), "seconds": state.get("seconds", 0.0)}
-    return {"updates": state["accumulated"], "progress": progress, "stopped": None, "callbacks": callbacks}
+class Report(Callback):
+    """Adds what was learnt from a batch, and of an update, to the agent's metrics."""
+
+    def __init__(self, agent: TorchRankerAgent) -> None:
+        self._agent, self._metrics, self._updates = agent, agent.global_metrics, agent.updates
+        self._skipped = self._left_out = 0
+
+    def on_start(self, run: Run) -> None:
+        self._skipped, self._left_out = run.skipped_examples, self._updates.left_out
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        if left_out := run.skipped_examples - self._skipped:
+            self._skipped += left_out
+            self._metrics.add(WITHOUT_NEGATIVES, SumMetric(left_out))
+        self._note_update()
+        if outcome is None or not len(outcome) or not outcome.losses.isfinite().all():
+            return
+        self.note_batch(outcome)
+        for name, (value, count) in outcome.sums.items():
+            self._metrics.add(name, AverageMetric(value, count) if count else SumMetric(value))
+
+    def note_batch(self, outcome: Outcome) -> None:
+        """Of a batch of rankings."""
+        rank = ranks(outcome.scores, outcome.pool.labels)
+        n = len(rank)
+        self._metrics.add("mean_loss", AverageMetric(float(outcome.losses.sum()), n))
+        self._metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))
+        self._metrics.add("rank", AverageMetric(int(rank.sum()), n))
+        self._metrics.add("mrr", AverageMetric(float((1 / rank).sum()), n))
+
+    def _note_update(self) -> None:
+        updates, clip = self._updates, self._agent.opt.get("gradient_clip", -1)
+        if updates.count == self._agent._number_training_updates:
+            return
+        self._agent._number_training_updates = updates.count
+        if updates.left_out > self._left_out:
+            self._left_out = updates.left_out
+            self._metrics.add("nonfinite_updates", SumMetric(1))
+            return
+        self._metrics.add("gnorm", GlobalAverageMetric(updates.norm))
+        if clip > 0:
+            self._metrics.add("clip", GlobalAverageMetric(float(updates.norm > clip)))
+        if is_primary_worker():  # all processes step together
+            self._metrics.add("ups", GlobalTimerMetric(1))

@@ -41,6 +41,10 @@ class ScheduleConfig:
     warmup_share: float = 0.1
     longest_warmup: int | None = 100
     """Updates; None for no limit."""
+    warmup_start: float = 1e-4
+    """The factor at the beginning of a warm-up."""
+    gamma: int | None = None
+    """Updates after which "invsqrt" has divided the rate by the root of 2; None for those of the warm-up."""
 
     def __post_init__(self) -> None:
         if self.name is not None and self.name not in get_args(ScheduleName):
@@ -61,7 +65,7 @@ class ScheduleConfig:
             raise ConfigError(f"the decay of the learning rate is {self.decay}; it must be above 0 and at most 1")
 
 
-WARMUP, WARMUP_START = 100, 1e-4
+WARMUP = 100
 MEASURED = 5  # updates after which the time that they took says how many there will be
 
 
@@ -160,10 +164,10 @@ class Schedule:
     def _factor(self) -> float:
         config, warmup = self._config, self.warmup_updates
         if self._updates < warmup:
-            return WARMUP_START + (1 - WARMUP_START) * self._updates / warmup
+            return config.warmup_start + (1 - config.warmup_start) * self._updates / warmup
         done = self._updates - warmup
         if self._name == "invsqrt":
-            gamma = max(1, warmup)
+            gamma = config.gamma or max(1, warmup)
             return math.sqrt(gamma / (gamma + done))
         if self._name in ("plateau", "constant"):
             return 1.0

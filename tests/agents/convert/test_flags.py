@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from parlai.agents.convert import flags
 
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError
 from polyencoder.training import RunSettings
 from polyencoder.training.optimizer import build_optimizer
 from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
@@ -89,8 +89,3 @@ def test_models_of_other_kinds_are_refused(small, make, make_agent, trained):
         make_agent("biencoder", init_model=str(small()))
     with pytest.raises(CheckpointError, match="--model-file .* holds a biencoder, not a convert"):
         make(model_file=str(path))
-
-
-def test_half_precision_is_refused_where_embeddings_are_clipped(make_agent):
-    with pytest.raises(ConfigError, match="--fp16 true and --embedding-clip 1.0: .* use --bf16 true"):
-        make_agent("biencoder", fp16=True, embedding_clip=1.0)

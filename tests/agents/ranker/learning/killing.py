@@ -55,7 +55,7 @@ def start(model: Path, data: Path, options: str, *, learning: str = LEARNING) ->
         step = Trainer.step
 
         def recorded(self: Any, batch: Any) -> Any:
-            place = self.updates.count, self.updates.state_dict()["batches"]
+            place = self.updates.count, self.updates.state_dict()["accumulated"]["batches"]
             with open(f"{model}.batches", "a") as file:
                 print(json.dumps([place, batch.contexts.ids.tolist(), batch.pool.texts]), file=file)
             return step(self, batch)
@@ -109,13 +109,13 @@ def kill_once_learnt(model: Path, data: Path, options: str, *counts: int, learni
 
 
 def states(path: Path | str) -> dict[str, Any]:
-    """What a checkpoint says of training: not times, nor a warm-up that ParlAI has dropped.
+    """What a checkpoint says of training: not times.
 
     ParlAI's counters hold times and sums of parts; `reports` compares them.
     """
     found = read_states(path)
     del found["training"]["progress"]["seconds"], found["training"]["counters"]
-    return {name: value for name, value in found.items() if name != "warmup_scheduler"}
+    return found
 
 
 def same(one: Any, other: Any) -> bool:

@@ -106,7 +106,7 @@ def test_too_many_in_a_row_are_an_error_that_names_the_step(make_learner):
 
 
 def test_what_loss_scaling_leaves_out_is_no_error():
-    """ParlAI's fp16 optimizers find overflown gradients themselves; the loss was finite."""
+    """The scaler of fp16 finds overflown gradients itself; the loss was finite."""
     model = torch.nn.Linear(2, 1)
     model.weight.grad = torch.full((1, 2), INF)
     updates = FiniteUpdates(limit=1)

@@ -181,9 +181,9 @@ def test_a_schedule_ends_with_the_last_epoch(schedule, train, tmp_path):
     rates = {int(report["total_train_updates"]): report["lr"] for report in reports}
     last = 3 * EXAMPLES // 8
     assert max(rates) == last
-    for update in (last // 2, last - 1):  # the rate after it; ParlAI's are not set any more after the last one
+    for update in (last // 2, last - 1, last):  # the rate after it
         done = update / last
-        expected = 1 - done if schedule == "linear" else math.cos(done * math.pi / 2)
+        expected = 1 - done if schedule == "linear" else (1 + math.cos(done * math.pi)) / 2
         assert rates[update] == pytest.approx(1e-3 * expected, rel=1e-6)
 
 
@@ -199,16 +199,16 @@ def test_a_schedule_of_a_run_whose_length_nobody_knows(make_agent, train, tmp_pa
 def test_a_warm_up_takes_a_tenth_of_the_run_at_most(epochs, warmup, make_agent):
     agent = make_agent("biencoder", num_epochs=epochs, batchsize=8)  # 76 updates, 4, 4,000
     assert agent.opt["warmup_updates"] == warmup
-    assert agent.scheduler.warmup_updates == warmup
+    assert agent.updates.schedule.warmup_updates == warmup
 
 
 def test_a_warm_up_that_is_given_is_followed(make_agent, monkeypatch):
     said = []
     monkeypatch.setattr(logging, "warning", said.append)
     agent = make_agent("biencoder", num_epochs=19.0, batchsize=8, warmup_updates=60)
-    assert agent.scheduler.warmup_updates == 60
+    assert agent.updates.schedule.warmup_updates == 60
     assert not said
     for schedule in ("reduceonplateau", "linear"):
         agent = make_agent("biencoder", num_epochs=1.0, batchsize=8, warmup_updates=60, lr_scheduler=schedule)
-        assert agent.scheduler.warmup_updates == 60
+        assert agent.updates.schedule.warmup_updates == 60
         assert "--warmup-updates 60: the run of 4 updates is over before" in said.pop()

@@ -6,8 +6,6 @@ from copy import deepcopy
 
 import pytest
 import torch
-from parlai.agents.ranker.learning.optimizer import parameter_groups
-from parlai.utils.fp16 import SafeFP16Optimizer
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
@@ -60,14 +58,6 @@ def test_a_changed_optimizer_starts_afresh(trained, make_agent, task):
     agent = make_agent("biencoder", model_file=trained("biencoder")[0], datatype="train", optimizer="adamax", **task)
     assert isinstance(agent.optimizer, torch.optim.Adamax)
     assert not agent.optimizer.state_dict()["state"]
-
-
-def test_one_group_for_the_half_precision_optimizer(make_agent):
-    """ParlAI's fp16 wrapper takes one group only."""
-    agent = make_agent("biencoder")
-    (group,) = parameter_groups(agent.ranker, agent.opt, single=True)
-    assert len(group["params"]) == sum(p.requires_grad for p in agent.ranker.parameters())
-    SafeFP16Optimizer(torch.optim.AdamW([group]))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])

@@ -9,7 +9,7 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker import model_agent
-from parlai.agents.ranker.learning.updates import Report
+from parlai.agents.ranker.learning.parts import Report
 
 from polyencoder.errors import ConfigError
 
