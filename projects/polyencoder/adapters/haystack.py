@@ -22,7 +22,8 @@ __all__ = ["PolyencoderRanker"]
 class PolyencoderRanker:
     """Orders documents for a query; scores are relevances, 0 to 1.
 
-    >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    Examples:
+        >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
     """
 
     def __init__(

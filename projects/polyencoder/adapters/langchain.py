@@ -21,7 +21,8 @@ __all__ = ["PolyencoderReranker"]
 class PolyencoderReranker(BaseDocumentCompressor):
     """Orders documents for a query; each gets its `relevance_score` in the metadata.
 
-    >>> PolyencoderReranker(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    Examples:
+        >>> PolyencoderReranker(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")

@@ -21,7 +21,8 @@ __all__ = ["PolyencoderRerank"]
 class PolyencoderRerank(BaseNodePostprocessor):
     """Orders nodes for a query, by the text that an embedding would be made of; scores are relevances, 0 to 1.
 
-    >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
+    Examples:
+        >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

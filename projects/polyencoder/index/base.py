@@ -105,7 +105,8 @@ class Index(ABC):
 
         All scores are exact; what can be missing is a candidate. Of each hit, `found` says how it was found.
 
-        >>> index.search(contexts, top_k=5, exactness="certified")
+        Examples:
+            >>> index.search(contexts, top_k=5, exactness="certified")
 
         Args:
             contexts: the encoded contexts, any number of them.
@@ -133,9 +134,10 @@ class Index(ABC):
         """What is added, removed and updated in the block becomes one change, when it ends: whole, or after an error
         nothing of it. Blocks may be nested; a search inside one does not see what it changes.
 
-        >>> with index.changing():
-        ...     index.remove(["r5"])
-        ...     index.add(records)
+        Examples:
+            >>> with index.changing():
+            ...     index.remove(["r5"])
+            ...     index.add(records)
         """
 
     def add(self, records: Iterable[Record]) -> None:

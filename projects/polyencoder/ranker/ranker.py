@@ -83,9 +83,10 @@ class Ranked(NamedTuple):
 class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly- or cross-encoder, or a ConveRT.
 
-    >>> ranker = Ranker.from_pretrained("path-or-hub-id")
-    >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)
-    [Ranked(index=1, text='hello , i love snow .', score=7.31)]
+    Examples:
+        >>> ranker = Ranker.from_pretrained("path-or-hub-id")
+        >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)
+        [Ranked(index=1, text='hello , i love snow .', score=7.31)]
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Ranker(Scorer):
     def load(cls, name: str | os.PathLike[str] = DEFAULT_ENCODER, **options: Any) -> Ranker:
         """`from_pretrained`; without a name, `DEFAULT_ENCODER` as a bi-encoder without training.
 
-        >>> Ranker.load().rank("where is my money ?", ["refunds take five days .", "we open at nine ."], top_k=1)
-        [Ranked(index=0, text='refunds take five days .', score=6.9, probability=None)]
+        Examples:
+            >>> Ranker.load().rank("where is my money ?", ["refunds take five days .", "we open at nine ."], top_k=1)
+            [Ranked(index=0, text='refunds take five days .', score=6.9, probability=None)]
         """
         return cls.from_pretrained(name, **options)
 

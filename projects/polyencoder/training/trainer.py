@@ -30,7 +30,8 @@ SEED_STRIDE = 1_000_003  # between the seeds of two processes
 class Trainer:
     """Trains a ranker. Its parts, an objective, updates and callbacks, can each be given or left to the configuration.
 
-    >>> Trainer(ranker, TrainingConfig(epochs=3), train=examples).fit()
+    Examples:
+        >>> Trainer(ranker, TrainingConfig(epochs=3), train=examples).fit()
 
     A framework with a loop of its own calls `step` alone, and needs no `train`.
 
