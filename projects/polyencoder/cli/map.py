@@ -23,7 +23,7 @@ from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.index.meta import separable
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.files import check_writable_folder
-from polyencoder.training.candidate_map import MapSettings, learn_map, mapped, pair_vectors
+from polyencoder.training.candidate_map import MapSettings, fit_map, mapped, pair_vectors
 
 __all__ = ["map_candidates"]
 
@@ -89,7 +89,7 @@ def map_candidates(
     ranker = load_encoder(model, backbone, device=device)
     vectors = pair_vectors(ranker, [*learnt, *held_out], progress=progress)
     first, rest = vectors.split(len(learnt))
-    found = learn_map(first, rest, settings, said=(lambda line: typer.echo(line, err=True)) if progress else None)
+    found = fit_map(first, rest, settings, on_progress=(lambda line: typer.echo(line, err=True)) if progress else None)
     after = Ranker(mapped(separable(ranker), found.matrix), ranker.text, device=ranker.device)
     report = found._asdict()
     del report["matrix"]

@@ -14,8 +14,7 @@ from tqdm import tqdm
 from polyencoder.cli.options import Progress, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.pretraining.reddit.filters import REASONS, Filters
-from polyencoder.pretraining.reddit.threads import ThreadIndex
+from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
 from polyencoder.storage.files import check_writable, explaining, replacing
 
 __all__ = ["prepare_reddit"]

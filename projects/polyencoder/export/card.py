@@ -19,7 +19,7 @@ from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["Run", "model_card", "read_run", "updated_card"]
+__all__ = ["Run", "model_card", "read_run", "table", "updated_card"]
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -115,7 +115,7 @@ def model_card(
         f"# {name}",
         f"A {kind} that ranks replies to a dialogue"
         + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
-        _table(("", ""), ((label, value) for label, value in facts.items() if value)),
+        table(("", ""), ((label, value) for label, value in facts.items() if value)),
         "## Use",
         _usage(ranker, name=name),
         *_results(run),
@@ -170,14 +170,14 @@ def _results(run: Run) -> list[str]:
     if not names:
         return []
     rows = ([part, *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
-    return ["## Results", _table(("", *names), rows)]
+    return ["## Results", table(("", *names), rows)]
 
 
 def _training(run: Run) -> list[str]:
     if not run.flags:
         return []
     rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
-    return ["## Training", _table((f"flag of `{run.command}`", "value"), rows)]
+    return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
 
 
 def _length(run: Run) -> str:
@@ -192,7 +192,8 @@ def _encoder(backbone: Mapping[str, Any], *, name: str | None) -> str:
     return f"{kind}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
 
 
-def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A Markdown table; bars in its cells are escaped."""
     first = list(heading)
     return "\n".join(map(_row, [first, ["---"] * len(first), *rows]))
 

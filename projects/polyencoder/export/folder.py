@@ -101,7 +101,8 @@ def export_folder(
     check_place("folder", folder)
     target = Path(folder)
     with explaining(target, CheckpointError):
-        _check_target(target)
+        if _holds_model(target):  # which must be a ranker
+            RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
     change = None
     with explaining(target, CheckpointError), placing(target) as made:
         save_ranker(ranker, made, dtype=dtype)
@@ -137,28 +138,21 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
 
 def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise CheckpointError where a new model would be among other files, ConfigError where one is there already."""
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
-    if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
-        return
-    if not (target / CONFIG).is_file():
-        raise CheckpointError(f"{target}: has other files in it; give a new folder")
-    if not overwrite:
+    if _holds_model(Path(folder)) and not overwrite:
         raise ConfigError(
-            f"{target}: holds a model already; give another folder, or overwrite it", argument="overwrite"
+            f"{folder}: holds a model already; give another folder, or overwrite it", argument="overwrite"
         )
 
 
-def _check_target(target: Path) -> None:
-    """Raise CheckpointError when exporting there would put a model among other things."""
+def _holds_model(target: Path) -> bool:
+    """Whether a model is in a folder already; CheckpointError where one would be among other files."""
     if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to export to")
+        raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
-        return
+        return False
     if not (target / CONFIG).is_file():
         raise CheckpointError(f"{target}: has other files in it; give a new folder, or one with an earlier export")
-    RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
+    return True
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""ParlAI's byte-level dictionaries, `gpt2`, `slow_bytelevel_bpe` and `bytelevelbpe`, as fast tokenizers.
+"""Converts ParlAI's byte-level dictionaries, `gpt2`, `slow_bytelevel_bpe` and `bytelevelbpe`, to fast tokenizers.
 
-All three are GPT-2's way: text is cut by a pattern, its bytes are written as 256 signs, and merges join these. They
-differ in what `X.dict` calls a token. `bytelevelbpe` writes the signs as they are; the other two write `\\x` and two
-digits for each byte of a sign that is not ASCII, and `gpt2` leaves its merges in ParlAI's data folder. These need not
-be there: a merge is what makes a token of two earlier ones, so the vocabulary, first learnt first, gives them back.
+All three work as GPT-2's: a pattern splits the text, its bytes are written as 256 signs, and merges join these. They
+differ in what `X.dict` calls a token. `bytelevelbpe` writes the signs unchanged; the other two write `\\x` and two
+digits for each byte of a sign that is not ASCII, and `gpt2` leaves its merges in ParlAI's data folder. These are not
+needed: a merge makes a token of two earlier ones, so they follow from the vocabulary, in the order of training.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def byte_level(
         merges = read_merges(f"{dict_file}-merges.txt")
     else:
         names = {token: token if token in own else _signs(token, i) for i, token in enumerate(tokens)}
-        learnt = [name for token, name in names.items() if token not in own]
-        merges = _merges_of(learnt) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
+        trained = [name for token, name in names.items() if token not in own]
+        merges = _merges_of(trained) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
     vocabulary = {name: i for i, name in enumerate(names.values())}
     if len(vocabulary) < len(tokens):
         raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a byte-level dictionary")
@@ -87,7 +87,7 @@ def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[
 
 
 def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's writing, whatever the dictionary says."""
+    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's writing, whatever is in the dictionary."""
     return [
         *special,
         *map(_written, read_numbers(f"{path}-vocab.json", kind="a vocabulary")),
@@ -131,7 +131,7 @@ def _signs(token: str, index: int) -> str:
 
 
 def _merges_of(tokens: Iterable[str]) -> list[Merge]:
-    """The merges of a vocabulary, given in the order in which they were learnt.
+    """The merges of a vocabulary, whose tokens are in the order in which they were trained.
 
     Earlier merges take a token apart into two pieces, which its own joins.
     """

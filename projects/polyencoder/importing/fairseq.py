@@ -1,7 +1,7 @@
-"""RoBERTa checkpoints of fairseq as backbones, without the fairseq package.
+"""Converts RoBERTa checkpoints of fairseq to backbones, without the fairseq package.
 
 fairseq's RoBERTa and Hugging Face's are the same function under other names. Three things differ on disk: older files
-keep the query, key and value projections of a layer as one tensor, the encoder stands under one of several prefixes,
+keep the query, key and value projections of a layer as one tensor, the encoder has one of several prefixes,
 and token ids go a roundabout way: GPT-2's byte-pair encoding gives a number, and `dict.txt` the number's place.
 """
 

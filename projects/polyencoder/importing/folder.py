@@ -1,4 +1,4 @@
-"""A pre-trained encoder as a backbone's folder, which `AutoModel` and `AutoTokenizer` read too."""
+"""Writes a pre-trained encoder as a backbone's folder, which `AutoModel` and `AutoTokenizer` read too."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, spec
 
 def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> str:
     values = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # the file as it is, not as a family of models would make it
+        "tokenizer_class": "PreTrainedTokenizerFast",  # the file unchanged, not rebuilt for a family of models
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **special_tokens,

@@ -1,4 +1,4 @@
-"""ParlAI's option files, `X.opt` beside a model file X: read as JSON and nothing else, and which code they name.
+"""Reads ParlAI's option files, `X.opt` beside a model file X, as JSON alone, and finds the code that they name.
 
 ParlAI takes an option file that is not UTF-8 for a pickle and runs what is in it, and it imports the modules that
 options name. So options that came from elsewhere are looked at, by `check_options`, before ParlAI reads them.

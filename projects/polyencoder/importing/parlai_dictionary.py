@@ -1,9 +1,9 @@
-"""ParlAI's dictionaries as fast tokenizers that give the same ids.
+"""Converts ParlAI's dictionaries to fast tokenizers that give the same ids.
 
 What has to be the same for that: which characters make a word (to Python, whose `\\w` is not that of others), how
 text is lowered, the merges of subword-nmt, and what a line end becomes. In ParlAI's `bpe` dictionaries a piece that
 another one follows is written `piece@@`; here it is `piece`, and the last piece of a word is `piece</w>`. In `space`
-dictionaries a word may be empty, which no fast tokenizer knows; here a sign that begins words stands before each.
+dictionaries a word may be empty, which no fast tokenizer knows; here each begins with a sign.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_parlai_dictionary(
         "pad_token": names[null],
         "start_token": names[start],
         "end_token": names[end],
-        # ParlAI tokenizes it as any text: the space says that it is not the name of a token
+        # ParlAI tokenizes it like any text: with the space it is not the name of a token
         "separator": delimiter if tokenizer.token_to_id(delimiter) is None else f" {delimiter}",
         "truncation": "tokens",
         "empty_token": empty,
@@ -128,7 +128,7 @@ def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
 
 
 def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
-    """What stands between two spaces, be it nothing; before each token the sign for the beginning of a word."""
+    """Splits at each space, also into empty words; each token is preceded by the sign for the beginning of a word."""
     vocabulary = {WORD_START + token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=WORD_START + special[-1]))
     tokenizer.normalizer = normalizers.Sequence(
@@ -155,7 +155,7 @@ def read_merge_vocabulary(
     """The dictionary of the paper's encoders, for a new model; and the fields of `TextConfig` that go with it.
 
     Numbers stay; tokens that fill the dictionary up for fp16, at its end, are left out, and `__newln__` is called
-    `[NEWLINE]`, as in vocabularies that `polyencoder vocab` learns.
+    `[NEWLINE]`, as in vocabularies that `polyencoder vocab` trains.
 
     Args:
         source: a folder with the tokens and their numbers in `vocab.json`, `piece@@` where another follows, and the

@@ -1,4 +1,4 @@
-"""A transformer of ParlAI's as an encoder of Hugging Face: the same tensors under other names, the same outputs.
+"""Converts ParlAI's transformers to Hugging Face encoders: the same tensors under other names, the same outputs.
 
 Where ParlAI's `variant` puts its normalizations decides the class:
 
@@ -8,7 +8,7 @@ prelayernorm   layers that normalize before each block, normalization of the out
                identity in the place of its normalization of the embeddings
 
 Word embeddings that ParlAI multiplies at run time (`embeddings_scale`) are multiplied here, once; sinusoidal
-positions are a table like learnt ones; an encoder without segment embeddings gets zeros.
+positions become a table like trained ones; an encoder without segment embeddings gets zeros.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A whole model of ParlAI's: the files `X`, `X.opt`, `X.dict` and `X.dict.codecs` as one of our rankers.
+"""Reads a model that ParlAI trained, the files `X`, `X.opt`, `X.dict` and `X.dict.codecs`, as one of our rankers.
 
 Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout,
 are not meant here (`polyencoder.storage.checkpoint` reads them). Nothing is unpickled that could run code.
@@ -50,7 +50,7 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
     """Read a model that ParlAI trained. Texts get the tokens and the scores that they get there.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, or if the model is none of ParlAI's rankers.
+        CheckpointError: if a file is missing or damaged, or if the model is not one of ParlAI's rankers.
         ConfigError: if it has a dictionary that cannot be followed exactly.
     """
     config, states = read_parlai_model(model_file)

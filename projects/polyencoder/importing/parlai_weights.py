@@ -1,4 +1,4 @@
-"""The weights of ParlAI's own rankers as ours: the same tensors under other names, the same scores.
+"""Converts the weights of ParlAI's own rankers to ours: the same tensors under other names, the same scores.
 
 This module reads a state dict and options as plain mappings; it never imports ParlAI. Nothing is skipped: a tensor that
 is missing, or that has no place here, is an error.
@@ -84,14 +84,14 @@ def convert_parlai(
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 
     Where ParlAI's scores depend on what else is in a batch (see `batch_dependence`), ours are those without padding.
-    And `relu_dropout`, which has no part in scores, has no place in a BERT: training goes on without it.
+    And `relu_dropout`, which has no part in scores, has no place in a BERT: training continues without it.
 
     Args:
         state: ParlAI's state dict: what `model` holds in its model file.
         opt: ParlAI's options: its `.opt` file.
         architecture: which of ours it becomes: transformer/biencoder and /ranker bi, /polyencoder poly, /crossencoder
             cross.
-        text: how text becomes tokens; goes into the configuration as it is.
+        text: how text becomes tokens; part of the configuration.
         origin: the file, for error messages.
 
     Returns:
@@ -145,7 +145,7 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
     defaults = ENCODER_OPTIONS | {"output_scaling": 1.0} | _OPTIONS[architecture]
     values = {name: opt.get(name, default) for name, default in defaults.items()}
     if values.get("polyencoder_type") == "n_first":
-        values["codes_attention_type"] = "basic"  # there are no codes: whatever it says, it says of nothing
+        values["codes_attention_type"] = "basic"  # there are no codes, so its value does not matter
     for name, value in values.items():
         if value is None:
             raise CheckpointError(f"{origin}: its options have no `{name}`; give the .opt file of this model")
@@ -158,7 +158,7 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
     if values["n_encoder_layers"] > 0:
         values["n_layers"] = values["n_encoder_layers"]
     if architecture == "cross":
-        values["n_segments"] = 2  # whatever its options say
+        values["n_segments"] = 2  # whatever its options are
     return values
 
 

@@ -1,4 +1,4 @@
-"""What Python takes for a letter, a space or a lower-case word, as the `tokenizers` library's patterns and rules."""
+"""Python's character classes and lower-casing as patterns and rules of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["class_of", "lower_case", "matches", "white_space"]
 
 
 def matches(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """What the pattern, in which \\w and \\s stand in brackets, matches for Python, and nothing between the matches."""
+    """Keeps what the pattern matches in Python, and drops the text in between; \\w and \\s must be in brackets."""
     pattern = pattern.replace(r"\w", class_of(r"\w")).replace(r"\s", class_of(r"\s"))
     return pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
 

@@ -1,7 +1,7 @@
-"""Checkpoints of other projects, read as plain data: no code of theirs runs and none of their packages is imported.
+"""Reads checkpoints of other projects as plain data: none of their code runs, none of their packages is imported.
 
 Beside its weights such a file holds whatever its trainer kept: options, meters, random states. `torch.load` with
-`weights_only=True` refuses every class that it was not told of, so those that are known to occur are replaced by a
+`weights_only=True` refuses every class that is not allowed, so those that are known to occur are replaced by a
 `Record`, which keeps what it is given and does nothing. Any other class or function is an error that names it.
 """
 
@@ -95,7 +95,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
-    """The state dict at the first of these keys that there is; empty when there is none, or when it is not one."""
+    """The state dict at the first of these keys that exists; empty without one, or if it is no state dict."""
     state = next((states[key] for key in keys if key in states), None)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         return {}

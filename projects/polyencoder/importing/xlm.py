@@ -1,4 +1,4 @@
-"""Encoders trained with XLM as backbones, without its code: the paper's own pre-training was made with it.
+"""Converts encoders trained with XLM to backbones, without its code: the paper's own were pre-trained with it.
 
 XLM's encoder is a post-layer-norm BERT under other names: it also sets the outputs at padding to zero, but no token
 attends to those, so those of the tokens are BERT's. It becomes a `BertModel`, which has fused attention and which
@@ -83,7 +83,7 @@ def import_xlm(
 
     Args:
         checkpoint: the `.pth` file. It is read without running code of its own.
-        codes: the merges that fastBPE learnt.
+        codes: fastBPE's merges.
         out: the folder.
         vocabulary: fastBPE's vocabulary, `token count` lines, for a checkpoint without a dictionary of its own.
         languages: which languages' embeddings become those of the two segments, if it has some: one for both, or two.
@@ -168,7 +168,7 @@ def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin
 
 
 def _dictionary(states: Mapping[str, Any], vocabulary: str | os.PathLike[str] | None, *, origin: str) -> dict[str, int]:
-    """Word, with fastBPE's `@@` where it goes on -> id: the checkpoint's own, or else a vocabulary file's."""
+    """Word, with fastBPE's `@@` where another piece follows -> id: the checkpoint's own, or a vocabulary file's."""
     own = states.get("dico_word2id")
     if (own is None) == (vocabulary is None):
         raise ConfigError(
@@ -198,7 +198,7 @@ def _read_vocabulary(path: str | os.PathLike[str]) -> dict[str, int]:
 def _tokenizer(
     words: Mapping[str, int], *, codes: str | os.PathLike[str], lower_case: bool, tokenized: bool, origin: str
 ) -> Tokenizer:
-    """fastBPE as a tokenizer: its vocabulary marks with `@@` what goes on, this one's with `</w>` what ends a word."""
+    """fastBPE as a tokenizer. Its pieces have `@@` where another follows; this one's have `</w>` at the end of a word."""
     merges = read_merges(codes)
     vocabulary = {_marked(word) if i >= len(_SPECIAL) else word: i for word, i in words.items()}
     if len(vocabulary) < len(words):

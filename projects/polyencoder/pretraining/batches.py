@@ -1,4 +1,4 @@
-"""Batches by a budget of tokens: sequences of like length, however many they are, for the two objectives in turn."""
+"""Batches by a token budget: sequences of similar length, for the two objectives in turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEWEST = 4  # sequences that always fit into a batch, so that it can be halved
 
 
 class PairInputs:
-    """Makes inputs of examples, by random choices that belong to each example.
+    """Makes inputs of examples; the random choices depend on the example alone.
 
     Args:
         text: tokenizes. longest: the most tokens of a sequence. masking: chooses words. next: what is asked for of
@@ -46,7 +46,7 @@ class PairInputs:
         self.text.ids(list(dict.fromkeys(texts)))
 
     def masked(self, example: PairExample, rng: np.random.Generator) -> PairInput:
-        """The example with words to be found again."""
+        """The example with masked words."""
         found = pair_input(self.text, example.turns, example.label, longest=self.longest)
         seen, targets = self.masking(found.ids, rng)
         return replace(found, ids=seen.tolist(), targets=targets.tolist())
@@ -54,7 +54,7 @@ class PairInputs:
     def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with its own response, or, every other time, with one that does not follow.
 
-        Where a batch's responses are told apart, both apart: what does not follow are those of the other examples.
+        With `contrastive` both are sequences of their own, and the negatives are the responses of the other examples.
         """
         if self._next == "contrastive":
             return pair_input(self.text, example.turns, example.label, longest=self.longest, apart=True)
@@ -64,10 +64,10 @@ class PairInputs:
 
 
 class PairBatches(Callback):
-    """Batches without end: one of masked words, one of next utterances, and so on; where they are is a part of a run.
+    """Endless batches, alternately of masked words and of next utterances; their position is part of a checkpoint.
 
     A number of examples at a time is read, each drawn for one of the objectives, sorted by length, and cut into
-    batches, which come in random order: an example is in one batch of an epoch, and going on needs no more than the
+    batches, which come in random order: an example is in one batch of an epoch, and to resume needs no more than the
     number of examples that were read.
 
     Args:
@@ -99,10 +99,10 @@ class PairBatches(Callback):
         self.reader = reader or Reader()
         self._source, self._inputs, self._tokens, self._seed = source, inputs, tokens, seed
         self._pool = pool or max(64, POOL * tokens // SHORT)
-        self._place = (0, 0)  # pool, and batches of it that were learnt from
+        self._place = (0, 0)  # pool, and the batches of it that are done
 
     def __call__(self) -> Iterator[PairBatch]:
-        """The batches after those that were learnt from."""
+        """The batches after those of earlier steps."""
         first, done = self._place
         examples = endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first

@@ -1,4 +1,4 @@
-"""The card of a pre-trained encoder: what it is, what it has read, and what it knows of text that was held out."""
+"""The model card of a pre-trained encoder: its sizes, its corpus and its held-out metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import TextConfig
+from polyencoder.export.card import table
 from polyencoder.pretraining.start import Pretrained
 
 __all__ = ["encoder_card", "ranker_flags", "ranker_options"]
@@ -27,10 +28,10 @@ def encoder_card(
     """The README.md of an encoder's folder; paths of the machine are cut to their last part.
 
     Args:
-        pretrained: what was learnt.
+        pretrained: the trained encoder.
         folder: where it is written to.
         report: of held-out text, `perplexity`, `masked_accuracy` and `next_accuracy`, as far as they are known.
-        backbone: the encoder that went on, if any.
+        backbone: the encoder that was continued, if any.
         corpus: files, or names of tasks.
         flags: that were given, with their values.
         seed: of the run. updates, tokens: what it was trained for, of all processes.
@@ -53,38 +54,22 @@ def encoder_card(
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
     use += ranker_flags(pretrained)
     head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            "tags:",
-            "- response-selection",
-            "- dialogue",
-            "---",
-            "",
-            f"# {name}",
-            "",
-            "An encoder that was pre-trained with masked words and next utterances, to make rankers of.",
-            "",
-            "| | |",
-            "| --- | --- |",
-            *(f"| {what} | {value} |" for what, value in facts.items()),
-            *(f"| `--{name.replace('_', '-')}` | `{value}` |" for name, value in flags.items()),
-            "",
-            "```sh",
-            use,
-            "```",
-            "",
-            f"`AutoModel` and `AutoTokenizer` read it{head}.",
-            "",
-        ]
-    )
+    rows = [*facts.items(), *((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in flags.items())]
+    parts = [
+        "---\nlibrary_name: transformers\ntags:\n- response-selection\n- dialogue\n---",
+        f"# {name}",
+        "An encoder that was pre-trained with masked words and next utterances, to make rankers of.",
+        table(("", ""), rows),
+        f"```sh\n{use}\n```",
+        f"`AutoModel` and `AutoTokenizer` read it{head}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
     """The settings of a ranker that is made of it, where they are not the default, by their names in `RunSettings`.
 
-    All of it learns, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
+    All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
     Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
     vectors, it is a bi-encoder that scores as that did.
     """

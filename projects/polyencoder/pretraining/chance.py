@@ -1,4 +1,4 @@
-"""What a model that knows nothing of contexts reaches: below that, a pre-training has learnt nothing."""
+"""Chance level of the pre-training metrics: what a model reaches that ignores contexts."""
 
 from __future__ import annotations
 

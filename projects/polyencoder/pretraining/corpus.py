@@ -1,4 +1,4 @@
-"""A corpus as a source of examples: contexts, what follows them, and what another document has in its place."""
+"""A corpus as a source of examples: a context, its response, and a response of another document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What encoders are pre-trained on, read from files: conversations, whose units are turns, and articles, sentences."""
+"""Reads documents to pre-train on: conversations, whose units are turns, and articles, whose units are sentences."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from polyencoder.checks import unencodable
 from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.errors import InputError
-from polyencoder.pretraining.official import CONTEXT, MESSAGES, dstc7_turns, is_dstc7, is_ubuntu, ubuntu_turns
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = ["Document", "read_documents"]
 
 LONGEST = 512  # units of an article: a book without an end is several, each of which begins with the last one's end
+# The columns of the Ubuntu Dialogue Corpus v2, and of DSTC7's Ubuntu track
+CONTEXT, LABEL = "Context", "Label"
+UTTERANCES = ("Utterance", "Ground Truth Utterance")  # of training; of validation and test
+MESSAGES, ANSWERS = "messages-so-far", "options-for-correct-answers"
+
 # What closes a quotation or brackets belongs to its sentence.
 _SENTENCE_END = regex.compile(r"(?<=[.!?\u2026][\"'\p{Pe}\p{Pf}]*)\s+")
 
@@ -39,7 +43,7 @@ class Document:
         return range(max(1, first), len(self.units))
 
     def context(self, place: int, *, history: int) -> Sequence[str]:
-        """What stands before a unit: of a conversation at most `history` turns, of an article the sentence before."""
+        """The units before a unit: of a conversation at most `history` turns, of an article one sentence."""
         return self.units[max(0, place - (1 if self.kind == "text" else history)) : place]
 
     def is_held_out(self, share: float) -> bool:
@@ -49,7 +53,7 @@ class Document:
 
 
 def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[Document]:
-    r"""The documents of a file, one at a time: what a record is, its columns say.
+    r"""The documents of a file, one at a time. The columns of a record decide what it is:
 
     - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
     - `context`, a text, a list of turns or messages, and `response`: a pair; before `context` may be `context/0`, the
@@ -95,15 +99,53 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
     if "text" in record:
         units = _units(record, "text", where, lines=True)
         return Document([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
-    if is_dstc7(record):
-        return Document(_cleaned(dstc7_turns(record, where), MESSAGES, where), where, "conversation")
-    if is_ubuntu(record):
-        turns = ubuntu_turns(record, where)
+    if MESSAGES in record:
+        return Document(_cleaned(_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
+    if CONTEXT in record and any(name in record for name in UTTERANCES):
+        turns = _ubuntu_turns(record, where)
         return None if turns is None else Document(_cleaned(turns, CONTEXT, where), where, "pair")
     raise InputError(
         f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
     )
+
+
+def _ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
+    """The turns of a context, and the response; None of a row with a wrong one or none. A turn's utterances are joined.
+
+    The rows of one conversation have contexts of growing length, each with the next response: of each row its response
+    alone is new.
+
+    Raises:
+        InputError: the label is no number, or context or response no text.
+    """
+    try:
+        if float(record.get(LABEL, 1)) < 0.5:
+            return None
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1") from None
+    name = next(name for name in UTTERANCES if name in record)
+    for column in (CONTEXT, name):
+        if not isinstance(record[column], str):
+            raise InputError(f"{where}: {column!r} is {record[column]!r:.60}, not a text")
+    parts = [*record[CONTEXT].split("__eot__"), record[name].replace("__eot__", " ")]
+    turns = [part.replace("__eou__", " ") for part in parts]
+    return turns if turns[-1].strip() else None
+
+
+def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
+    """The messages of a dialogue, and the right answer, which the test file does not have.
+
+    Raises:
+        InputError: they are not as in DSTC7's files.
+    """
+    try:
+        turns = [one["utterance"] for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
+        if not all(isinstance(one, str) for one in turns):
+            raise TypeError("an utterance that is no text")
+        return turns
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})") from None
 
 
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:

@@ -44,7 +44,7 @@ class PretrainingModel(TrainableModel):
     """An encoder, `masked_words`, tied to its embeddings, and `next_utterance`, a linear layer on its first output.
 
     The latter has the shape of a cross-encoder's last layer: one score, whose sigmoid says how likely a response
-    follows. It is there where `next` is "yes-no"; to find a context's response among others takes no weights, but a
+    follows. It exists with `next` "yes-no"; to find a context's response among others takes no weights, but a
     `reduction` of outputs to the vector of a text, whose length may be one for all (`normalize`).
     """
 
@@ -84,7 +84,7 @@ class PretrainingModel(TrainableModel):
         return scores
 
     def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
-        """Scores [contexts, responses], float32, of sequences of which so many are contexts, the others responses.
+        """Scores [contexts, responses], float32, of sequences of which the first are contexts, the others responses.
 
         Dot products of vectors, as of a bi-encoder, divided by the root of their dimensions: an output has about that
         length, so that scores are some 16 times the cosine of two outputs of 256 dimensions, and just that times the

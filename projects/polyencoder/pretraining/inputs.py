@@ -1,4 +1,4 @@
-"""What a pre-training sees of an example: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1).
+"""Token sequences of examples: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1).
 
 Or both apart, `[S] context [S]` and `[S] response [S]`, as a bi-encoder reads them, of segment 0.
 """
@@ -25,7 +25,7 @@ CONTEXT_SHARE = 4  # a response leaves this part of the tokens for its context
 
 @dataclass(frozen=True)
 class PairInput:
-    """One sequence, or two: the tokens, and how many of them are the context's; and what is to be learnt from it.
+    """One sequence, or two: the tokens, how many of them are the context's, and the targets.
 
     Where nothing else is, the context's response is to be found, and they are two.
 
@@ -86,7 +86,7 @@ def pair_input(
 
 
 def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int] = (0, 0)) -> PairBatch:
-    """A padded batch of inputs that are all to be learnt from in one way."""
+    """A padded batch of inputs of one objective."""
     if inputs[0].targets is None and inputs[0].follows is None:
         return _apart(inputs, pad_id=pad_id, place=place)
     segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]

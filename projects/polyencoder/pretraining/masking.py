@@ -1,4 +1,4 @@
-"""Masked words: which tokens of a sequence are to be found again, and what stands in their places: BERT's rule."""
+"""Masking: chooses the tokens to predict and replaces them, by BERT's rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Masking:
     """Chooses tokens anew each time that it is asked (dynamic masking), as Devlin et al. (2019) do, Section 3.1.
 
     Of the tokens of a sequence that are no special ones the share `probability` is chosen, one at least: a whole number
-    of them, the nearest. 80% of the chosen ones become the mask token, 10% any token, and 10% stay as they are, each by
+    of them, the nearest. 80% of the chosen ones become the mask token, 10% any token, and 10% stay, each by
     a draw of its own.
 
     Args:

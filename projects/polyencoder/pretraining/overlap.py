@@ -1,4 +1,4 @@
-"""Whether text that a model is evaluated on is in a corpus: long utterances that both have."""
+"""Finds evaluation text in a corpus: long utterances that both contain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from polyencoder.pretraining.documents import Document
 
 __all__ = ["Overlap", "Utterances", "find_overlap"]
 
-# What stands between utterances in the files of tasks: ParlAI's tabs and candidates, Ubuntu's marks
+# Separators of utterances in the files of tasks: ParlAI's tabs and candidates, Ubuntu's marks
 _BETWEEN = re.compile(r"[\t\n|]|__eou__|__eot__")
 _NUMBER = re.compile(r"^\d+ ")  # of a line of ParlAI's
 
 
 class Utterances:
-    """Those of a file that have so many words or more, as digests of 8 bytes: case, punctuation, articles aside."""
+    """Utterances of `min_words` words or more, as digests of 8 bytes, regardless of case, punctuation and articles."""
 
     def __init__(self, texts: Iterable[str], *, min_words: int) -> None:
         self._min_words = min_words
@@ -28,7 +28,7 @@ class Utterances:
 
     @classmethod
     def of_file(cls, file: str, *, min_words: int) -> Utterances:
-        """All texts in the records of a file, however deep they stand in them.
+        """All texts in the records of a file, at any depth.
 
         Raises:
             InputError: it cannot be read.

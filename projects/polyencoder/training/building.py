@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from polyencoder.modeling import freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
-from polyencoder.training.distillation import Distillation, DistillationConfig
+from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
 from polyencoder.training.optimizer import build_optimizer
@@ -29,13 +27,17 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
-    """What is minimised: the cross-entropy of the label and, where there is one, the teacher's loss.
+    """The objective: the cross-entropy of the label and, where there is one, the teacher's loss.
 
     Raises:
         CheckpointError, ConfigError: there is no such teacher.
     """
     loss: Loss = CrossEntropy(config.label_smoothing)
-    loss = _with_teacher(config.distillation, loss, device=learner.device, bf16=config.precision == "bfloat16")
+    distillation = config.distillation
+    if distillation.has_teacher:
+        ranker = Ranker.from_pretrained(distillation.teacher or "", device=learner.device)
+        teacher = Teacher(ranker, ScoreCache(distillation.scores), bf16=config.precision == "bfloat16")
+        loss = Distillation(teacher, distillation, labels=loss)
     return Ranking(
         learner.model,
         learner.text,
@@ -44,21 +46,6 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
         hopeless_after=None if config.hard_negatives else HOPELESS,
-    )
-
-
-def _with_teacher(config: DistillationConfig, labels: Loss, *, device: torch.device, bf16: bool) -> Loss:
-    """The labels' loss, and that of the teacher if there is one whose scores count."""
-    if not config.has_teacher:
-        return labels
-    ranker = Ranker.from_pretrained(config.teacher or "", device=device)
-    return Distillation(
-        Teacher(ranker, ScoreCache(config.scores), bf16=bf16),
-        weight=config.weight,
-        kind=config.kind,
-        temperature=config.temperature,
-        candidates=config.candidates,
-        labels=labels,
     )
 
 
@@ -71,10 +58,10 @@ def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
-    """The optimizer with its schedule and precision, and layer freezing, which says what it updates.
+    """The optimizer with its schedule and precision, and layer freezing, which decides what it updates.
 
     Raises:
-        ConfigError: the model has nothing that learns, or cannot in this precision.
+        ConfigError: no parameter is trainable, or the precision cannot be used.
     """
     precision = Precision(config.precision, learner.device, loss_scale=config.loss_scale)
     if precision.warning and processes.is_first:

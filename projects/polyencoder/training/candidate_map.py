@@ -1,9 +1,9 @@
-"""MAP: a linear map from the vectors of responses to those of contexts, learnt while the encoder stays as it is.
+"""MAP: a linear map from the vectors of responses to those of contexts, trained on frozen embeddings.
 
 The baseline of Henderson et al., "A repository of conversational datasets" (2019), which ConveRT's paper gives for
 encoders that were not trained on responses (Section 3). As in its published code, a response's vector y becomes
-(W + alpha I) y; W and alpha learn from the cross-entropy over the batch, with L2 regularization of W, by Adagrad; the
-learning rate and the regularization are those of a grid that do best on what is held out.
+(W + alpha I) y; W and alpha are trained with the cross-entropy over the batch, with L2 regularization of W, by Adagrad.
+Learning rate and regularization are those of a grid that do best on held-out pairs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from polyencoder.modeling import RankerModel
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.training.losses import smoothed_cross_entropy
 
-__all__ = ["LearntMap", "MapSettings", "PairVectors", "learn_map", "mapped", "pair_vectors"]
+__all__ = ["LinearMap", "MapSettings", "PairVectors", "fit_map", "mapped", "pair_vectors"]
 
-AMONG = 100
+EVAL_CANDIDATES = 100
 """Responses of other pairs that what is held out is ranked among, as in the published code."""
 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """How a map is learnt.
+    """The hyperparameters of a map.
 
-    learning_rates and regularizers: all pairs of them are tried. batch_size: pairs, whose other responses are the wrong
-    ones. patience: so many epochs without a better one end a try. label_smoothing: what the wrong ones share.
+    learning_rates and regularizers: all combinations are tried. batch_size: pairs, whose other responses are the wrong
+    ones. patience: epochs without a better one that end a trial. label_smoothing: what the wrong ones share.
     """
 
     learning_rates: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
@@ -74,7 +74,7 @@ class PairVectors(NamedTuple):
     """[pairs]: which text each response is; equal ones are not each other's wrong responses."""
 
     def split(self, count: int) -> tuple[PairVectors, PairVectors]:
-        """The first so many, and the others."""
+        """The first `count`, and the others."""
         places = torch.arange(len(self.texts))
         return self.take(places[:count]), self.take(places[count:])
 
@@ -82,18 +82,18 @@ class PairVectors(NamedTuple):
         return PairVectors(self.contexts[rows], self.responses[rows], self.texts[rows])
 
 
-class LearntMap(NamedTuple):
+class LinearMap(NamedTuple):
     """The map that did best on what was held out."""
 
     matrix: Tensor
     """[dim, dim]: W + alpha I."""
     recall: float
-    """R@1 among `AMONG` on what was held out; and `before`, that of the vectors as they are."""
+    """R@1 among `EVAL_CANDIDATES` on what was held out; and `before`, that of the unchanged vectors."""
     before: float
     learning_rate: float
     regularizer: float
     epochs: int
-    """Those that it learnt for; 0 where none was better than the vectors as they are."""
+    """Those of training; 0 where none was better than the unchanged vectors."""
 
 
 def pair_vectors(
@@ -109,23 +109,23 @@ def pair_vectors(
     vectors = encoder.encode(contexts, kind="context", batch_size=batch_size, progress=progress, as_tensor=True)
     responses = encoder.encode(list(place), kind="candidate", batch_size=batch_size, progress=progress, as_tensor=True)
     texts = torch.tensor([place[pair.label] for pair in pairs], device=vectors.device)
-    return PairVectors(vectors.clone(), responses[texts].clone(), texts)  # ordinary tensors, which can be learnt from
+    return PairVectors(vectors.clone(), responses[texts].clone(), texts)  # ordinary tensors, which can be trained on
 
 
-def learn_map(
+def fit_map(
     train: PairVectors,
     held_out: PairVectors,
     settings: MapSettings | None = None,
     *,
-    said: Callable[[str], object] | None = None,
-) -> LearntMap:
+    on_progress: Callable[[str], object] | None = None,
+) -> LinearMap:
     """The best map of the grid.
 
     Args:
         train: two pairs at least.
         held_out: others, of which recall chooses.
-        settings: the grid, and how each is learnt.
-        said: told in a line of each that is done.
+        settings: the grid, and the other hyperparameters.
+        on_progress: called with one line per finished trial.
 
     Raises:
         InputError: there are too few pairs.
@@ -133,15 +133,17 @@ def learn_map(
     settings = settings or MapSettings()
     if len(train.texts) < 2 or len(held_out.texts) < 2:
         raise InputError(
-            f"{len(train.texts)} pairs to learn a map from and {len(held_out.texts)} held out are too few; give more"
+            f"{len(train.texts)} pairs to fit a map to and {len(held_out.texts)} held out are too few; give more"
         )
     identity = torch.eye(train.contexts.size(1), device=train.contexts.device)
     before = _recall(identity, held_out)
-    best = LearntMap(identity, before, before, 0.0, 0.0, 0)
+    best = unchanged = LinearMap(identity, before, before, 0.0, 0.0, 0)
     for rate, regularizer in itertools.product(settings.learning_rates, settings.regularizers):
-        found = _learn(train, held_out, settings, rate=rate, regularizer=regularizer, before=before)
-        if said is not None:
-            said(f"learning rate {rate:g}, L2 {regularizer:g}: R@1 {found.recall:.3f} after {found.epochs} epochs")
+        start = unchanged._replace(learning_rate=rate, regularizer=regularizer)
+        found = _fit(start, train, held_out, settings)
+        if on_progress is not None:
+            line = f"learning rate {rate:g}, L2 {regularizer:g}: R@1 {found.recall:.3f} after {found.epochs} epochs"
+            on_progress(line)
         best = found if found.recall > best.recall else best
     return best
 
@@ -156,25 +158,17 @@ def mapped(model: RankerModel, matrix: Tensor) -> RankerModel:
     return made
 
 
-def _learn(
-    train: PairVectors,
-    held_out: PairVectors,
-    settings: MapSettings,
-    *,
-    rate: float,
-    regularizer: float,
-    before: float,
-) -> LearntMap:
-    """W begins with 0 and alpha with 1: the vectors as they are."""
-    identity = torch.eye(train.contexts.size(1), device=train.contexts.device)
+def _fit(start: LinearMap, train: PairVectors, held_out: PairVectors, settings: MapSettings) -> LinearMap:
+    """The best epoch of one trial. W begins with 0 and alpha with 1: the vectors unchanged, which is `start`."""
+    identity = start.matrix
     weights, alpha = nn.Parameter(torch.zeros_like(identity)), nn.Parameter(identity.new_ones(()))
-    optimizer = torch.optim.Adagrad([weights, alpha], lr=rate, initial_accumulator_value=0.1)
+    optimizer = torch.optim.Adagrad([weights, alpha], lr=start.learning_rate, initial_accumulator_value=0.1)
     generator = torch.Generator().manual_seed(settings.seed)
-    best, waited = LearntMap(identity, before, before, rate, regularizer, 0), 0
+    best, waited = start, 0
     for epoch in range(settings.max_epochs):
         for rows in torch.randperm(len(train.texts), generator=generator).split(settings.batch_size):
             loss = _loss(weights + alpha * identity, train.take(rows), smoothing=settings.label_smoothing)
-            loss = loss + regularizer / 2 * weights.square().sum()
+            loss = loss + start.regularizer / 2 * weights.square().sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -203,11 +197,11 @@ def _loss(matrix: Tensor, pairs: PairVectors, *, smoothing: float) -> Tensor:
 
 @torch.no_grad()
 def _recall(matrix: Tensor, pairs: PairVectors) -> float:
-    """R@1 among the responses of so many pairs; 0 of a map with numbers that are not finite, as a high rate gives."""
+    """R@1 among the responses of `EVAL_CANDIDATES` pairs; 0 of a map that is not finite, as a high rate gives."""
     if not matrix.isfinite().all():
         return 0.0
     hits = 0
-    for rows in torch.arange(len(pairs.texts)).split(AMONG):
+    for rows in torch.arange(len(pairs.texts)).split(EVAL_CANDIDATES):
         scores = _scores(matrix, pairs.take(rows))
         hits += int((scores.argmax(1) == torch.arange(len(rows), device=scores.device)).sum())
     return hits / len(pairs.texts)

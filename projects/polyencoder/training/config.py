@@ -37,9 +37,9 @@ class TrainingConfig:
     gather_negatives: bool = True
     """With several processes: the candidates of all of them are candidates of every example."""
     label_smoothing: float = 0.0
-    """The probability that the wrong candidates share in what is learnt."""
+    """The probability that the wrong candidates share."""
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
-    """Whose scores are learnt besides the labels, if anyone's."""
+    """The teacher whose scores are a target besides the labels, if any."""
     hard_negatives: HardNegatives | None = None
     """Which mined negatives join the candidates "batch"."""
     hard_negatives_every: int = 500
@@ -50,15 +50,15 @@ class TrainingConfig:
     loss_scale: float | None = None
     """What the loss is multiplied by, and gradients are divided by again; see `Precision`."""
     fine_tuned: str = "all_encoder_layers"
-    """Layer freezing: what of the encoder learns; a row of Table 3 (`polyencoder.modeling.freeze`)."""
+    """Layer freezing: what of the encoder is trained; a row of Table 3 (`polyencoder.modeling.freeze`)."""
     accumulate: int = 1
     """Of how many batches an update takes the mean gradient."""
     clip: float | None = 1.0
     """The largest norm of an update's gradients; None for no limit."""
     grad_cache: int = 0
-    """Gradient caching: the memory of so many contexts of the longest length, whatever the batch size; 0: off."""
+    """Gradient caching: the memory, in contexts of the longest length, whatever the batch size; 0: off."""
     pair_tokens: int = 0
-    """The same for a cross-encoder: the memory of so many tokens; 0: off."""
+    """The same for a cross-encoder: the memory in tokens; 0: off."""
     max_nonfinite: int = 5
     """So many updates in a row whose loss or gradients are not finite end the run with an error."""
     seed: int = 0

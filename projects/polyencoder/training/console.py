@@ -1,4 +1,4 @@
-"""The library's log on standard error, for whoever has not said where it goes."""
+"""The library's log on standard error, unless the program has set up its own."""
 
 from __future__ import annotations
 

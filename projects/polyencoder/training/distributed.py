@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 __all__ = [
     "Processes",
-    "any_process",
     "broadcast_weights",
     "gather_objects",
     "gather_vectors",
@@ -38,7 +37,7 @@ class Processes:
 
     @classmethod
     def of_this_group(cls) -> Processes:
-        """Those of the default process group; this one alone where there is none."""
+        """Those of the default process group; without one this process alone."""
         return cls(dist.get_rank(), dist.get_world_size()) if _is_grouped() else cls()
 
     @property
@@ -58,11 +57,6 @@ def gather_objects(value: T) -> list[T]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def any_process(flag: bool, *, device: torch.device) -> bool:
-    """Whether the flag is set in any of the processes; the tensor that they exchange is on `device`."""
-    return bool(sum_of_all(int(flag), device=device))
 
 
 def sum_of_all(count: int, *, device: torch.device) -> int:
@@ -123,8 +117,8 @@ class _Gather(torch.autograd.Function):
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Replace the gradient of each parameter by the sum of all processes' gradients.
 
-    A process that has none for a parameter counts as zero; a parameter for which nobody has one keeps none. What does
-    not learn is passed over.
+    A process that has none for a parameter counts as zero; a parameter for which nobody has one keeps none. Frozen
+    parameters are passed over.
     """
     learning = [parameter for parameter in parameters if parameter.requires_grad]
     if not learning or not _is_grouped():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.errors import ConfigError, TrainingError
-from polyencoder.training.distributed import any_process
+from polyencoder.training.distributed import sum_of_all
 
 __all__ = ["DIVERGED", "FiniteUpdates"]
 
@@ -30,7 +30,7 @@ class FiniteUpdates:
             raise ConfigError(f"max_nonfinite is {limit}; it must be at least 1", argument="max_nonfinite")
         self._limit = limit
         self.in_a_row = 0
-        """Updates that were left out since the last one that was not; a run that goes on counts on."""
+        """Updates that were left out since the last one that was not; a resumed run continues to count."""
         self._bad_loss: float | None = None  # of a batch since the last update
 
     def check_losses(self, losses: Tensor) -> bool:
@@ -54,7 +54,7 @@ class FiniteUpdates:
         bad_loss, self._bad_loss = self._bad_loss, None
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         reason = None
-        if any_process(bad_loss is not None, device=next(model.parameters()).device):
+        if sum_of_all(int(bad_loss is not None), device=next(model.parameters()).device):
             reason = "the loss is not finite" if bad_loss is None else f"the loss is {bad_loss}"
         elif gradients and not scaled and not torch.stack([g.norm() for g in gradients]).isfinite().all():
             reason = "the gradients are not finite"

@@ -1,4 +1,4 @@
-"""The folder of a run: the model, and in it what the run needs to go on and leaves beside."""
+"""The folder of a run: the model, and in it `training/` with its checkpoint, record and learning curve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_folder(out: Path) -> Iterator[Processes]:
         TrainingError: another process trains in it.
     """
     if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
-        raise CheckpointError(f"{out}: holds a model, and no run to go on with ({FOLDER}/); give another folder")
+        raise CheckpointError(f"{out}: holds a model, and no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:

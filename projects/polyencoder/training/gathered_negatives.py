@@ -3,7 +3,7 @@
 Every process has a batch of its own. In each step they tell each other what their candidates are, encode each different
 text once, in one of them, and score their own contexts with all of the vectors. The loss is the mean over all examples,
 and the gradients of the weights are summed before the update. So neither batches of unequal size nor a batch of which
-nothing can be used makes a difference to what is learnt, or leaves others waiting.
+nothing can be used changes the update, or leaves others waiting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GatheredStep:
 def gathered_step(
     pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable] | None = None
 ) -> GatheredStep:
-    """The step of which this process has `pool` and so many examples.
+    """The step of all processes, in which this one has `pool` and `examples` examples.
 
     With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
     where it is first. Texts with equal `keys`, by default themselves, are one. Without processes to join nothing

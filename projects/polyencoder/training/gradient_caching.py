@@ -25,46 +25,40 @@ def encode(
     """Both sides of a batch, [batch, codes, dim] (`encode_objectives`) and [n, dim], differentiable.
 
     Args:
-        model: the ranker that learns.
+        model: the ranker that is trained.
         contexts, candidates: either may have no rows, which cost nothing.
         max_tokens: the most tokens, padding included, whose activations are kept at a time; None for no limit. A side
             with more goes through in pieces of like length, and both sides' activations are computed again for the
             gradients. These are the same as without a limit, but for the order in which dropout draws its numbers and
             the rounding of bfloat16.
     """
-    fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
-    split = None if fits or max_tokens is None else _Split(Pieces(model), max_tokens)
-    vectors = _encode_candidates(model, candidates, split)
-    return _encode_contexts(model, contexts, split), vectors
+    sides = contexts.ids.numel(), candidates.ids.numel()
+    split = None if max_tokens is None or max(sides) <= max_tokens else _Split(Pieces(model), max_tokens)
+    device = contexts.ids.device
+    if not len(candidates):
+        vectors = torch.zeros(0, model.dim, device=device)
+    else:
+        parts, order = _in_pieces(model.encode_candidates, candidates, split)
+        vectors = parts[0] if order is None else torch.cat(parts)[order]
+    if not len(contexts):
+        return ContextEncoding(torch.zeros(0, 1, model.dim, device=device)), vectors
+    encoded, order = _in_pieces(model.encode_objectives, contexts, split)
+    return encoded[0] if order is None else stacked(encoded).select(order), vectors
 
 
 class _Split(NamedTuple):
-    """How a step is split: into pieces of at most so many tokens."""
+    """How a step is split: into pieces of at most `budget` tokens."""
 
     pieces: Pieces
     budget: int
 
 
-def _encode_candidates(model: RankerModel, tokens: TokenBatch, split: _Split | None) -> Tensor:
-    if not len(tokens):
-        return torch.zeros(0, model.dim, device=tokens.ids.device)
+def _in_pieces(
+    encode: Callable[[TokenBatch], T], tokens: TokenBatch, split: _Split | None
+) -> tuple[list[T], Tensor | None]:
+    """What `encode` gives for each piece, and the place of each row in their concatenation; None for a single piece."""
     if split is None:
-        return model.encode_candidates(tokens)
-    parts, order = _in_pieces(model.encode_candidates, tokens, split)
-    return torch.cat(parts)[order]
-
-
-def _encode_contexts(model: RankerModel, tokens: TokenBatch, split: _Split | None) -> ContextEncoding:
-    if not len(tokens):
-        return ContextEncoding(torch.zeros(0, 1, model.dim, device=tokens.ids.device))
-    if split is None:
-        return model.encode_objectives(tokens)
-    parts, order = _in_pieces(model.encode_objectives, tokens, split)
-    return stacked(parts).select(order)
-
-
-def _in_pieces(encode: Callable[[TokenBatch], T], tokens: TokenBatch, split: _Split) -> tuple[list[T], Tensor]:
-    """What `encode` gives for each piece, and the place of each row in their concatenation."""
+        return [encode(tokens)], None
     places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=split.budget)
     rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
     return [split.pieces(encode, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))

@@ -105,8 +105,8 @@ class Miner:
     """Mines hard negatives from an index.
 
     Args:
-        ranker: the bi- or poly-encoder that learns. It may have learnt since the index was made: what is found then are
-            the candidates as they were for the contexts as they are.
+        ranker: the bi- or poly-encoder that is trained. If it has been trained since the index was made, contexts of
+            its present weights are compared with candidates of its earlier ones.
         index: of the candidates.
         settings: which are taken.
 

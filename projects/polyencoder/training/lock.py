@@ -30,10 +30,10 @@ class TrainingLock:
 
     Args:
         model_file: it is `X.lock` of this.
-        argument: what errors say to name it.
+        argument: its name in errors.
 
     Raises:
-        TrainingError: another training has it; the message says which process's.
+        TrainingError: another training has it; the message names its process.
         CheckpointError: nothing can be written there.
     """
 

@@ -1,6 +1,6 @@
 """Losses: cross-entropy with label smoothing, KL and margin-MSE for distillation; [batch] from scores [batch, n].
 
-Where a score is -inf, there is no such candidate; where a teacher's is, it was not asked about it. The loss leaves it
+Where a score is -inf, there is no such candidate; where a teacher's is, it did not score it. The loss leaves it
 out.
 """
 

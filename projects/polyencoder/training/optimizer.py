@@ -63,14 +63,14 @@ class OptimizerConfig:
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The optimizer of the parameters of a model that learn.
+    """The optimizer of the trainable parameters of a model.
 
     Raises:
-        ConfigError: there is no parameter to learn.
+        ConfigError: no parameter is trainable.
     """
     groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip)
     if not groups:
-        raise ConfigError("nothing of the model learns: all of its parameters are frozen")
+        raise ConfigError("nothing to train: all parameters of the model are frozen")
     options: dict[str, Any] = {"lr": config.learning_rate}
     if config.name in _ADAMS:
         options |= {"betas": config.betas, "eps": config.eps}
@@ -86,7 +86,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, embedding_clip: float | None = None
 ) -> list[dict[str, Any]]:
-    """The parameters that learn, in groups for an optimizer: with weight decay, without, and clipped embeddings."""
+    """The trainable parameters, in groups for an optimizer: with weight decay, without, and clipped embeddings."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     apart = [p for p in learning if id(p) in tables] if embedding_clip is not None else []

@@ -24,7 +24,7 @@ __all__ = ["TIMEOUT", "VARIABLES", "Place", "is_grouped", "process_group"]
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-JOINING = timedelta(minutes=30)  # the first may have a vocabulary to learn
+JOINING = timedelta(minutes=30)  # the first may have a vocabulary to train
 TIMEOUT = 1800.0  # seconds, from then on: others may have candidates to encode, a model to write
 
 
@@ -44,10 +44,10 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """What torchrun says.
+        """The place that torchrun gave this process.
 
         Raises:
-            ConfigError: it says nothing, so it did not start this process.
+            ConfigError: torchrun did not start this process.
         """
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
@@ -64,7 +64,7 @@ def process_group(
 ) -> Iterator[torch.device]:
     """Join the others, over NCCL where each process has a GPU, else over gloo; gives the device of this process.
 
-    A block that raises leaves the group as it is: the others find that out by themselves, and to take leave of them
+    A block that raises leaves the group unchanged: the others notice by themselves, and to leave it
     in order one would have to wait for them.
 
     Args:
@@ -98,7 +98,7 @@ def process_group(
 
 
 def _meet(place: Place, backend: str) -> Store:
-    """Wait until all processes are there; gives the store in which each has said on which host it is.
+    """Wait for all processes; gives the store in which each has put its host.
 
     Raises:
         ConfigError: over gloo, one of several hosts would tell the others an address that is theirs as well.
@@ -122,7 +122,7 @@ def _meet(place: Place, backend: str) -> Store:
 
 
 def _own_address() -> str:
-    """Where gloo would say that this host is: at the address of its name, unless a network interface is given."""
+    """The address that gloo gives for this host: that of its name, unless a network interface is given."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return "0.0.0.0"
     try:

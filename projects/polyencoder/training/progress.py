@@ -33,7 +33,7 @@ class Goal:
     seconds: float | None = None
 
     def share(self, done: Progress) -> float | None:
-        """The part of the run that is done, from 0 to 1; None if nobody can know."""
+        """The part of the run that is done, from 0 to 1; None if that is unknown."""
         pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
         return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
 
@@ -45,14 +45,14 @@ class Goal:
         return self.share(done) == 1.0
 
     def total_updates(self, *, batch: int, accumulate: int) -> int | None:
-        """How many updates the run will have, with so many examples a batch; None if nobody can know."""
+        """How many updates the run will have, with `batch` examples a batch; None if that is unknown."""
         limits = [] if self.updates is None else [self.updates]
         if self.examples is not None:
             limits.append(-int(-self.examples // batch) // accumulate)
         return max(1, min(limits)) if limits else None
 
     def seconds_left(self, done: Progress, *, rate: float) -> float | None:
-        """About how long it takes from here, at so many examples a second, evaluations not counted."""
+        """An estimate of the time left, at `rate` examples a second, evaluations not counted."""
         lefts = []
         if self.seconds:
             lefts.append(self.seconds - done.seconds)

@@ -109,7 +109,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         data.valid,
         untrained=partial(untrained_ranker, settings),
         responses=data.responses,
-        told=None if settings.vocabulary else best.begin,  # that of a new ConveRT is random, and drawn anew
+        on_untrained=None if settings.vocabulary else best.begin,  # that of a new ConveRT is random, and drawn anew
     )
     trainer = Trainer(
         ranker,

@@ -1,7 +1,7 @@
 """Learning-rate schedules: a linear warm-up, then a decay with the updates or with validations.
 
-A schedule is a factor of the updates done so far and of a few plain numbers, which a checkpoint keeps: going on from
-one gives the rates of a run that was never stopped.
+A schedule is a factor of the updates done so far and of a few plain numbers, which a checkpoint keeps: a run that is
+resumed has the rates of one that was never stopped.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ScheduleConfig:
 
 
 WARMUP = 100
-MEASURED = 5  # updates after which the time that they took says how many there will be
+MEASURED = 5  # updates after which their speed is known
 
 
 class Schedule:
@@ -79,7 +79,7 @@ class Schedule:
         optimizer: whose rate it is.
         config: how it changes.
         total_updates: of the whole run, if time does not end it; None if that is not known.
-        by_time: whether time may end it, and `step` is told of that.
+        by_time: whether time may end it, which `step` is then given.
 
     Raises:
         ConfigError: the schedule needs the end of the run, which is not known, or its warm-up takes all of the updates.
@@ -112,7 +112,7 @@ class Schedule:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def step(self, updates: int, *, time: float = 0.0) -> None:
-        """After an update: so many were done, in this share of the time that the run has, 0 where it has no limit."""
+        """After an update: how many were done, in which share of the time limit, 0 without one."""
         self._updates, self._time = updates, time
         self._set()
 

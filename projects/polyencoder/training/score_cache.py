@@ -13,7 +13,7 @@ from polyencoder.errors import CheckpointError, first_line
 __all__ = ["ScoreCache"]
 
 FORMAT_VERSION = 1
-_APPLICATION = 0x706F6C79  # "poly": what SQLite's header says that the file is
+_APPLICATION = 0x706F6C79  # "poly": the file's kind in SQLite's header
 _AT_ONCE = 10_000  # keys of a query; SQLite allows 32,766
 _BUSY_SECONDS = 60
 
@@ -68,14 +68,9 @@ class ScoreCache:
 
     def put(self, scores: Mapping[bytes, float]) -> None:
         """Remember these scores. A key that has one keeps it."""
-        with self._explained():
+        with self._explained(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._connection.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", scores.items())
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+            self._connection.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", scores.items())
 
     def close(self) -> None:
         self._connection.close()

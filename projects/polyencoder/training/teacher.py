@@ -1,4 +1,4 @@
-"""A teacher: a trained ranker whose scores another one learns. It is asked once for each pair of texts.
+"""A teacher: a trained ranker whose scores are another one's target. Each pair of texts is scored once.
 
 Distillation from a cross-encoder is as dear as the cross-encoder, so its scores are kept (`ScoreCache`): another epoch
 over the same pairs, another seed or another student costs no more than looking them up.
@@ -22,7 +22,7 @@ __all__ = ["Teacher", "shortlist"]
 
 
 class Teacher:
-    """Scores pairs of texts with a ranker, or remembers what it said of them.
+    """Scores pairs of texts with a ranker, or looks up the scores that it gave them.
 
     Args:
         ranker: a cross-encoder, as a rule; a bi- or poly-encoder teaches as well.
@@ -55,7 +55,7 @@ class Teacher:
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
         keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
         known = self._cache.get(keys)
-        missing: dict[bytes, int] = {}  # where each pair stands first
+        missing: dict[bytes, int] = {}  # where each pair occurs first
         for place, key in enumerate(keys):
             if key not in known:
                 missing.setdefault(key, place)
@@ -72,7 +72,7 @@ class Teacher:
     def _ask(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
-        """The ranker's scores at these places of `index`; what stands at no other is read."""
+        """The ranker's scores at these places of `index`; nothing else is read."""
         self.asked += len(rows)
         some, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)

@@ -19,7 +19,7 @@ __all__ = ["OptimizerUpdates", "Updates"]
 
 
 class Updates(Protocol):
-    """The protocol of what changes the weights in a `Trainer`; a framework's own optimizer can stand behind it."""
+    """The protocol of what changes the weights in a `Trainer`; a framework may bring its own optimizer."""
 
     @property
     def count(self) -> int:
@@ -57,7 +57,7 @@ class Updates(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in tensors, numbers and containers of them."""
+        """What a resumed run needs, in tensors, numbers and containers of them."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class OptimizerUpdates:
     """Updates by an optimizer of torch.
 
     Args:
-        model: that learns.
+        model: the one that is trained.
         optimizer, schedule, precision: how.
         accumulate: of how many batches an update takes the mean gradient.
         clip: the largest norm of all gradients together; None for no limit.
@@ -144,7 +144,7 @@ class OptimizerUpdates:
         self.schedule.step(self.count, time=self.time)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in tensors, numbers and containers of them."""
+        """What a resumed run needs, in tensors, numbers and containers of them."""
         gradients = [p.grad for p in self.model.parameters()] if self._collected else []
         return {
             "count": self.count,

@@ -1,4 +1,4 @@
-"""What is said of a run that made its model no better: that it did not, and which of the usual reasons apply."""
+"""The warning of a run that did not improve its model, with the usual reasons that apply."""
 
 from __future__ import annotations
 

@@ -116,5 +116,5 @@ def test_two_processes_under_torchrun_go_on(folder):
     weights = (folder / "two" / "model.safetensors").read_bytes()
     again = run(4)
     assert again.returncode == 0, again.stderr
-    assert "going on from" in again.stderr
+    assert "resumed from" in again.stderr
     assert (folder / "two" / "model.safetensors").read_bytes() == weights

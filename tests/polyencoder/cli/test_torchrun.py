@@ -82,7 +82,7 @@ def test_two_processes_share_a_stream_and_go_on_with_it(folder):
     weights = (folder / "stream" / "model.safetensors").read_bytes()
     again = two_processes(*arguments(folder, "stream", *flags))
     assert again.returncode == 0, again.stderr
-    assert "going on from" in again.stderr
+    assert "resumed from" in again.stderr
     assert (folder / "stream" / "model.safetensors").read_bytes() == weights
 
 
@@ -95,7 +95,7 @@ def test_two_processes_that_were_killed_end_with_the_weights_of_a_whole_run(fold
     assert killed.returncode != 0
     again = two_processes(*arguments(folder, "killed", *flags))
     assert again.returncode == 0, again.stderr
-    assert "going on from" in again.stderr
+    assert "resumed from" in again.stderr
     one, two = (last_weights(folder / name) for name in ("whole", "killed"))
     assert [name for name, tensor in one.items() if not tensor.equal(two[name])] == []
 

@@ -369,7 +369,7 @@ def test_a_model_that_is_there_stays(run, arguments, pairs):
     run(*arguments, "--architecture", "bi", "--epochs", 1)
     shutil.rmtree(pairs / "out" / "training")
     before = (pairs / "out" / "model.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match="holds a model, and no run to go on with"):
+    with pytest.raises(CheckpointError, match="holds a model, and no run to resume"):
         run(*arguments, "--architecture", "bi", "--epochs", 2)
     assert (pairs / "out" / "model.safetensors").read_bytes() == before
 

@@ -12,7 +12,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import candidate_map as module
-from polyencoder.training.candidate_map import MapSettings, PairVectors, learn_map, mapped, pair_vectors
+from polyencoder.training.candidate_map import MapSettings, PairVectors, fit_map, mapped, pair_vectors
 
 QUICK = MapSettings(learning_rates=(0.1,), regularizers=(0.0,), max_epochs=30, label_smoothing=0.0)
 
@@ -29,7 +29,7 @@ def rotated() -> PairVectors:
 
 def test_it_learns_what_turns_responses_into_contexts(rotated):
     train, held_out = rotated.split(300)
-    found = learn_map(train, held_out, QUICK)
+    found = fit_map(train, held_out, QUICK)
     assert found.before < 0.1
     assert found.recall > 0.9
     assert found.epochs > 0
@@ -57,7 +57,7 @@ def test_nothing_better_leaves_vectors_as_they_are(rotated):
     """Pairs that are found already; regularization that allows no other map."""
     same = rotated._replace(responses=rotated.contexts)
     for pairs, settings in ((same, QUICK), (rotated, MapSettings((1e-9,), (0.0,), max_epochs=2))):
-        found = learn_map(*pairs.split(300), settings)
+        found = fit_map(*pairs.split(300), settings)
         assert found.epochs == 0
         assert torch.equal(found.matrix, torch.eye(8))
         assert found.recall == found.before
@@ -67,7 +67,7 @@ def test_regularization_keeps_the_map_near_a_multiple_of_the_identity(rotated, m
     sizes = []
     for strength in (0.0, 10.0):
         monkeypatch.setattr(module, "_recall", lambda matrix, pairs: float(matrix.abs().sum()))  # takes the last one
-        found = learn_map(*rotated.split(300), MapSettings((0.1,), (strength,), max_epochs=20))
+        found = fit_map(*rotated.split(300), MapSettings((0.1,), (strength,), max_epochs=20))
         alpha = found.matrix.diagonal().mean()
         sizes.append(float((found.matrix - alpha * torch.eye(8)).norm() / alpha.abs()))
     assert sizes[1] < sizes[0] / 5
@@ -77,10 +77,10 @@ def test_the_grid_gives_its_best(rotated):
     train, held_out = rotated.split(300)
     said: list[str] = []
     settings = MapSettings((1e-9, 0.1), (0.0, 100.0), max_epochs=20)
-    found = learn_map(train, held_out, settings, said=said.append)
+    found = fit_map(train, held_out, settings, on_progress=said.append)
     assert (found.learning_rate, found.regularizer) == (0.1, 0.0)
     assert len(said) == 4
-    assert torch.equal(found.matrix, learn_map(train, held_out, settings).matrix)
+    assert torch.equal(found.matrix, fit_map(train, held_out, settings).matrix)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "convert", "quantized"])
@@ -145,7 +145,7 @@ def test_the_vectors_of_pairs(make_ranker):
 
 def test_too_few_pairs_and_settings_that_are_none(rotated):
     with pytest.raises(InputError, match="1 pairs to learn a map from and 1 held out are too few"):
-        learn_map(*rotated.take(torch.arange(2)).split(1))
+        fit_map(*rotated.take(torch.arange(2)).split(1))
     for fields in ({"batch_size": 1}, {"patience": 0}, {"label_smoothing": 1.0}, {"learning_rates": ()}):
         with pytest.raises(ConfigError, match=next(iter(fields))):
             MapSettings(**fields)

@@ -26,6 +26,14 @@ RUNS = {
     "gradient cache": {"grad_cache": 3},
     "hard negatives": MINED,
     "hard negatives of a bi-encoder in a stream": {"architecture": "bi", "streaming": True, **MINED},
+    "hard negatives, gradient cache and gradients of two batches, in a stream": {
+        "streaming": True,
+        "grad_cache": 2,
+        "accumulate": 2,
+        "save_every_seconds": 0.0,
+        "hard_negatives": 2,
+        "hard_negatives_every": 2,
+    },
     "hard negatives below the label": {"hard_negative_margin": 0.0, "hard_negative_ranks": "2-20", **MINED},
     "measured scaling": {"output_scaling": "auto", "candidates": "batch-all-cands", "num_negatives": 2},
     "ConveRT": {"architecture": "convert", "extra_contexts": 2},
@@ -108,10 +116,11 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     assert_same_end(whole, killed)
 
 
-def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill):
+@pytest.mark.parametrize("candidates", [{}, {"candidates": "inline", "num_negatives": 3}])
+def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
     """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
     train_ranker(make_settings("teacher", architecture="bi", epochs=1.0))
-    taught = {"teacher": make_settings("teacher").out, "distillation_candidates": 3, "batch_size": 6}
+    taught = {"teacher": make_settings("teacher").out, "distillation_candidates": 3, "batch_size": 6, **candidates}
     whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
     train_ranker(whole)
     kill(killed, [8, 5])

@@ -234,7 +234,7 @@ def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     teacher = Teacher(make_ranker("cross", seed=3), ScoreCache(None))
     student = make_ranker("bi", seed=1)
-    loss = Distillation(teacher, weight=1.0)
+    loss = Distillation(teacher, DistillationConfig(weight=1.0))
     collator = Collator(student.text, "batch", with_turns=True)
     trainer = Trainer(
         student,
@@ -260,7 +260,8 @@ def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
 
     def by_hand(student):
         teacher = Teacher(Ranker.from_pretrained(tmp_path / "teacher", device=student.device), ScoreCache(None))
-        return Ranking(student.model, student.text, loss=Distillation(teacher, weight=0.7, kind="margin-mse"))
+        config = DistillationConfig(weight=0.7, kind="margin-mse")
+        return Ranking(student.model, student.text, loss=Distillation(teacher, config))
 
     fields = {"teacher": str(tmp_path / "teacher"), "weight": 0.7, "kind": "margin-mse"}
     found = losses(**fields)

@@ -38,7 +38,7 @@ class Run(Protocol):
         ...
 
     def stop(self, why: str) -> None:
-        """End the run after this step, in all processes, whichever of them says so."""
+        """End the run after this step, in all processes, whichever of them calls this."""
         ...
 
     def evaluated(self, report: Mapping[str, float]) -> None:
@@ -51,7 +51,7 @@ class Run(Protocol):
 
 
 class Callback:
-    """Hooks of a run, which do nothing here; a subclass overrides some. They are called in the trainer's order.
+    """Hooks of a run, which do nothing by default; a subclass overrides some. They are called in the trainer's order.
 
     `name` is where a checkpoint has the callback's state.
     """
@@ -62,7 +62,7 @@ class Callback:
         """Before the first step; a checkpoint may put the run where another one stopped."""
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
-        """The batch that is learnt from, in the place of this one; None if this process has none in this step."""
+        """The batch to train on in the place of this one; None if this process has none in this step."""
         return batch
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
@@ -75,7 +75,7 @@ class Callback:
         """After the last step, unless the run broke off with an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on needs, in tensors, numbers, texts and containers of them."""
+        """What a resumed run needs, in tensors, numbers, texts and containers of them."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

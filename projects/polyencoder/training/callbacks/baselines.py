@@ -1,4 +1,4 @@
-"""What a trained model is compared with at the end: TF-IDF, and the ranker before training."""
+"""The baselines of a run: TF-IDF, and the ranker before training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 
 class Baselines(Callback):
-    """Ranks the validation examples before the first step, once for a run, however often it goes on.
+    """Ranks the validation examples before the first step, once for a run, however often it is resumed.
 
     Args:
         examples: to rank.
         untrained: makes the ranker whose metrics are `before`.
-        responses: gives the training responses, which TF-IDF learns its weights from.
-        told: hears of the metrics of the ranker before training, where that is the one that learns.
+        responses: gives the training responses, which TF-IDF takes its weights from.
+        on_untrained: called with the metrics of the ranker before training, unless another one stood in for it.
     """
 
     name = "baselines"
@@ -38,20 +38,25 @@ class Baselines(Callback):
         *,
         untrained: Callable[[], TextRanker],
         responses: Callable[[], Iterable[str]],
-        told: Callable[[Run, Mapping[str, float]], None] | None = None,
+        on_untrained: Callable[[Run, Mapping[str, float]], None] | None = None,
     ) -> None:
-        self._examples, self._untrained, self._responses, self._told = examples, untrained, responses, told
+        self._examples, self._untrained, self._responses, self._on_untrained = (
+            examples,
+            untrained,
+            responses,
+            on_untrained,
+        )
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
         self.stands_in = False
-        """Whether it stands in for the one that learns, which is random in part."""
+        """Whether it stands in for the trained one, which is random in part."""
         self.tfidf: dict[str, float] = {}
         """Those of the keyword baseline; none where the responses have no words."""
 
     def on_start(self, run: Run) -> None:
         if self.before:
             return
-        random = random_state()  # a run learns the same with and without the comparison
+        random = random_state()  # training is the same with and without the comparison
         untrained = self._untrained()
         self.before = evaluate_together(untrained, self._examples, processes=run.processes)
         self.stands_in = untrained.model.config.architecture != run.model.config.architecture
@@ -62,8 +67,8 @@ class Baselines(Callback):
         except InputError as error:
             _log.info("no comparison with TF-IDF: %s", error)
         restore_random_state(random)
-        if self._told is not None and not self.stands_in:
-            self._told(run, self.before)
+        if self._on_untrained is not None and not self.stands_in:
+            self._on_untrained(run, self.before)
 
     def state_dict(self) -> dict[str, Any]:
         return {"before": self.before, "stands_in": self.stands_in, "tfidf": self.tfidf}

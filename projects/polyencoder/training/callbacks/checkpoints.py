@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints(Callback):
-    """Keeps the state of a run after each evaluation, and goes on from it when the run is started again.
+    """Keeps the state of a run after each evaluation, and resumes from it when the run is started again.
 
     Where several batches make an update, it waits for that.
 
@@ -36,10 +36,10 @@ class Checkpoints(Callback):
 
     Args:
         path: of the checkpoint.
-        settings: of the run, in plain values: one that was begun with others is not gone on with. Those of its model
+        settings: of the run, in plain values: a run that was begun with others is not resumed. Those of its model
             are in a mapping of their own, `MODEL`.
-        changeable: settings that may be others when the run goes on.
-        given: those that whoever started the run named, of which an error tells first.
+        changeable: settings that may change when the run is resumed.
+        given: those that were given explicitly, which an error names first.
         instead: what else could be done, for that error.
         every_seconds: write one so often between evaluations, too; None: after evaluations alone.
     """
@@ -77,7 +77,7 @@ class Checkpoints(Callback):
                 f"{self.path}: has no {error}: another version of polyencoder wrote it; {self._instead}"
             ) from None
         self.resumed = True
-        _log.info("going on from %s, after %d updates", self.path, run.updates.count)
+        _log.info("resumed from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
         """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
@@ -86,7 +86,7 @@ class Checkpoints(Callback):
         if others:
             name = min(others, key=lambda name: (name not in self._given, name))
             raise CheckpointError(
-                f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; go on with the same "
+                f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; continue with the same "
                 f"settings, or {self._instead}",
                 argument=name,
             )
@@ -111,7 +111,7 @@ class Checkpoints(Callback):
             raise TrainingError(f"{self.path} could not be written: {self._failed}")
 
     def write(self, run: Run) -> None:
-        """Replace the checkpoint by the run as it is now."""
+        """Replace the checkpoint by the present state of the run."""
         self._due, self._written = False, time.monotonic()
         state = run.state_dict()
         if not run.processes.is_first:
@@ -124,7 +124,7 @@ class Checkpoints(Callback):
             if not isinstance(cause, OSError):
                 raise
             self._failed = cause.strerror or str(cause)
-            _log.error("%s could not be written: %s. Training goes on", self.path, self._failed)
+            _log.error("%s could not be written: %s. Training continues", self.path, self._failed)
         else:
             self._failed = None
 
@@ -132,9 +132,9 @@ class Checkpoints(Callback):
         try:
             states = torch.load(self.path, map_location="cpu", weights_only=True)
         except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
-            raise CheckpointError(f"{self.path}: damaged, cannot go on from it ({first_line(error)})") from None
+            raise CheckpointError(f"{self.path}: damaged, cannot be resumed from ({first_line(error)})") from None
         if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
-            raise CheckpointError(f"{self.path}: this version cannot go on from it; give another folder")
+            raise CheckpointError(f"{self.path}: another version of polyencoder wrote it; give another folder")
         return states
 
 

@@ -34,10 +34,10 @@ def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, proces
 
 
 class Evaluation(Callback):
-    """Ranks the validation examples every so many examples of training, and at the end of the run.
+    """Ranks the validation examples every `every` examples of training, and at the end of the run.
 
     Args:
-        ranker: that learns.
+        ranker: the one that is trained.
         examples: to rank, each with its candidates; every process takes its share.
         every: examples of training between two evaluations.
     """
@@ -62,7 +62,7 @@ class Evaluation(Callback):
         return run.progress.examples
 
     def measure(self, run: Run) -> dict[str, float]:
-        """The metrics of the model as it is; each process takes its share of the examples."""
+        """The metrics of the model now; each process takes its share of the examples."""
         return evaluate_together(self._ranker, self._examples, processes=run.processes)
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
@@ -87,10 +87,10 @@ class KeepBest(Callback):
     later.
 
     Args:
-        ranker: that learns; it has `save_pretrained`.
+        ranker: the one that is trained; it has `save_pretrained`.
         folder: where the best is.
         metric: by which it is the best.
-        patience: so many evaluations in a row without a better metric end the run; None: they do not.
+        patience: how many evaluations in a row without a better metric end the run; None for no end.
     """
 
     name = "best"
@@ -108,7 +108,7 @@ class KeepBest(Callback):
         self._bad = 0
 
     def begin(self, run: Run, report: Mapping[str, float]) -> None:
-        """Keep the model as it is before training, which has these metrics, until a better one comes."""
+        """Keep the model before training, which has these metrics, until a better one comes."""
         self._keep(run, report)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:

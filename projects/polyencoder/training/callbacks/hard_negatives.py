@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 class MinedNegatives(Callback):
     """Encodes the labels seen so far, again and again, and adds the negatives that it mines among them to each batch.
 
-    What was mined for one example is a candidate of all of them; each text is there once, so that none is a negative of
+    What was mined for one example is a candidate of all of them; each text occurs once, so that none is a negative of
     the example whose label it is. Until labels are encoded for the first time, batches have their labels alone.
 
     A checkpoint keeps the labels and their vectors, which come from the weights of an earlier update.
 
     Args:
-        ranker: that learns, a bi- or poly-encoder.
+        ranker: the one that is trained, a bi- or poly-encoder.
         settings: which of the wrong answers are taken.
         every: updates between two encodings of the labels.
     """

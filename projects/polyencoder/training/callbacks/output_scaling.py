@@ -20,18 +20,18 @@ _log = logging.getLogger(__name__)
 class MeasuredScaling(Callback):
     """Sets the model's `output_scaling` by the first batch of a run, in every process that of the first that has one.
 
-    `told` hears the number.
+    `on_measured` is called with the number.
     """
 
     name = "scaling"
 
-    def __init__(self, told: Callable[[float], None] | None = None) -> None:
-        self._told = told
+    def __init__(self, on_measured: Callable[[float], None] | None = None) -> None:
+        self._on_measured = on_measured
         self._scaling: float | None = None
         self._done = False
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
-        if not self._done and self._scaling is not None:  # of the run that goes on, whose weights alone are there yet
+        if not self._done and self._scaling is not None:  # of the resumed run, of which only the weights were loaded
             self._done = True
             run.model.config = replace(run.model.config, output_scaling=self._scaling)
         if self._done or run.updates.count:
@@ -51,8 +51,8 @@ class MeasuredScaling(Callback):
             BERT_OUTPUT_STD / scaling,
             BERT_OUTPUT_STD,
         )
-        if self._told is not None:
-            self._told(scaling)
+        if self._on_measured is not None:
+            self._on_measured(scaling)
         return batch
 
     def state_dict(self) -> dict[str, Any]:

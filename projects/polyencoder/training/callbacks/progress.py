@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TextIO
 
 from tqdm import tqdm
 
-from polyencoder.evaluation import ranks
 from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.log import batch_measures
 from polyencoder.training.objective import Outcome
 
 __all__ = ["ProgressLine"]
@@ -26,9 +26,7 @@ BAR = 8  # characters
 class _Step(NamedTuple):
     time: float
     examples: int  # of all processes
-    losses: float  # their sum, in this process
-    hits: int
-    own: int  # examples of this process
+    measures: Mapping[str, tuple[float, int]]  # of this one
 
 
 class ProgressLine(Callback):
@@ -56,11 +54,7 @@ class ProgressLine(Callback):
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         now, examples = time.monotonic(), run.progress.examples - self._examples
         self._examples = run.progress.examples
-        losses, hits, own = 0.0, 0, 0
-        if outcome is not None and outcome.pool.labels is not None:
-            losses, own = float(outcome.losses.sum()), len(outcome)
-            hits = int((ranks(outcome.scores, outcome.pool.labels) == 1).sum())
-        self._steps.append(_Step(now, examples, losses, hits, own))
+        self._steps.append(_Step(now, examples, {} if outcome is None else batch_measures(outcome)))
         if now >= self._next:
             self._next = now + EVERY
             self._show(self.text(run), run.goal.share(run.progress))
@@ -84,11 +78,12 @@ class ProgressLine(Callback):
 
     def text(self, run: Run) -> str:
         """The line, of the numbers that are known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
-        rate, count = self.rate(), sum(step.own for step in self._steps)
+        rate = self.rate()
         parts = [f"{rate:,.0f} examples/s"] if rate else []
-        if count:
-            parts += [f"loss {sum(step.losses for step in self._steps) / count:.4g}"]
-            parts += [f"R@1 {sum(step.hits for step in self._steps) / count:.3f}"]
+        for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
+            known = [step.measures[name] for step in self._steps if name in step.measures]
+            if known:
+                parts += [shown.format(sum(value for value, _ in known) / sum(count for _, count in known))]
         parts += [f"lr {run.updates.learning_rate:.2g}"]
         if (left := run.goal.seconds_left(run.progress, rate=rate)) is not None:
             parts += [f"{tqdm.format_interval(left)} left"]

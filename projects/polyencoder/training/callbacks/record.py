@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class Record(Callback):
     """Writes the options of a run and, for this start of it and those before, time, command, versions and machine.
 
-    It stands behind `Checkpoints`, which say whether the run begins or is resumed: only then its starts are kept.
+    It comes after `Checkpoints`, which resume the run: the starts of a resumed run are kept.
 
     Args:
         path: of the record.

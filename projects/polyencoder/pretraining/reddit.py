@@ -1,24 +1,96 @@
-"""Comments of dumps, put in order of their threads by an index on disk, and joined to what they reply to."""
+"""Dumps of Reddit as pairs of contexts and responses: which comments are left out, and what the others reply to.
+
+Left out is what is too short or too long (PolyAI), and what is no text that somebody wrote. An index on disk puts the
+comments in the order of their threads.
+"""
 
 from __future__ import annotations
 
+import html
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.data.readers import OnBad, raise_it, records
-from polyencoder.errors import InputError
-from polyencoder.pretraining.reddit.filters import Filters, LeftOut
+from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["Reply", "ThreadIndex"]
+__all__ = ["REASONS", "Filters", "LeftOut", "Reply", "ThreadIndex"]
+
+REASONS = ("not text", "deleted or removed", "bot", "too short", "too long", "link", "quote", "code")
+"""Why a comment is left out, in the order in which it is looked at."""
+
+_DELETED = {"[deleted]", "[removed]"}
+_BOT = re.compile(r"bot\d*$|^automoderator$|^autowikibot$", re.IGNORECASE)
+_LINK = re.compile(r"https?://|www\.|\[[^\]]*\]\([^)]*\)", re.IGNORECASE)
+_QUOTE = re.compile(r"^\s*>", re.MULTILINE)
+_CODE = re.compile(r"```|`[^`]+`|^(?: {4}|\t)\S", re.MULTILINE)
 
 AT_ONCE = 10_000  # rows
 ROOT = -1  # the number of a submission in its thread
 _KINDS = {"t1_": "comment", "t3_": "submission"}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a comment must be: of at least and at most so many characters, and without what is not kept."""
+
+    min_length: int = 9
+    max_length: int = 127
+    keep_bots: bool = False
+    keep_links: bool = False
+    keep_quotes: bool = False
+    keep_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_length <= self.max_length:
+            raise ConfigError(
+                f"min_length is {self.min_length} and max_length {self.max_length}; they must be at least 1, and in "
+                "this order",
+                argument="min_length",
+            )
+
+    def text(self, body: Any, author: Any) -> str:
+        """What somebody wrote, its lines joined by spaces, as characters and not as HTML's names for them.
+
+        Raises:
+            LeftOut: it is left out.
+        """
+        if not isinstance(body, str) or not body.strip():
+            raise LeftOut("not text")
+        if body.strip() in _DELETED or author in _DELETED:
+            raise LeftOut("deleted or removed")
+        if not self.keep_bots and isinstance(author, str) and _BOT.search(author):
+            raise LeftOut("bot")
+        raw = html.unescape(body)
+        text = " ".join(raw.split())
+        if not any(character.isalnum() for character in text):
+            raise LeftOut("not text")
+        if len(text) < self.min_length:
+            raise LeftOut("too short")
+        if len(text) > self.max_length:
+            raise LeftOut("too long")
+        for reason, kept, pattern in (
+            ("link", self.keep_links, _LINK),
+            ("quote", self.keep_quotes, _QUOTE),
+            ("code", self.keep_code, _CODE),
+        ):
+            if not kept and pattern.search(raw):
+                raise LeftOut(reason)
+        return text
+
+    def of_record(self, record: Mapping[str, Any]) -> str:
+        """The text of a comment (`body`) or of a submission (`title`)."""
+        return self.text(record.get("body", record.get("title")), record.get("author"))
+
+
+class LeftOut(Exception):
+    """A comment is left out: one of `REASONS`."""
 
 
 class Reply(NamedTuple):
@@ -43,11 +115,7 @@ class ThreadIndex:
         self._filters = filters
         path.unlink(missing_ok=True)
         self._rows = sqlite3.connect(path, isolation_level=None)
-        for pragma in (
-            "journal_mode = OFF",
-            "synchronous = OFF",
-            "cache_size = -200000",
-        ):  # it is made anew after a kill
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -200000"):  # a kill starts it anew
             self._rows.execute(f"PRAGMA {pragma}")
         # dumps come in the order of time, and so do the numbers of threads: the table grows near its end
         columns = "thread INTEGER, number INTEGER, parent INTEGER, text TEXT, PRIMARY KEY (thread, number)"

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from polyencoder.cli.main import app, main
 from polyencoder.data.readers import BadExamples
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
-from polyencoder.pretraining.reddit.filters import Filters
-from polyencoder.pretraining.reddit.threads import ThreadIndex
+from polyencoder.pretraining.reddit import REASONS, Filters, LeftOut, ThreadIndex
 
 
 def base36(number: int) -> str:
@@ -145,3 +144,51 @@ def test_a_real_zst_dump(dumps, tmp_path):
         assert sum(1 for _ in index.replies(history=10)) == len(
             list(expected_replies(submissions, comments, history=10))
         )
+
+
+@pytest.mark.parametrize(
+    ("body", "author", "reason"),
+    [
+        (None, "a", "not text"),
+        ("  ", "a", "not text"),
+        ("?!?!?!?!?!?!", "a", "not text"),
+        ("[deleted]", "a", "deleted or removed"),
+        ("[removed]", "a", "deleted or removed"),
+        ("a fine comment", "[deleted]", "deleted or removed"),
+        ("a fine comment", "AutoModerator", "bot"),
+        ("a fine comment", "RemindMeBot", "bot"),
+        ("eight ch", "a", "too short"),
+        ("x" * 128, "a", "too long"),
+        ("look at https://x.org please", "a", "link"),
+        ("look at [this](/r/this) please", "a", "link"),
+        ("&gt; you said\n\nand I say no", "a", "quote"),
+        ("try `ls -l` there", "a", "code"),
+        ("so:\n\n    make all", "a", "code"),
+    ],
+)
+def test_why_a_comment_is_left_out(body, author, reason):
+    assert reason in REASONS
+    with pytest.raises(LeftOut, match=f"^{reason}$"):
+        Filters().text(body, author)
+    keep = {"keep_bots": True, "keep_links": True, "keep_quotes": True, "keep_code": True}
+    if reason in ("bot", "link", "quote", "code"):
+        assert Filters(**keep).text(body, author)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("nine char", "nine char"),
+        ("x" * 127, "x" * 127),
+        ("one &amp; two\n\nthree", "one & two three"),
+        ("1 &lt; 2 is true", "1 < 2 is true"),
+        ("robots are fun", "robots are fun"),
+    ],
+)
+def test_what_is_kept_is_one_line_of_text(body, expected):
+    assert Filters().text(body, "robothead") == expected
+
+
+def test_lengths_that_cannot_be():
+    with pytest.raises(ConfigError, match="min_length is 10 and max_length 9"):
+        Filters(10, 9)
