@@ -198,7 +198,7 @@ def _read_vocabulary(path: str | os.PathLike[str]) -> dict[str, int]:
 def _tokenizer(
     words: Mapping[str, int], *, codes: str | os.PathLike[str], lower_case: bool, tokenized: bool, origin: str
 ) -> Tokenizer:
-    """fastBPE as a tokenizer. Its pieces have `@@` where another follows; this one's have `</w>` at the end of a word."""
+    """fastBPE as a tokenizer. Its pieces have `@@` where another follows; ours have `</w>` at the end of a word."""
     merges = read_merges(codes)
     vocabulary = {_marked(word) if i >= len(_SPECIAL) else word: i for word, i in words.items()}
     if len(vocabulary) < len(words):
