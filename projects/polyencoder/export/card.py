@@ -19,7 +19,7 @@ from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["Run", "model_card", "read_run", "table", "updated_card"]
+__all__ = ["TrainingRun", "model_card", "read_run", "table", "updated_card"]
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -41,7 +41,7 @@ _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """What is known of the training of a model."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Run:
         return self.flags.get("task")
 
 
-def read_run(model_file: str | os.PathLike[str]) -> Run:
+def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     """What ParlAI keeps of a training beside the model file. Files that are missing or damaged are left out."""
     opt = _read(f"{os.fspath(model_file)}.opt")
     shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
@@ -80,11 +80,11 @@ def read_run(model_file: str | os.PathLike[str]) -> Run:
             metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
     best = _best(stats, metric=opt.get("validation_metric")) or stats
     updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
-    return Run(flags, metrics, updates=updates, examples=examples, seed=opt.get("seed"))
+    return TrainingRun(flags, metrics, updates=updates, examples=examples, seed=opt.get("seed"))
 
 
 def model_card(
-    ranker: TextRanker, *, name: str, run: Run | None = None, dtype: str = "float32", graphs: str = ""
+    ranker: TextRanker, *, name: str, run: TrainingRun | None = None, dtype: str = "float32", graphs: str = ""
 ) -> str:
     """The README.md of a model folder.
 
@@ -95,7 +95,7 @@ def model_card(
         dtype: of the weights in the folder.
         graphs: in which precisions it has ONNX graphs, "float32" or "float32 and int8"; empty for none.
     """
-    run = run or Run()
+    run = run or TrainingRun()
     config = ranker.model.config
     kind, described = ranker.model.title, ranker.model.describe()
     architecture = described.pop("architecture")
@@ -165,7 +165,7 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
     return "\n".join(["```python", *lines, "```"])
 
 
-def _results(run: Run) -> list[str]:
+def _results(run: TrainingRun) -> list[str]:
     names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
     if not names:
         return []
@@ -173,14 +173,14 @@ def _results(run: Run) -> list[str]:
     return ["## Results", table(("", *names), rows)]
 
 
-def _training(run: Run) -> list[str]:
+def _training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
     rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
     return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
 
 
-def _length(run: Run) -> str:
+def _length(run: TrainingRun) -> str:
     known = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
     parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))

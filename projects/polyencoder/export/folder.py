@@ -21,7 +21,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
-from polyencoder.export.card import Run, model_card, updated_card
+from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.storage.checkpoint import (
     CALIBRATION,
@@ -68,7 +68,7 @@ def export_folder(
     folder: str | os.PathLike[str],
     *,
     dtype: WeightDtype = "float32",
-    run: Run | None = None,
+    run: TrainingRun | None = None,
     readme: str | None = None,
     earlier_card: str | None = None,
     onnx: bool = False,

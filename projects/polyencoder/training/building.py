@@ -12,7 +12,7 @@ from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
-from polyencoder.training.objective import HOPELESS, CrossEntropy, Loss, Ranking
+from polyencoder.training.objective import MAX_BATCHES_WITHOUT_NEGATIVES, CrossEntropy, Loss, Ranking
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal
@@ -45,7 +45,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
         gather_negatives=config.gather_negatives and config.candidates in SHARED_CANDIDATES,
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
-        hopeless_after=None if config.hard_negatives else HOPELESS,
+        max_without_negatives=None if config.hard_negatives else MAX_BATCHES_WITHOUT_NEGATIVES,
     )
 
 

@@ -26,7 +26,7 @@ __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as a sum and the number of what was summed, 0 for a plain sum: batches and processes can be added up."""
 
-HOPELESS = 100  # batches without anything to learn, from the beginning of a run on
+MAX_BATCHES_WITHOUT_NEGATIVES = 100  # at the beginning of a run
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Ranking:
             are candidates too.
         grad_cache: a bi- or poly-encoder's memory, in contexts of the longest length (gradient caching); 0: no limit.
         pair_tokens: a cross-encoder's memory, in tokens of pairs; 0: no limit.
-        hopeless_after: so many batches at the beginning of a run in which the label is the only candidate are an error;
-            None: they are not, as negatives may come to be mined.
+        max_without_negatives: this many batches at the beginning of a run in which the label is the only candidate are
+            an error; None for no limit, as negatives may come to be mined.
 
     Attributes:
         skipped: batches of this process that were left out, since the label was the only candidate of its example: the
@@ -117,13 +117,13 @@ class Ranking:
         gather_negatives: bool = False,
         grad_cache: int = 0,
         pair_tokens: int = 0,
-        hopeless_after: int | None = HOPELESS,
+        max_without_negatives: int | None = MAX_BATCHES_WITHOUT_NEGATIVES,
     ) -> None:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
         self.gather_negatives = gather_negatives
         self.skipped = self.skipped_examples = 0
         self.has_learnt = False
-        self._hopeless_after, self._processes = hopeless_after, Processes.of_this_group()
+        self._max_without_negatives, self._processes = max_without_negatives, Processes.of_this_group()
         self.max_tokens = (grad_cache * _longest(text) if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
@@ -198,7 +198,7 @@ class Ranking:
     def _skip(self, batch: Batch) -> None:
         self.skipped += 1
         self.skipped_examples += len(batch)
-        if self._hopeless_after is not None and self.skipped >= self._hopeless_after:
+        if self._max_without_negatives is not None and self.skipped >= self._max_without_negatives:
             self.check_has_learnt()
 
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
-from polyencoder.export.card import Run, model_card
+from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
 from polyencoder.modeling import ConveRT
 from polyencoder.ranker.ranker import Ranker
@@ -256,7 +256,7 @@ def _write_card(
         "TF-IDF": baselines.tfidf,
     }
     out = Path(settings.out)
-    run = Run(
+    run = TrainingRun(
         flags,
         {who: {**main_measures(report), "examples": len(data.valid)} for who, report in reports.items() if report},
         command="polyencoder train",

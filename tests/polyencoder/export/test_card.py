@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.export.card import Run, model_card, read_run
+from polyencoder.export.card import TrainingRun, model_card, read_run
 
 REPORT = {"R20@1": 0.8367, "R20@10": 0.99, "R20@5": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
 OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/home/someone/models/minilm"}
@@ -77,10 +77,10 @@ def test_recall_over_several_numbers_of_candidates_is_that_of_all_examples(model
 
 @pytest.mark.parametrize("content", ["{", "[1]", "\x00\xff"])
 def test_nothing_is_known(model_file, content):
-    assert read_run(model_file) == Run()
+    assert read_run(model_file) == TrainingRun()
     for suffix in (".opt", ".trainstats", ".valid", ".test"):
         Path(f"{model_file}{suffix}").write_bytes(content.encode("latin-1"))
-    assert read_run(model_file) == Run()
+    assert read_run(model_file) == TrainingRun()
 
 
 def test_how_long_the_model_that_was_kept_was_trained(model_file):
@@ -95,7 +95,7 @@ def test_how_long_the_model_that_was_kept_was_trained(model_file):
 
 def test_the_facts_of_a_sentence_encoder(make_ranker):
     ranker = make_ranker("bi", reduction="mean", normalize=True, output_scaling=4.47)
-    run = Run({"backbone": "all-MiniLM-L6-v2"}, updates=1200, examples=38_400, seed=7)
+    run = TrainingRun({"backbone": "all-MiniLM-L6-v2"}, updates=1200, examples=38_400, seed=7)
     lines = model_card(ranker, name="m", run=run).splitlines()
     for line in (
         "| encoder | all-MiniLM-L6-v2: bert, 2 layers, 16 dimensions, 320 tokens |",
@@ -110,7 +110,7 @@ def test_the_facts_of_a_sentence_encoder(make_ranker):
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_the_card(make_ranker, architecture):
     ranker = make_ranker(architecture)
-    run = Run({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
+    run = TrainingRun({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
     card = model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
     kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}[architecture]
     n_parameters = sum(p.numel() for p in ranker.model.parameters())
