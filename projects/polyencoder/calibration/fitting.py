@@ -1,9 +1,8 @@
-"""Fit a calibration to what a ranker says of examples that it has not learnt from, and see how far it can be trusted.
+"""Fits a calibration to the scores of held-out examples, and measures how reliable it is.
 
-Each example is asked twice: with its right candidate among the others and without it, because a model has to know both
-when it knows the answer and when there is none. The fit is by maximum likelihood over temperature and "none", a convex
-problem in two numbers (1 / T and b). What is reported of it is found out of fold: each fifth of the examples by the fit
-to the other four.
+Each example is used twice: with its right candidate and without it, because a model has to know both when it knows the
+answer and when there is none. The fit is by maximum likelihood over temperature and "none", a convex problem in two
+numbers (1 / T and b). The reliability is measured out of fold: of each fifth of the examples by the fit to the others.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["Bin", "Fit", "Reliability", "fit", "reliability"]
 _FOLDS = 5
 _BINS = 10
 _FEWEST_EXAMPLES = 10
-_LEAST_RIGHT = 0.01  # of first candidates: of fewer nothing can be told
-_FEWEST_ANSWERS = 10  # of which a precision is measured
+_LEAST_RIGHT = 0.01  # the share of first candidates that must be right
+_FEWEST_ANSWERS = 10  # for a precision
 
 
 class Bin(NamedTuple):
@@ -49,14 +48,14 @@ class Reliability(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A calibration, and what is known of it."""
+    """A calibration and its metrics."""
 
     calibration: Calibration
     before: Reliability
-    """Of the softmax over the scores as they are."""
+    """Of the softmax of the scores."""
     after: Reliability
     accuracy: float
-    """How often the first candidate is right, where the right one is there."""
+    """How often the first candidate is right, if the right one is among them."""
     coverage: float
     """The share of contexts that get an answer at the threshold; 0 if there is none."""
 
@@ -64,13 +63,13 @@ class Fit(NamedTuple):
 def fit(
     observations: Observations, *, fingerprint: str, unanswerable: float = 0.5, precision: float | None = None
 ) -> Fit:
-    """The calibration that makes the observations most likely.
+    """Fits the calibration that makes the observations most likely.
 
     Args:
-        observations: of at least ten examples that the model has not learnt from.
+        observations: of at least ten examples that the model was not trained on.
         fingerprint: of the model, see `polyencoder.storage.checkpoint.model_fingerprint`.
-        unanswerable: for which share of contexts there will be no right candidate.
-        precision: find the threshold from which on this share of the answers is right.
+        unanswerable: the expected share of contexts without a right candidate.
+        precision: also find the threshold above which this share of the answers is right.
 
     Raises:
         InputError: there are too few examples, a share is not between 0 and 1, or the model finds the right candidate
@@ -97,7 +96,7 @@ def fit(
         both = _both(observations.select(held_out), unanswerable=unanswerable).observations
         after[:, held_out] = found.probabilities(both.scores, among=both.among)[:, 0].view(2, -1)
     asked = _both(observations, unanswerable=unanswerable)
-    before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # without any candidate nothing is right
+    before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
     right, weights = asked.observations.right == 0, asked.weights
     threshold, coverage = None, 0.0
     if precision is not None:
@@ -113,7 +112,7 @@ def fit(
 
 
 def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:
-    """How well `probabilities` [n] say what is `right` [n], bool; each counts as much as its weight [n]."""
+    """The reliability of `probabilities` [n], given which are `right` [n], bool, and their weights [n]."""
     order = probabilities.argsort()
     p, y, w = probabilities[order].double(), right[order].double(), (weights / weights.sum())[order].double()
     bin_of = ((w.cumsum(0) - w / 2) * _BINS).long()
@@ -133,7 +132,7 @@ class _Asked(NamedTuple):
 
 
 def _both(observations: Observations, *, unanswerable: float) -> _Asked:
-    """Each example with its right candidate, then each without it, and how much each counts."""
+    """Each example with its right candidate, then each without it, and their weights."""
     parts = [observations, observations.without_the_right()]
     scores = torch.cat([part.scores[:, :DEPTH] for part in parts]).double()
     right = torch.cat([part.right for part in parts])
@@ -144,7 +143,7 @@ def _both(observations: Observations, *, unanswerable: float) -> _Asked:
 
 
 def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
-    """The fit to scores that are brought to mean 0 and deviation 1, with a penalty that vanishes with n."""
+    """Fits to scores that are standardised to mean 0 and deviation 1, with a penalty that vanishes with n."""
     from scipy.optimize import minimize  # comes with scikit-learn; takes a while to import
 
     asked, weights = _both(observations, unanswerable=unanswerable)

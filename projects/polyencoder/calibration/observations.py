@@ -1,4 +1,4 @@
-"""What a ranker says of examples that it has not learnt from: the scores of the best candidates, and which is right."""
+"""The scores that a ranker gives held-out examples: those of the best candidates, and which one is right."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ _AT_ONCE = 32  # contexts that are searched for together
 
 @dataclass(frozen=True)
 class Observations:
-    """What a ranker said of examples: the scores of the best candidates of each.
-
-    scores: float64 [examples, width], best first, -inf where there are fewer; `DEPTH` + 1 of them are enough.
-    right: int64 [examples], the column of the right candidate, -1 where it is not among them.
-    among: [examples], of how many candidates these are the best.
-    """
+    """The scores of the best candidates of each example."""
 
     scores: Tensor
+    """float64 [examples, width], best first, padded with -inf; `DEPTH` + 1 of them are enough."""
     right: Tensor
+    """int64 [examples], the column of the right candidate, -1 if it is not one of them."""
     among: Tensor
+    """[examples], the number of candidates that were ranked."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -40,7 +38,7 @@ class Observations:
         return Observations(self.scores[rows], self.right[rows], self.among[rows])
 
     def without_the_right(self) -> Observations:
-        """The same, had the right candidate not been there."""
+        """The same examples without their right candidate."""
         there = self.right >= 0
         kept = torch.ones_like(self.scores, dtype=torch.bool)
         kept[there, self.right[there]] = False
@@ -49,12 +47,11 @@ class Observations:
 
 
 def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
-    """The ranking of each example's own candidates; one that it has twice is one."""
-    found: list[tuple[list[float], int, int]] = [([], -1, 0)] * len(examples)
+    """Ranks each example's own candidates; equal ones are one."""
+    found: list[_Ranked] = [([], -1, 0)] * len(examples)
     for i, scores in example_scores(ranker, examples):
-        label, candidates = examples[i].label, examples[i].choices
-        of = dict(zip(candidates, scores.tolist(), strict=True))
-        found[i] = _seen(list(of), list(of.values()), label, among=len(of))
+        of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
+        found[i] = _ranked(of, examples[i].label, among=len(of))
     return _together(found)
 
 
@@ -66,7 +63,7 @@ class ContextSearch(Protocol):
 
     @property
     def among(self) -> int:
-        """How many different candidates are searched."""
+        """The number of different candidates in the index."""
         ...
 
     def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
@@ -75,11 +72,11 @@ class ContextSearch(Protocol):
 
 
 def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Observations:
-    """What a search finds for each context; of `DEPTH` + 1 hits at least, if the index has as many.
+    """Searches for each example's context; `DEPTH` + 1 hits at least, if the index has that many candidates.
 
-    With a cross-encoder the scores are those of what it has read.
+    With a cross-encoder the scores are those of the hits that it read.
     """
-    found = []
+    found: list[_Ranked] = []
     for i in range(0, len(examples), _AT_ONCE):
         some, among = examples[i : i + _AT_ONCE], searcher.among
         for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
@@ -88,19 +85,21 @@ def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Obse
                 score = hit.score if searcher.reranker is None else hit.rerank_score
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
-            found.append(_seen(list(scores), list(scores.values()), example.label.strip(), among=among))
+            found.append(_ranked(scores, example.label.strip(), among=among))
     return _together(found)
 
 
-def _seen(texts: list[str], scores: list[float], label: str, *, among: int) -> tuple[list[float], int, int]:
-    """The best scores in order, the place of the label's, and of how many candidates they are the best."""
-    check_scores(torch.tensor(scores))
-    order = sorted(range(len(texts)), key=lambda i: -scores[i])[: DEPTH + 1]
-    right = next((place for place, i in enumerate(order) if texts[i] == label), -1)
-    return [scores[i] for i in order], right, among
+_Ranked = tuple[list[float], int, int]
+"""The best scores in order, the place of the right one or -1, and the number of candidates that were ranked."""
 
 
-def _together(found: list[tuple[list[float], int, int]]) -> Observations:
+def _ranked(scores: dict[str, float], label: str, *, among: int) -> _Ranked:
+    check_scores(torch.tensor(list(scores.values())))
+    order = sorted(scores, key=lambda text: -scores[text])[: DEPTH + 1]
+    return [scores[text] for text in order], order.index(label) if label in order else -1, among
+
+
+def _together(found: list[_Ranked]) -> Observations:
     scores = torch.full((len(found), DEPTH + 1), -torch.inf, dtype=torch.float64)
     for row, (best, _, _) in zip(scores, found, strict=True):
         row[: len(best)] = torch.tensor(best, dtype=torch.float64)

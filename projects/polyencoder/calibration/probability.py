@@ -45,23 +45,22 @@ __all__ = [
 ]
 
 DEPTH = 10
-"""How many of the best candidates a probability takes into account."""
+"""The number of best candidates that a probability takes into account."""
 FORMAT_VERSION = 2
-_READABLE = (1, FORMAT_VERSION)  # the first had neither `fitted_on` nor `index`
 _MOST_LOOKED_AT = 1000
 
 LeastProbability = float | str
-"""What a candidate's probability must be at least: a number, or "auto" for the calibration's threshold."""
+"""A minimum probability: a number, or "auto" for the calibration's threshold."""
 
 
 @dataclass(frozen=True)
 class FittedOn:
-    """What a calibration was fitted on: for people, and to tell one for an index from one for ranking."""
+    """The data of a fit: for people, and to tell a calibration for an index from one for ranking."""
 
     data: str
     examples: int
     candidates: int
-    """Of how many the right one was one, the mean."""
+    """Their mean number, the right one included."""
     date: str
     index: str | None = None
     """The index that was searched; None where the examples' own candidates were ranked."""
@@ -69,21 +68,21 @@ class FittedOn:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What turns the scores of one model into probabilities; see this module's formula."""
+    """Turns the scores of one model into probabilities, by this module's formula."""
 
     temperature: float
     """T."""
     none: float
-    """b: the logit of "none of these", for each candidate there is."""
+    """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """Of the model whose scores these are, by `polyencoder.storage.checkpoint.model_fingerprint`."""
+    """Of the model, by `polyencoder.storage.checkpoint.model_fingerprint`."""
     precision: float | None = None
-    """The share of right answers that was wished for; None if none was."""
+    """The requested share of right answers; None if none was requested."""
     threshold: float | None = None
-    """Of the answers that are at least so probable that share was right; None if it could not be reached."""
+    """The probability above which that share of the answers was right; None if it was not reached."""
     fitted_on: FittedOn | None = None
     index: Calibration | None = None
-    """That for searches of an index, where it was fitted apart from this one for ranking."""
+    """The calibration for searches of an index, if it was fitted apart from this one for ranking."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -92,19 +91,19 @@ class Calibration:
 
     @property
     def for_search(self) -> Calibration:
-        """That for searches of an index."""
+        """The calibration for searches of an index."""
         return self.index or self
 
-    @property
-    def _is_of_index(self) -> bool:
-        return self.fitted_on is not None and self.fitted_on.index is not None
-
     def beside(self, other: Calibration | None) -> Calibration:
-        """This one, and of another one for the same weights what was fitted for the other use, ranking or an index."""
+        """Adds what another calibration of the same weights has for the other use, ranking or searching an index."""
+
+        def is_of_index(one: Calibration) -> bool:
+            return one.fitted_on is not None and one.fitted_on.index is not None
+
         parts = [] if other is None else [replace(other, index=None), *filter(None, [other.index])]
         for part in parts:
-            if part._is_of_index != self._is_of_index and part.fingerprint == self.fingerprint:
-                return replace(part, index=self) if self._is_of_index else replace(self, index=part)
+            if is_of_index(part) != is_of_index(self) and part.fingerprint == self.fingerprint:
+                return replace(part, index=self) if is_of_index(self) else replace(self, index=part)
         return self
 
     def of_model(self, fingerprint: str) -> Calibration:
@@ -112,12 +111,12 @@ class Calibration:
         return replace(self, fingerprint=fingerprint, index=self.index and self.index.of_model(fingerprint))
 
     def probabilities(self, scores: Tensor, *, among: Tensor | int) -> Tensor:
-        """How likely each is the right one.
+        """The probability that each candidate is the right one.
 
         Args:
-            scores: [batch, k] of different candidates, best first; -inf stands for none. Those behind `DEPTH` take no
-                part in the sum.
-            among: of how many candidates they are the best: a number, or one for each row, [batch].
+            scores: [batch, k] of different candidates, best first; -inf for no candidate. The sum is over the first
+                `DEPTH`.
+            among: the number of candidates that were ranked: one, or one for each row, [batch].
 
         Returns:
             float64 [batch, k], 0 to 1.
@@ -129,7 +128,7 @@ class Calibration:
         return (logits - total).exp()
 
     def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
-        """The probabilities of one ranking, best first. A text that is there twice is one candidate."""
+        """The probabilities of one ranking, best first. Equal texts are one candidate."""
         first: dict[str, float] = {}
         for text, score in zip(texts, scores, strict=True):
             first.setdefault(text, score)
@@ -140,7 +139,7 @@ class Calibration:
         return [known[text] for text in texts]
 
     def save(self, model: str | os.PathLike[str], *, of: TextRanker | None = None) -> None:
-        """Write it beside the model on disk, where `read_calibration` finds it, whole or not at all.
+        """Writes it beside the model on disk, where `read_calibration` finds it, whole or not at all.
 
         `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
         """
@@ -151,7 +150,7 @@ class Calibration:
 
 
 class CalibratedRanker(TextRanker, Protocol):
-    """A ranker whose scores can be made probabilities, if it was calibrated."""
+    """A ranker with a calibration, if it was calibrated."""
 
     calibration: Calibration | None
     source: Path | None
@@ -184,7 +183,7 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     try:
         values = json.loads(path.read_bytes())
         version = values.pop("format_version")
-        calibration = _of_json(values) if version in _READABLE else None
+        calibration = _of_json(values) if version == FORMAT_VERSION else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)}); {again}") from None
     if calibration is None:
