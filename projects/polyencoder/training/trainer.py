@@ -20,7 +20,7 @@ from polyencoder.training.distributed import Processes, broadcast_weights, gathe
 from polyencoder.training.objective import Objective, Outcome, Ranking
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
-from polyencoder.training.updates import OptimizerUpdates, Updates
+from polyencoder.training.updates import OptimizerUpdates
 
 __all__ = ["Trainer"]
 
@@ -61,7 +61,7 @@ class Trainer:
         sampler: NegativeSampler | None = None,
         callbacks: Sequence[Callback] = (),
         objective: Objective | None = None,
-        updates: Updates | None = None,
+        updates: OptimizerUpdates | None = None,
     ) -> None:
         self.ranker, self.config = ranker, config or TrainingConfig()
         self.callbacks = [*mined_negatives(ranker, self.config), *callbacks]
@@ -72,7 +72,7 @@ class Trainer:
         self._loader = None if train is None else self._open(train, sampler)
         self._given = batches
         self.goal = self._goal()
-        self.updates: Updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
+        self.updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
         with_turns = self.config.distillation.has_teacher
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
         self.is_over = False
@@ -102,8 +102,7 @@ class Trainer:
         if outcome is not None:
             self.updates.backward(outcome.loss)
             self.updates.check_losses(outcome.losses)
-            if isinstance(self.updates, OptimizerUpdates):
-                self.updates.time = self.goal.time(self.progress)
+            self.updates.time = self.goal.time(self.progress)
             self.updates.step()
             self.model.after_batch()
         self._count(examples)
@@ -221,7 +220,7 @@ class Trainer:
 
     def evaluated(self, report: Mapping[str, float]) -> None:
         """Tell all callbacks, and the schedule, of an evaluation's metrics. A framework that evaluates calls it too."""
-        if isinstance(self.updates, OptimizerUpdates) and "loss" in report:
+        if "loss" in report:
             self.updates.schedule.validated(report["loss"])
         for callback in self.callbacks:
             callback.on_evaluation(self, report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,54 +15,7 @@ from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
 
-__all__ = ["OptimizerUpdates", "Updates"]
-
-
-class Updates(Protocol):
-    """The protocol of what changes the weights in a `Trainer`; a framework may bring its own optimizer."""
-
-    @property
-    def count(self) -> int:
-        """The updates done so far."""
-        ...
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the next update."""
-        ...
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether gradients are collected for an update that needs further batches."""
-        ...
-
-    def autocast(self) -> torch.autocast:
-        """The precision that a batch is scored in."""
-        ...
-
-    def zero_grad(self) -> None:
-        """Before a batch: forget the gradients of the last update."""
-        ...
-
-    def check_losses(self, losses: Tensor) -> bool:
-        """Whether a batch's losses [batch] are finite; an update with a batch whose losses are not is left out."""
-        ...
-
-    def backward(self, loss: Tensor) -> None:
-        """Add a batch's gradients."""
-        ...
-
-    def step(self) -> None:
-        """Change the weights, if enough batches were collected."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, in tensors, numbers and containers of them."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
-        ...
+__all__ = ["OptimizerUpdates"]
 
 
 class OptimizerUpdates:
@@ -105,27 +58,34 @@ class OptimizerUpdates:
 
     @property
     def learning_rate(self) -> float:
+        """Of the next update."""
         return self.schedule.learning_rate
 
     @property
     def is_under_way(self) -> bool:
+        """Whether gradients are collected for an update that needs further batches."""
         return self._collected > 0
 
     def autocast(self) -> torch.autocast:
+        """The precision that a batch is scored in."""
         return self.precision.autocast()
 
     def zero_grad(self) -> None:
+        """Before a batch: forget the gradients of the last update."""
         if self._collected == 0:
             self.optimizer.zero_grad()
 
-    def check_losses(self, losses: Tensor) -> bool:
-        return self._finite.check_losses(losses)
+    def check_losses(self, losses: Tensor) -> None:
+        """Leave out the update of a batch whose losses [batch] are not finite."""
+        self._finite.check_losses(losses)
 
     def backward(self, loss: Tensor) -> None:
+        """Add a batch's gradients."""
         self.precision.backward(loss / self._accumulate)
         self._collected = (self._collected + 1) % self._accumulate
 
     def step(self) -> None:
+        """Change the weights, if enough batches were collected."""
         if self._collected:
             return
         parameters = list(self.model.parameters())

@@ -11,7 +11,7 @@ from polyencoder.text import TextEncoder
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import Outcome
 from polyencoder.training.progress import Goal, Progress
-from polyencoder.training.updates import Updates
+from polyencoder.training.updates import OptimizerUpdates
 
 __all__ = ["Callback", "Run"]
 
@@ -21,7 +21,7 @@ class Run(Protocol):
 
     model: RankerModel
     text: TextEncoder
-    updates: Updates
+    updates: OptimizerUpdates
     progress: Progress
     goal: Goal
     is_over: bool

@@ -12,7 +12,6 @@ from polyencoder.evaluation.names import main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.schedule import MEASURED
-from polyencoder.training.updates import OptimizerUpdates
 
 __all__ = ["AMONG", "Log", "batch_measures"]
 
@@ -106,10 +105,7 @@ class Log(Callback):
         self.clear()
 
     def _log_expected(self, run: Run) -> None:
-        if not isinstance(run.updates, OptimizerUpdates):
-            return
-        schedule = run.updates.schedule
-        expected, warmup = schedule.expected_updates, schedule.warmup_updates
+        expected, warmup = run.updates.schedule.expected_updates, run.updates.schedule.warmup_updates
         if expected is None or expected == self._expected:
             return
         by_time = " in max_seconds" if self._by_time else ""
