@@ -7,7 +7,7 @@ Official files, under `--datapath`/dstc7: `ubuntu_{train,dev,test}_subtask_1.jso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlai.tasks.dstc7.build import build
 from parlai.tasks.selection.download import find
@@ -23,12 +23,6 @@ __all__ = ["Dstc7Teacher"]
 
 FOLDER = "dstc7"
 ANSWERS = "ubuntu_responses_subtask_1.tsv"
-
-
-class Dialogue(NamedTuple):
-    turns: list[str]  # `participant 1: utterance`
-    replies: list[str]  # the utterances alone, and the right answer behind them
-    options: list[str] | None
 
 
 class Dstc7Teacher(SelectionTeacher):
@@ -53,27 +47,29 @@ class Dstc7Teacher(SelectionTeacher):
         return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        for dialogue in self._dialogues(file, bad):
-            last = len(dialogue.turns)
-            for number in range(1 if self._augments else last, last + 1):
-                yield [Example(dialogue.turns[:number], dialogue.replies[number], dialogue.options)]
-
-    def _dialogues(self, file: str | DataFile, bad: OnBad) -> Iterator[Dialogue]:
         for where, record in json_array(file, bad=bad):
             try:
-                said = [(m["speaker"].replace("_", " "), _utterance(m)) for m in record["messages-so-far"]]
-                answer = self._answer(record)
-                options = None if self._augments else [_utterance(option) for option in record["options-for-next"]]
+                turns, replies, options = self._dialogue(record)
+                if not turns:
+                    raise InputError(f"{where}: has no message before the answer")
+                if options is not None and replies[-1] not in options:
+                    raise InputError(
+                        f"{where}: the right answer {replies[-1][:60]!r} is not among its {len(options)} options"
+                    )
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 bad(InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})"))
-                continue
-            if not said:
-                bad(InputError(f"{where}: has no message before the answer"))
-            elif options is not None and answer not in options:
-                bad(InputError(f"{where}: the right answer {answer[:60]!r} is not among its {len(options)} options"))
+            except InputError as error:
+                bad(error)
             else:
-                turns = [f"{speaker}: {utterance}" for speaker, utterance in said]
-                yield Dialogue(turns, [*(utterance for _, utterance in said), answer], options)
+                for number in range(1 if self._augments else len(turns), len(turns) + 1):
+                    yield [Example(turns[:number], replies[number], options)]
+
+    def _dialogue(self, record: dict[str, Any]) -> tuple[list[str], list[str], list[str] | None]:
+        """The turns, `participant 1: utterance`; the utterances alone, the right answer behind them; the options."""
+        said = [(message["speaker"].replace("_", " "), _utterance(message)) for message in record["messages-so-far"]]
+        replies = [*(utterance for _, utterance in said), self._answer(record)]
+        options = None if self._augments else [_utterance(option) for option in record["options-for-next"]]
+        return [f"{speaker}: {utterance}" for speaker, utterance in said], replies, options
 
     def _answer(self, record: dict[str, Any]) -> str:
         if self._answers and "options-for-correct-answers" not in record:

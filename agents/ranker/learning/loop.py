@@ -131,14 +131,14 @@ class LoopRun:
     # ---- validations
 
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
-        """Check a validation, and give ParlAI's loop the metric also under the name that it once had (`R@1/20`).
+        """Check a validation.
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
             TrainingError: it gives no numbers, and would be that of the best model.
         """
         metric = self._opt.get("validation_metric") or "accuracy"
-        report[metric] = report[check_metric(self._opt, report)]
+        check_metric(self._opt, report)
         values = dict_report(report)
         for name in ("loss", metric):
             if not math.isfinite(values.get(name, 0.0)):

@@ -12,15 +12,14 @@ import regex
 from polyencoder.checks import unencodable
 from polyencoder.data.pairs import earlier_columns
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
+from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = ["Document", "read_documents"]
 
 LONGEST = 512  # units of an article: a book without an end is several, each of which begins with the last one's end
-# The columns of the Ubuntu Dialogue Corpus v2, and of DSTC7's Ubuntu track
-CONTEXT, LABEL = "Context", "Label"
-UTTERANCES = ("Utterance", "Ground Truth Utterance")  # of training; of validation and test
+# The columns of DSTC7's Ubuntu track
 MESSAGES, ANSWERS = "messages-so-far", "options-for-correct-answers"
 
 # What closes a quotation or brackets belongs to its sentence.
@@ -101,36 +100,13 @@ def _document(record: dict[str, Any], where: str) -> Document | None:
         return Document([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
     if MESSAGES in record:
         return Document(_cleaned(_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
-    if CONTEXT in record and any(name in record for name in UTTERANCES):
-        turns = _ubuntu_turns(record, where)
-        return None if turns is None else Document(_cleaned(turns, CONTEXT, where), where, "pair")
+    if is_ubuntu(record):
+        turns = ubuntu_turns(record, where)
+        return Document(_cleaned(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
     raise InputError(
         f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
     )
-
-
-def _ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
-    """The turns of a context, and the response; None of a row with a wrong one or none. A turn's utterances are joined.
-
-    The rows of one conversation have contexts of growing length, each with the next response: of each row its response
-    alone is new.
-
-    Raises:
-        InputError: the label is no number, or context or response no text.
-    """
-    try:
-        if float(record.get(LABEL, 1)) < 0.5:
-            return None
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1") from None
-    name = next(name for name in UTTERANCES if name in record)
-    for column in (CONTEXT, name):
-        if not isinstance(record[column], str):
-            raise InputError(f"{where}: {column!r} is {record[column]!r:.60}, not a text")
-    parts = [*record[CONTEXT].split("__eot__"), record[name].replace("__eot__", " ")]
-    turns = [part.replace("__eou__", " ") for part in parts]
-    return turns if turns[-1].strip() else None
 
 
 def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
@@ -61,8 +62,4 @@ class TextMemory(Generic[V]):
         self.size = kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _empty, (self._size_of, self.limit)
-
-
-def _empty(size: Callable[[V], int], limit: int) -> TextMemory[V]:
-    return TextMemory(size, limit=limit)
+        return partial(TextMemory, limit=self.limit), (self._size_of,)

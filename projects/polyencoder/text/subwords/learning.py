@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import regex
 
@@ -91,7 +91,7 @@ def learn_subwords_of_size(
     while low <= high:
         count = _middle(low, high)
         try:
-            tokenizer = learn_subwords(words, _with_count(settings, count))
+            tokenizer = learn_subwords(words, replace(settings, min_count=count))
         except ConfigError:
             high = count - 1
             continue
@@ -143,7 +143,3 @@ def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[
 def _middle(low: int, high: int) -> int:
     """Between the two, nearer to the lower: sizes fall with the logarithm of the count, more or less."""
     return max(low, min(high, round((low * high) ** 0.5)))
-
-
-def _with_count(settings: SubwordSettings, min_count: int) -> SubwordSettings:
-    return SubwordSettings(settings.iterations, min_count, settings.max_length, settings.max_digits, settings.buckets)

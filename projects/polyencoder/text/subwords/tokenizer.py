@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -141,7 +142,7 @@ class SubwordTokenizer:
         return len(self.subwords) + fingerprint64(piece) % self.buckets if known is None else known
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.subwords, self.buckets)
+        return partial(SubwordTokenizer, buckets=self.buckets), (self.subwords,)
 
 
 class _Words(dict[str, list[int]]):
@@ -173,10 +174,6 @@ def _joined(text: str) -> str:
             out += " "
         out += word
     return out
-
-
-def _restored(subwords: list[str], buckets: int) -> SubwordTokenizer:
-    return SubwordTokenizer(subwords, buckets=buckets)
 
 
 def fingerprint64(character: str) -> int:
