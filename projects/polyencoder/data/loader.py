@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from polyencoder.data.epochs import InMemory, Reader, Source, endless
+from polyencoder.data.epochs import ALONE, Reader, Source, endless
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.errors import ConfigError
 
-__all__ = ["TrainingLoader", "prefetched"]
+__all__ = ["batches_of", "prefetched"]
 
 T = TypeVar("T")
 
@@ -21,45 +20,31 @@ DEPTH = 2  # batches that are made while the model is busy with another one
 LEAVING = 30.0  # seconds in which a batch that is under way is finished; a source that hangs keeps no process alive
 
 
-class TrainingLoader:
+def batches_of(
+    source: Source[Example],
+    *,
+    batch_size: int,
+    seed: int = 0,
+    sampler: NegativeSampler | None = None,
+    reader: Reader = ALONE,
+    seen: int = 0,
+) -> Iterator[list[Example]]:
     """Batches of examples without end, in an order that the seed decides, another one in each epoch.
 
     Args:
-        source: the examples, in memory or read as they are needed; a list will do.
+        source: the examples.
         batch_size: examples of one process.
-        seed: of the order, and of sampled candidates.
+        seed: of the order.
         sampler: draws candidates for examples that have none.
         reader: which of the processes this is.
+        seen: how many examples this process has had in an earlier part of the run, which are left out.
     """
-
-    def __init__(
-        self,
-        source: Source[Example] | Sequence[Example],
-        *,
-        batch_size: int,
-        seed: int = 0,
-        sampler: NegativeSampler | None = None,
-        reader: Reader | None = None,
-    ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1", argument="batch_size")
-        self.source: Source[Example] = InMemory(source) if isinstance(source, Sequence) else source
-        self.batch_size, self.reader = batch_size, reader or Reader()
-        self._seed, self._sampler = seed, sampler
-
-    @property
-    def examples(self) -> int:
-        """How many an epoch has, for all processes together; of a stream, about how many."""
-        return self.source.counts().examples
-
-    def batches(self, *, seen: int = 0) -> Iterator[list[Example]]:
-        """The batches of this process after the `seen` examples that it has had in an earlier part of the run."""
-        examples = endless(self.source, seed=self._seed, reader=self.reader, seen=seen)
-        if self._sampler is not None:
-            self._sampler.skip(seen, reader=self.reader)
-            examples = map(self._sampler.complete, examples)
-        while batch := list(islice(examples, self.batch_size)):
-            yield batch
+    examples = endless(source, seed=seed, reader=reader, seen=seen)
+    if sampler is not None:
+        sampler.skip(seen, reader=reader)
+        examples = map(sampler.complete, examples)
+    while batch := list(islice(examples, batch_size)):
+        yield batch
 
 
 def prefetched(items: Iterable[T], *, depth: int = DEPTH) -> Iterator[T]:

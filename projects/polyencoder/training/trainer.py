@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polyencoder.data.collator import Batch, Collator
-from polyencoder.data.epochs import Reader, Source
+from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
-from polyencoder.data.loader import TrainingLoader, prefetched
+from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.protocol import Learner
@@ -69,8 +69,10 @@ class Trainer:
         self.progress = Progress()
         self.processes = Processes.of_this_group()
         self.objective: Objective = objective or build_objective(ranker, self.config)
-        self._loader = None if train is None else self._open(train, sampler)
-        self._given = batches
+        self._source = InMemory(train) if isinstance(train, Sequence) else train
+        if train is not None:
+            seed_everything(self.config.seed)
+        self._sampler, self._given = sampler, batches
         self.goal = self._goal()
         self.updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
         with_turns = self.config.distillation.has_teacher
@@ -131,7 +133,7 @@ class Trainer:
             TrainingError: the losses are not finite again and again.
             InputError: an example cannot be used, or nothing was learnt.
         """
-        if self._loader is None and self._given is None:
+        if self._source is None and self._given is None:
             raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
         self._why = None
         broadcast_weights(self.model)
@@ -190,9 +192,17 @@ class Trainer:
     def _batches(self) -> Iterator[Batch]:
         if self._given is not None:
             yield from self._given()
-        elif self._loader is not None:
-            for examples in self._loader.batches(seen=self.progress.batches * self._loader.batch_size):
-                yield self._collator(examples)
+        elif self._source is not None:
+            size = self.config.batch_size
+            batches = batches_of(
+                self._source,
+                batch_size=size,
+                seed=self.config.seed,
+                sampler=self._sampler,
+                reader=Reader(self.processes.rank, self.processes.count),
+                seen=self.progress.batches * size,
+            )
+            yield from map(self._collator, batches)
 
     def _has_ended(self) -> bool:
         """Whether the goal is reached, or a callback of any process has stopped the run: of all processes alike."""
@@ -275,14 +285,8 @@ class Trainer:
 
     # ---- made of the configuration
 
-    def _open(self, train: Sequence[Example] | Source[Example], sampler: NegativeSampler | None) -> TrainingLoader:
-        seed_everything(self.config.seed)
-        reader = Reader(self.processes.rank, self.processes.count)
-        return TrainingLoader(
-            train, batch_size=self.config.batch_size, seed=self.config.seed, sampler=sampler, reader=reader
-        )
-
     def _goal(self) -> Goal:
         config = self.config
-        examples = None if self._loader is None or config.epochs is None else config.epochs * self._loader.examples
+        source, epochs = self._source, self.config.epochs
+        examples = None if source is None or epochs is None else epochs * source.counts().examples
         return Goal(examples, config.max_updates, config.max_seconds)

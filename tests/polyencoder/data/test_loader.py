@@ -11,7 +11,7 @@ import pytest
 from polyencoder.data.collator import Collator
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.loader import TrainingLoader, prefetched
+from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import InputError
 
@@ -20,7 +20,7 @@ MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] i
 
 def mixed_batches(reader: Reader, *, seen: int = 0, count: int = 9):
     sampler = NegativeSampler((one.label for one in MIXED), count=3)
-    batches = TrainingLoader(MIXED, batch_size=4, sampler=sampler, reader=reader).batches(seen=seen)
+    batches = batches_of(InMemory(MIXED), batch_size=4, sampler=sampler, reader=reader, seen=seen)
     return [next(batches) for _ in range(count)]
 
 
@@ -54,9 +54,8 @@ def test_a_run_goes_on_with_the_next_example(streams, reader, done):
         if streams
         else InMemory(examples)
     )
-    loader = TrainingLoader(source, batch_size=3, reader=reader)
-    whole = list(islice(loader.batches(), 20))
-    assert list(islice(loader.batches(seen=3 * done), 20 - done)) == whole[done:]
+    whole = list(islice(batches_of(source, batch_size=3, reader=reader), 20))
+    assert list(islice(batches_of(source, batch_size=3, reader=reader, seen=3 * done), 20 - done)) == whole[done:]
     if reader.count == 1:
         epoch = [one for batch in whole for one in batch][: counts.examples]
         assert sorted(epoch, key=lambda one: one.label) == sorted(examples, key=lambda one: one.label)
@@ -65,8 +64,8 @@ def test_a_run_goes_on_with_the_next_example(streams, reader, done):
 def test_several_readers_draw_what_one_does():
     def drawn(reader: Reader, *, size: int) -> list[Example]:
         sampler = NegativeSampler((one.label for one in MIXED), count=3)
-        loader = TrainingLoader(MIXED, batch_size=size, sampler=sampler, reader=reader)
-        return sorted(next(loader.batches()), key=lambda example: example.label)
+        batches = batches_of(InMemory(MIXED), batch_size=size, sampler=sampler, reader=reader)
+        return sorted(next(batches), key=lambda example: example.label)
 
     shares = [drawn(Reader(number, 2), size=5) for number in range(2)]
     assert sorted(chain(*shares), key=lambda example: example.label) == drawn(Reader(), size=10)
