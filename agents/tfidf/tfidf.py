@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,19 +24,19 @@ from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
 from parlai.agents.tfidf.args import add_tfidf_args
-from parlai.agents.tfidf.responses import training_responses
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, Metrics, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
+from parlai.core.teachers import create_task_agent_from_taskname
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.evaluation.tfidf import TfidfVectors, TfidfWeights
+from polyencoder.evaluation.tfidf import Tfidf
 
 
 class NoDictionary:
@@ -78,25 +79,19 @@ class TfidfAgent(Agent):
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
         self._bad = BadExamples(self.global_metrics)
         if shared:
-            self.weights, self.vectors, self.fixed = shared["weights"], shared["vectors"], shared["fixed"]
+            self.tfidf, self.fixed = shared["tfidf"], shared["fixed"]
             return
         self.fixed = _fixed_candidates(self.opt) if self.source == "fixed" else None
-        self.weights = _weights(self.opt)
-        self.vectors = TfidfVectors(self.weights)
+        self.tfidf = _fitted(self.opt)
 
     def share(self) -> dict[str, Any]:
-        metrics = self.global_metrics.share()
-        return super().share() | {
-            "weights": self.weights,
-            "vectors": self.vectors,
-            "fixed": self.fixed,
-            "metrics": metrics,
-        }
+        own = {"tfidf": self.tfidf, "fixed": self.fixed, "metrics": self.global_metrics.share()}
+        return super().share() | own
 
     def save(self, path: str | None = None) -> None:
         path = path or self.opt.get("model_file")
         if path:
-            self.weights.save(path)
+            self.tfidf.save(path)
             # ParlAI warns of a dictionary file that is not there; this one holds the words
             Opt({**self.opt, "dict_file": path}).save(f"{path}.opt")
 
@@ -199,7 +194,7 @@ class TfidfAgent(Agent):
 
     def _scores(self, contexts: list[str], pool: CandidatePool) -> Tensor:
         """Cosines [batch, n] of each example's candidates, -inf at what is none."""
-        scores = torch.from_numpy(self.vectors.cosines(contexts, pool.texts))
+        scores = torch.from_numpy(self.tfidf.cosines(contexts, pool.texts))
         if pool.index is not None:
             scores = scores.gather(1, pool.index.clamp(min=0))
         return pool.masked(scores)
@@ -229,23 +224,40 @@ def _check_numbers(opt: Opt) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: give a whole number from 1 up")
 
 
-def _weights(opt: Opt) -> TfidfWeights:
-    """Those in the model file if it is there, else new ones, learnt from the task's training data."""
+def _fitted(opt: Opt) -> Tfidf:
+    """That in the model file if it is there, else a new one, of the task's training data."""
     path = opt.get("model_file")
     if path and os.path.exists(path):
-        weights = TfidfWeights.read(path)
-        wanted = (opt.get("override") or {}).get("tfidf_ngrams", weights.ngrams)
-        if wanted != weights.ngrams:
-            raise ConfigError(f"--tfidf-ngrams {wanted}: {path} was made with {weights.ngrams}; give another -mf")
-        origin = f"read from {path}"
+        tfidf, origin = Tfidf.read(path), f"read from {path}"
+        wanted = (opt.get("override") or {}).get("tfidf_ngrams", tfidf.ngrams)
+        if wanted != tfidf.ngrams:
+            raise ConfigError(f"--tfidf-ngrams {wanted}: {path} was made with {tfidf.ngrams}; give another -mf")
     else:
         responses = islice(training_responses(opt), opt["tfidf_max_examples"])
-        weights = TfidfWeights.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt.get("task"))
-        origin = "just learnt"
+        tfidf, origin = Tfidf.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt.get("task")), "just fitted"
     logging.info(
-        f"tfidf: weights of {len(weights.terms):,} terms in {weights.responses:,} responses of {weights.task}, {origin}"
+        f"tfidf: weights of {len(tfidf.terms):,} terms in {tfidf.responses:,} responses of {tfidf.task}, {origin}"
     )
-    return weights
+    return tfidf
+
+
+def training_responses(opt: Opt) -> Iterator[str]:
+    """The labels of the task's training examples, each example once and in order.
+
+    Raises:
+        ConfigError: there is no task, or one without data.
+    """
+    if opt.get("task") in (None, "", "interactive"):
+        raise ConfigError("tfidf has no task to learn from: give -mf a file that `parlai train_model -m tfidf` wrote")
+    opt = copy.deepcopy(opt)
+    # a teacher need not look for candidates
+    opt.update(datatype="train:ordered:stream", batchsize=1, candidates="batch", image_mode="no_image_model")
+    teacher = create_task_agent_from_taskname(opt)[0]  # of several tasks, ParlAI makes one teacher
+    try:
+        while not teacher.epoch_done():
+            yield from teacher.act().get("labels") or ()
+    finally:
+        teacher.shutdown()
 
 
 def _fixed_candidates(opt: Opt) -> FixedCandidates:

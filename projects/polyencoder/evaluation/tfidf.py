@@ -1,10 +1,9 @@
-"""The keyword baseline: cosines of TF-IDF vectors, whose weights are learnt from responses and kept in a file."""
+"""The keyword baseline: cosines of TF-IDF vectors, whose weights are fitted to responses and kept in a file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,83 +17,62 @@ from polyencoder.evaluation.metrics import HITS_AT, Tally
 from polyencoder.storage.files import write_text
 from polyencoder.text.memory import TextMemory
 
-__all__ = ["TfidfVectors", "TfidfWeights", "evaluate_tfidf"]
+__all__ = ["Tfidf", "evaluate_tfidf"]
 
 FORMAT = "tfidf-1"
+FIELDS = ("terms", "idf", "ngrams", "responses", "task")
 MEMORY = 128 << 20  # bytes; a text of eleven words and its vector take some 600
 
 Row = tuple[np.ndarray, np.ndarray]
 """A text's vector: the columns that are not 0, and the values in them."""
 
 
-@dataclass(frozen=True)
-class TfidfWeights:
-    """Inverse document frequencies: a word of every response counts 1, a rarer one more.
+class Tfidf:
+    """Inverse document frequencies (a word of every response counts 1, a rarer one more), and cosines by them.
 
-    Words are scikit-learn's: lower-cased, of two characters or more.
+    Words are scikit-learn's: lower-cased, of two characters or more. Vectors of candidates are remembered, up to
+    `memory` bytes. So is the matrix of the last list of candidates, however long: a list that comes again costs one
+    sparse product.
 
-    terms: the words and, with `ngrams` above 1, the sequences of up to so many of them. idf: one weight for each term.
-    responses: how many they were learnt from. task: the task that these belong to.
+    terms: words and, with `ngrams` above 1, sequences of up to that many of them. idf: one weight for each term.
+    responses: how many they were fitted to. task: the task that these belong to.
     """
 
-    terms: list[str]
-    idf: list[float]
-    ngrams: int
-    responses: int
-    task: str
+    def __init__(
+        self, *, terms: list[str], idf: list[float], ngrams: int, responses: int, task: str, memory: int = MEMORY
+    ) -> None:
+        self.terms, self.idf, self.ngrams, self.responses, self.task = terms, idf, ngrams, responses, task
+        self._vectorizer = _vectorizer(ngram_range=(1, ngrams), vocabulary=terms)
+        self._vectorizer.idf_ = np.array(idf)
+        self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
+        self._last: tuple[list[str], Any] | None = None
 
     @classmethod
-    def fit(cls, responses: Iterable[str], *, ngrams: int, task: str) -> TfidfWeights:
-        """Learn the weights.
-
-        Raises:
-            InputError: there is no word in the responses.
-        """
+    def fit(cls, responses: Iterable[str], *, ngrams: int = 1, task: str = "train") -> Tfidf:
+        """Count the words of responses. Raises InputError where there is none."""
         texts = list(responses)
         vectorizer = _vectorizer(ngram_range=(1, ngrams))
         if not any(map(vectorizer.build_analyzer(), texts)):
             raise InputError(f"task {task}: there is no word in its {len(texts)} training labels to fit tfidf on")
         vectorizer.fit(texts)
         terms = vectorizer.get_feature_names_out().tolist()
-        return cls(terms, vectorizer.idf_.tolist(), ngrams, len(texts), task)
-
-    def vectorizer(self) -> Any:
-        """scikit-learn's vectorizer with these weights: texts to sparse vectors of length 1, or 0 without a term."""
-        vectorizer = _vectorizer(ngram_range=(1, self.ngrams), vocabulary=self.terms)
-        vectorizer.idf_ = np.array(self.idf)
-        return vectorizer
+        return cls(terms=terms, idf=vectorizer.idf_.tolist(), ngrams=ngrams, responses=len(texts), task=task)
 
     def save(self, path: str) -> None:
-        """Write them to `path` as JSON."""
-        write_text(path, json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False))
+        """Write the weights to `path` as JSON."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        write_text(path, json.dumps({"format": FORMAT, **fields}, ensure_ascii=False))
 
     @classmethod
-    def read(cls, path: str) -> TfidfWeights:
-        """The weights that `save` wrote.
-
-        Raises:
-            CheckpointError: the file is damaged, or something else.
-        """
+    def read(cls, path: str) -> Tfidf:
+        """Read what `save` wrote. Raises CheckpointError for a file that is damaged, or something else."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] == FORMAT and len(content["terms"]) == len(content["idf"]):
-                return cls(**{field.name: content[field.name] for field in fields(cls)})
+                return cls(**{name: content[name] for name in FIELDS})
         except (ValueError, KeyError, TypeError):
             pass
         raise CheckpointError(f"{path}: is no model file of -m tfidf ({FORMAT}); give another -mf, or delete it")
-
-
-class TfidfVectors:
-    """Texts as sparse vectors. Those of candidates are remembered, up to `memory` bytes.
-
-    So is the matrix of the last list of candidates, however long: a list that comes again costs one sparse product.
-    """
-
-    def __init__(self, weights: TfidfWeights, *, memory: int = MEMORY) -> None:
-        self._vectorizer = weights.vectorizer()
-        self._n_terms = len(weights.terms)
-        self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
-        self._last: tuple[list[str], Any] | None = None
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
@@ -126,7 +104,7 @@ class TfidfVectors:
         ends = np.cumsum([0, *(len(columns) for columns, _ in rows)])
         columns = np.concatenate([columns for columns, _ in rows])
         values = np.concatenate([values for _, values in rows])
-        return csr_array((values, columns, ends), shape=(len(texts), self._n_terms))
+        return csr_array((values, columns, ends), shape=(len(texts), len(self.terms)))
 
 
 def evaluate_tfidf(
@@ -135,7 +113,7 @@ def evaluate_tfidf(
     """The metrics of the baseline, which reads the last turn of each context. It has no loss.
 
     Args:
-        responses: those of the training data, of which it learns its weights.
+        responses: those of the training data, which its weights are fitted to.
         examples: to rank.
         hits_at: the k of recalls.
 
@@ -143,10 +121,10 @@ def evaluate_tfidf(
         InputError: there is no word in the responses, or an example cannot be evaluated, as in `evaluate`.
     """
     check_examples(examples)
-    vectors = TfidfVectors(TfidfWeights.fit(responses, ngrams=1, task="train"))
+    tfidf = Tfidf.fit(responses)
     tally = Tally()
     for example in examples:
-        scores = torch.from_numpy(vectors.cosines([example.turns[-1]], list(example.choices)))[0]
+        scores = torch.from_numpy(tfidf.cosines([example.turns[-1]], list(example.choices)))[0]
         tally.add([of_scores(scores, example, hits_at=hits_at)])
     return {name: value for name, value in tally.report().items() if name != "loss"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parlai.agents.tfidf.responses import training_responses
+from parlai.agents.tfidf.tfidf import training_responses
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -24,7 +24,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.evaluation.tfidf import TfidfVectors, TfidfWeights
+from polyencoder.evaluation.tfidf import FIELDS, Tfidf
 
 WORDS = ["ski", "snow", "dog", "cat", "music", "rock", "doctor", "blue", "tokyo", "i", "like", "the"]
 DICE = random.Random(0)
@@ -52,7 +52,7 @@ def make_weights(tmp_path) -> Callable[..., str]:
     """(responses, ngrams=1) -> a model file made without ParlAI."""
 
     def make(responses: list[str] = RESPONSES, *, ngrams: int = 1) -> str:
-        TfidfWeights.fit(responses, ngrams=ngrams, task="test").save(str(tmp_path / "weights"))
+        Tfidf.fit(responses, ngrams=ngrams, task="test").save(str(tmp_path / "weights"))
         return str(tmp_path / "weights")
 
     return make
@@ -199,11 +199,12 @@ def test_without_labels_its_own_answers_are_history(make_weights, make_tfidf):
 
 
 def test_remembered_vectors_change_nothing_and_are_not_made_again(monkeypatch):
-    weights = TfidfWeights.fit(RESPONSES, ngrams=1, task="test")
+    weights = Tfidf.fit(RESPONSES, task="test")
+    fields = {name: getattr(weights, name) for name in FIELDS}
     lists = [DICE.sample(RESPONSES, 6) for _ in range(12)] + [RESPONSES]
-    fresh = [TfidfVectors(weights).cosines(["the dog", "snow"], texts) for texts in lists]
+    fresh = [Tfidf(**fields).cosines(["the dog", "snow"], texts) for texts in lists]
     for memory in (1, 4_000, 1_000_000):
-        vectors = TfidfVectors(weights, memory=memory)
+        vectors = Tfidf(**fields, memory=memory)
         found = [vectors.cosines(["the dog", "snow"], texts) for texts in lists]
         assert all(np.array_equal(a, b) for a, b in zip(found, fresh, strict=True))
     made: list[str] = []
@@ -270,13 +271,13 @@ def test_labels_without_a_word_cannot_be_learnt_from(make_task, make_tfidf, tmp_
 def test_the_weights_are_those_of_the_training_labels(task, labels, make_tfidf):
     answers = list(training_responses(Opt({**task, "datatype": "valid"})))
     assert sorted(answers) == sorted(labels * 4)  # of three questions and a second turn
-    weights = make_tfidf(**task).weights
+    weights = make_tfidf(**task).tfidf
     assert weights.responses == 32
     expected = TfidfVectorizer().fit(answers)
     assert weights.terms == expected.get_feature_names_out().tolist()
     assert weights.idf == expected.idf_.tolist()
-    assert make_tfidf(**task, tfidf_max_examples=5).weights.responses == 5
-    twice = make_tfidf(**{**task, "task": "fromfile,selection:sample"}).weights
+    assert make_tfidf(**task, tfidf_max_examples=5).tfidf.responses == 5
+    twice = make_tfidf(**{**task, "task": "fromfile,selection:sample"}).tfidf
     assert twice.responses == 32 + 4000
 
 
@@ -288,7 +289,7 @@ def test_train_model_learns_all_at_once_and_saves_it(evaluate_tfidf, tmp_path, m
     assert not path.with_name("model.dict").exists()
     assert json.loads(path.with_name("model.trainstats").read_text())["train_steps"] == 1
     fresh = evaluate_tfidf(**options, tfidf_context="all")
-    monkeypatch.delattr(TfidfWeights, "fit")  # from here on, what was saved must do
+    monkeypatch.delattr(Tfidf, "fit")  # from here on, what was saved must do
     capsys.readouterr()
     assert evaluate_tfidf(**options, model=None, model_file=str(path)) == fresh
     assert "WARNING" not in capsys.readouterr().out
