@@ -31,6 +31,11 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch, same
 
+Scored = list[tuple[str, float]]
+"""The best candidates of an example with their scores, best first."""
+Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
+"""Those of a batch, and the metrics of each label, if there are labels."""
+
 
 class RankerAgent(RankerModelAgent):
     """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
@@ -53,9 +58,8 @@ class RankerAgent(RankerModelAgent):
             learns = self._should_initialize_optimizer()
             self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
 
-    def _set_candidate_variables(self, opt: Opt) -> None:
+    def settle_candidates(self, opt: Opt) -> None:
         check_sources(opt, in_loop=self._run.is_in_loop)
-        super()._set_candidate_variables(opt)
 
     def _calibration(self) -> Calibration | None:
         """That of the model whose scores an answer has."""
@@ -168,6 +172,11 @@ class RankerAgent(RankerModelAgent):
         if batch.text_vec is None:
             return None
         self.model.eval()
+        ranked = self.rank(batch)
+        return None if ranked is None else self._answer(*ranked, batch)
+
+    def rank(self, batch: Batch) -> Ranked | None:
+        """The best candidates of each example, and the metrics of its label; None where there is nothing to choose."""
         pool = self._pool(batch, self.eval_candidates)
         if pool.labels is not None and not pool.has_negatives:
             return self._no_exam(batch)
@@ -182,7 +191,7 @@ class RankerAgent(RankerModelAgent):
         if self._confidence is not None:
             counted = zip(found, pool.counts(len(found)), strict=True)
             found = [self._confidence.answers(pairs, among=n) for pairs, n in counted]
-        return self._answer(found, batch, metrics)
+        return found, metrics
 
     def _no_exam(self, batch: Batch) -> None:
         """A batch with one candidate, its only label: left out and counted. An error where evaluation begins so."""
@@ -199,7 +208,7 @@ class RankerAgent(RankerModelAgent):
         scores: Tensor = self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
         return scores
 
-    def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[list[tuple[str, float]]]:
+    def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[Scored]:
         """Each example's best candidates with their scores, best first: as many as an answer may need."""
         spare = max(map(len, said)) if self._blocks_repeats() else 0
         wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
@@ -211,9 +220,7 @@ class RankerAgent(RankerModelAgent):
             found.append([(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked])
         return found
 
-    def _answer(
-        self, found: list[list[tuple[str, float]]], batch: Batch, metrics: list[dict[str, Metric]] | None
-    ) -> Output:
+    def _answer(self, found: list[Scored], metrics: list[dict[str, Metric]] | None, batch: Batch) -> Output:
         """The reply to each example from its best candidates, less those that repeat what was said.
 
         Repeats are blocked among fixed candidates only, and never all of them; in an exam, where the label is known,

@@ -60,11 +60,11 @@ class IndexSearch:
         return hits, {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in steps}
 
     def metrics(
-        self, labels: Sequence[str], found: Sequence[Sequence[tuple[str, float]]], *, hits_at: Sequence[int]
+        self, labels: Sequence[str], hits: Sequence[Sequence[Hit]], *, hits_at: Sequence[int]
     ) -> list[dict[str, Metric]]:
         """ParlAI's metrics of each label among the texts that were found for it."""
         n, k = len(self._exam.index), self._exam.top_k
-        places = [place_of(label.strip(), pairs) for label, pairs in zip(labels, found, strict=True)]
+        places = [place_of(label.strip(), distinct(some)) for label, some in zip(labels, hits, strict=True)]
         return [parlai_metrics(of_search(place, n, top_k=k, hits_at=hits_at)) for place in places]
 
 
@@ -85,10 +85,15 @@ def check_index_options(opt: Opt) -> None:
         raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
 
 
-def distinct(hits: Sequence[Hit]) -> list[tuple[str, float]]:
-    """Each text once, where it is best, and its score: the cross-encoder's if it has one."""
+def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, float]]:
+    """Each text once, where it is best, and its score: the cross-encoder's if it has one.
+
+    Of hits whose probability is at least `least`.
+    """
     pairs: dict[str, float] = {}
     for hit in hits:
+        if (hit.probability or 0.0) < least:
+            continue
         pairs.setdefault(hit.text.strip(), hit.score if hit.rerank_score is None else hit.rerank_score)
     return list(pairs.items())
 

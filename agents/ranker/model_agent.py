@@ -104,6 +104,8 @@ class RankerModelAgent(TorchRankerAgent):
         self._is_finetune = False
         self.output_scaling_pending = False
         self._run = LoopRun(opt, shared=bool(shared), ranks=self.ranks)
+        if not shared:
+            self.settle_candidates(opt)
         self._saving = Saving(opt.get("model_file"))
         self._restored: dict[str, Any] | None = None  # until the first batch
         self._epochs: dict[str, int] = {}  # examples in one, by task, once it has said so
@@ -119,6 +121,9 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared and self._should_initialize_optimizer():
             self.trainer = self.build_trainer(self._restored)
             self._number_training_updates = self.updates.count
+
+    def settle_candidates(self, opt: Opt) -> None:
+        """Before ParlAI reads the options: say in them where candidates come from."""
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         """The trainer of an agent that learns; `restored` is what a checkpoint has of its run, if there is one."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from parlai.agents.ranker.agent import RankerAgent, contexts_of
+from parlai.agents.ranker.agent import Ranked, RankerAgent, contexts_of
 from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
 from parlai.agents.ranker.fixed import FixedCandidates
 from parlai.agents.ranker.indexed import IndexSearch, check_index_options, distinct
@@ -15,7 +15,7 @@ from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.core.torch_agent import Batch, Output
+from parlai.core.torch_agent import Batch
 from torch import Tensor
 
 from polyencoder.calibration import Calibration
@@ -38,7 +38,6 @@ class SeparableAgent(RankerAgent):
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        check_index_options(opt)
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         self._search: IndexSearch | None = shared["search"] if shared else None
         super().__init__(opt, shared)
@@ -81,22 +80,9 @@ class SeparableAgent(RankerAgent):
 
     # ---- candidates in an index, in the place of fixed ones
 
-    def _set_candidate_variables(self, opt: Opt) -> None:
-        super()._set_candidate_variables(opt)
-        if not opt.get("index"):
-            return
-        if (opt.get("override") or {}).get("eval_candidates", "fixed") != "fixed":
-            raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {self.eval_candidates}")
-        self.eval_candidates = INDEX
-
-    def set_interactive_mode(self, mode: bool, shared: Any = False) -> None:
-        super().set_interactive_mode(mode, shared)
-        if self.opt.get("index") and self.eval_candidates == "fixed":
-            self.eval_candidates = INDEX
-
-    def get_task_candidates_path(self) -> str:
-        """None is needed where there is an index: ParlAI would make a file of the task's."""
-        return "" if self.opt.get("index") else super().get_task_candidates_path()
+    def settle_candidates(self, opt: Opt) -> None:
+        check_index_options(opt)
+        super().settle_candidates(opt)
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
         super().set_fixed_candidates(shared)
@@ -112,21 +98,16 @@ class SeparableAgent(RankerAgent):
     def reads_turns(self) -> bool:
         return super().reads_turns() or bool(self.opt.get("index"))  # what was said, and what a cross-encoder reads
 
-    def eval_step(self, batch: Batch) -> Output | None:
-        if self.eval_candidates != INDEX or batch.text_vec is None:
-            return super().eval_step(batch)
+    def rank(self, batch: Batch) -> Ranked | None:
+        if self.eval_candidates != INDEX:
+            return super().rank(batch)
         if self._search is None:
             raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
-        self.model.eval()
         with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
         hits, costs = self._search.find(contexts, batch.turns, exam=batch.labels is not None)
         for name, value in costs.items():
             self.global_metrics.add(name, AverageMetric(value, len(hits)))
-        found = [distinct(some) for some in hits]
-        metrics = self._search.metrics(batch.labels, found, hits_at=self._hits_at) if batch.labels is not None else None
-        if self._confidence is not None:
-            least = self._confidence.least
-            likely = ([hit for hit in some if (hit.probability or 0) >= least] for some in hits)
-            found = [distinct(some) for some in likely]
-        return self._answer(found, batch, metrics)
+        least = 0.0 if self._confidence is None else self._confidence.least
+        found = [distinct(some, least=least) for some in hits]
+        return found, None if batch.labels is None else self._search.metrics(batch.labels, hits, hits_at=self._hits_at)

@@ -27,7 +27,7 @@ def evaluation_source(opt: Opt) -> str | None:
 
 
 def check_sources(opt: Opt, *, in_loop: bool) -> None:
-    """Settle where candidates come from: raise ConfigError where that leaves nothing to choose, or a flag has no use.
+    """Settle in the options where candidates come from; ConfigError without anything to choose, or for a useless flag.
 
     `--eval-candidates batch` of a training is that of its validations. Whoever evaluates the model later gets inline
     candidates, or asks for those of the batch again. `in_loop` says that training begins with these options.
@@ -38,15 +38,19 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
                 f"--{name.replace('_', '-')} vocab: words of a vocabulary are no replies; use inline, batch or fixed"
             )
     given = opt.get("override") or {}
+    if opt.get("index"):
+        if given.get("eval_candidates", "fixed") != "fixed":
+            raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {given['eval_candidates']}")
+        opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))
-    if evaluates and evaluation_source(opt) == "batch" and "eval_candidates" not in given:
+    if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:
         logging.info("inline candidates: --eval-candidates batch was given in training, and is not given now")
         opt["eval_candidates"] = "inline"
     if in_loop:
         _check_batch_size(opt)
     sources = {"candidates": opt["candidates"]} if in_script else {}
-    sources["eval_candidates"] = evaluation_source(opt)
+    sources["eval_candidates"] = opt["eval_candidates"]
     if given.get("num_negatives") is not None and not {*sources.values()} & {*DRAWN}:
         flags = " and ".join(
             "--index" if source == INDEX else f"--{name.replace('_', '-')} {source}" for name, source in sources.items()
