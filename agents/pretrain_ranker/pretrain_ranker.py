@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -11,14 +12,13 @@ import numpy as np
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.pretrain_ranker.args import settle_schedule
-from parlai.agents.pretrain_ranker.dictionary import PretrainingDictionary
 from parlai.agents.pretrain_ranker.examples import ResponseBuffer, Turn, beginning_of
-from parlai.agents.pretrain_ranker.family import PretrainingFamily
-from parlai.agents.pretrain_ranker.folder import encoder_folder, write_encoder
-from parlai.agents.pretrain_ranker.metrics import LearntReport, example_metrics, main_measures
-from parlai.agents.pretrain_ranker.words import render_prediction
+from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER, OF_THE_OBJECTIVE
+from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
+from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.arguments import OTHER_NAMES
 from parlai.agents.ranker.examples import BadExamples, example_error, label_of
+from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.parts import trainer_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
@@ -31,20 +31,26 @@ from torch import Tensor
 
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.export.folder import README
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import PretrainingCurve
-from polyencoder.pretraining.card import ranker_options
+from polyencoder.pretraining.card import encoder_card, ranker_options
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.start import Pretrained, masking_of, take_heads
 from polyencoder.storage.checkpoint import load_weights
+from polyencoder.storage.files import explaining, write_text
 from polyencoder.training.trainer import Trainer
 
 Make = Callable[[PairExample, np.random.Generator], PairInput]
 
+OF_THE_CARD = (FOLLOWED | {*OF_THE_ENCODER, *OF_THE_OBJECTIVE}) - {
+    *("vocabulary", "backbone", "gpu", "no_cuda", "dict_file", "dict_class")  # paths and machines
+} | {"batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs"}
+"""Flags that the encoder's card shows."""
 MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it beside is a cross-encoder
 
 
@@ -141,13 +147,29 @@ class PretrainRankerAgent(RankerModelAgent):
         if not path or path != self.opt.get("model_file"):
             return
         try:
-            tokens = self._learnt.tokens * num_workers() if self._learnt else 0
-            updates = self._number_training_updates
-            write_encoder(self.pretrained, self.opt, self._validation, model_file=path, updates=updates, tokens=tokens)
+            self._write_encoder(f"{path}.encoder")
         except CheckpointError as error:
             if not self._run.trains or self._run.has_ended:
                 raise
             logging.error(f"{error}. Training goes on; {path} itself is written")
+
+    def _write_encoder(self, folder: str) -> None:
+        """Write the folder that `--backbone` takes: encoder, tokenizer, heads, and a card; CheckpointError if not."""
+        opt, given, report = self.opt, given_flags(self.opt), self._validation
+        card = encoder_card(
+            self.pretrained,
+            folder,
+            {"perplexity": report["ppl"], **report} if "ppl" in report else {},
+            backbone=opt.get("init_model") if given.get("init_model") else opt.get("backbone"),
+            corpus=opt["task"].split(","),
+            flags={name: given[name] for name in sorted(given) if name in OF_THE_CARD},
+            seed=opt.get("seed"),
+            updates=self._number_training_updates,
+            tokens=self._learnt.tokens * num_workers() if self._learnt else 0,
+        )
+        self.pretrained.save(folder)
+        with explaining(Path(folder), CheckpointError):
+            write_text(Path(folder) / README, card)
 
     # ---- observing
 
@@ -230,7 +252,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return "  ".join(f"{name} {value:.3g}" for name, value in main_measures(report).items())
 
     def what_next(self) -> list[str]:
-        path, options = encoder_folder(str(self.opt.get("model_file"))), ranker_options(self.pretrained)
+        path, options = f"{self.opt.get('model_file')}.encoder", ranker_options(self.pretrained)
         agent = "biencoder" if options.pop("architecture", None) else "polyencoder"
         flags = [
             f"--{OTHER_NAMES.get(name, name).replace('_', '-')} {str(value).lower()}" for name, value in options.items()

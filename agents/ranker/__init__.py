@@ -1,5 +1,29 @@
-"""What our agents share: their base classes and parts."""
+"""What our agents share: their base classes and parts. Importing it checks that ParlAI is installed.
 
-from parlai.agents.ranker.install_check import require_parlai
+ParlAI cannot be an ordinary requirement (its own pins no longer work together), so pip does not bring it. Without it
+`parlai` is still importable, as a namespace that holds our packages alone, and the first import of `parlai.core` fails
+with an error that names neither the cause nor the remedy. Hence a check of the installed distributions, before any such
+import.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+PARLAI_VERSION = "1.7.2"
+
+
+def require_parlai() -> None:
+    """Raise `ImportError` with one line that says what to do, unless ParlAI is installed at `PARLAI_VERSION`."""
+    try:
+        found = version("parlai")
+    except PackageNotFoundError:
+        problem = "ParlAI is not installed"
+    else:
+        if found == PARLAI_VERSION:
+            return
+        problem = f"ParlAI {found} is installed, but only {PARLAI_VERSION} is supported"
+    raise ImportError(f"{problem}: run `pip install --no-deps parlai=={PARLAI_VERSION}`")
+
 
 require_parlai()

@@ -18,10 +18,11 @@ from typing import Any
 import parlai.scripts.eval_model as evaluation
 import parlai.utils.logging as logging
 import torch
+import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors, show_errors_in_one_line
-from parlai.agents.ranker.group import Place, add_group_arguments, process_group
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
 from parlai.core.script import ParlaiScript
 from parlai.scripts.build_dict import build_dict
 from parlai.scripts.eval_model import EvalModel
@@ -30,8 +31,13 @@ from parlai.utils.distributed import get_rank, override_print
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
+from polyencoder.training.process_group import TIMEOUT, Place
+from polyencoder.training.process_group import process_group as joined
 
 __all__ = ["main"]
+
+OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
+"""Flags that may be others on another host."""
 
 
 def _first(value: Any) -> Any:
@@ -105,6 +111,28 @@ def launch(arguments: Sequence[str]) -> Any:
             _build_dictionary(opt)  # the others wait for the group
         with process_group(opt, place) as ours:
             return script(ours).run()
+
+
+def add_group_arguments(parser: ParlaiParser) -> None:
+    """The launcher's own flags."""
+    parser.add_argument_group("Several processes").add_argument(
+        "--group-timeout",
+        type=float,
+        default=TIMEOUT,
+        help="Seconds that a process of the group waits for another one, which may be busy or out of reach, before it "
+        "ends with an error.",
+    )
+
+
+@contextmanager
+def process_group(opt: Opt, place: Place) -> Iterator[Opt]:
+    """Join the others; gives the options for this process. Raises as the library's `process_group` does."""
+    given = {name: value for name, value in opt.get("override", {}).items() if name not in OF_THE_HOST}
+    with joined(place, given, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
+        logging.info(f"{place.count} processes, {dist.get_backend()}")
+        gpu = place.local_rank if device.type == "cuda" else -1
+        override = {**opt.get("override", {}), "gpu": gpu}  # not the one that a model file remembers
+        yield Opt({**opt, "gpu": gpu, "rank": place.rank, "override": override})
 
 
 @contextmanager

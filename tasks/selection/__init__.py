@@ -1,5 +1,5 @@
 """Response selection tasks: `-t selection:NAME`."""
 
-from parlai.agents.ranker.install_check import require_parlai
+from parlai.agents.ranker import require_parlai
 
 require_parlai()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from parlai.agents.ranker.arguments import OTHER_NAMES, flag_of
-from parlai.agents.ranker.group import add_group_arguments
+from parlai.agents.ranker.launch import add_group_arguments
 from parlai.scripts.train_model import TrainModel
 
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.install_check import PARLAI_VERSION, require_parlai
+from parlai.agents.ranker import PARLAI_VERSION, require_parlai
 
 COMMAND = f"`pip install --no-deps parlai=={PARLAI_VERSION}`"
 

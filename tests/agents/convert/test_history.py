@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from parlai.agents.convert.history import ConvertHistory
+from parlai.agents.convert.convert import ConvertHistory
 from parlai.core.agents import create_agent
 from parlai.core.worlds import create_task
 

@@ -1,10 +1,13 @@
-"""The metrics of pre-training, as ParlAI's: losses and accuracies of both objectives, perplexity, and tokens."""
+"""What is reported of pre-training: ParlAI's metrics of both objectives, and what the model says of an example."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
 from parlai.agents.ranker.learning.parts import Report
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, Metric
 from parlai.core.torch_generator_agent import PPLMetric
@@ -12,13 +15,16 @@ from parlai.utils.distributed import is_primary_worker
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.pretraining.inputs import PairBatch
+from polyencoder.pretraining.batches import PairInputs
+from polyencoder.pretraining.corpus import PairExample
+from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import MASKED, NEXT
+from polyencoder.pretraining.start import Pretrained
 from polyencoder.training.callbacks import Run
 from polyencoder.training.objective import Outcome
 
-__all__ = ["BothLosses", "LearntReport", "example_metrics", "main_measures"]
+__all__ = ["BothLosses", "LearntReport", "example_metrics", "main_measures", "render_prediction"]
 
 
 class BothLosses(Metric):
@@ -103,3 +109,36 @@ def main_measures(report: Mapping[str, float]) -> dict[str, float]:
     """What of a report is shown."""
     names = ("loss", "ppl", f"{MASKED}_accuracy", f"{NEXT}_accuracy")
     return {name: report[name] for name in names if name in report}
+
+
+@torch.no_grad()
+def render_prediction(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> str:
+    """The words that it finds for those that are asked for, and how likely its response and another one follow."""
+    model, text = pretrained.model, pretrained.text
+    asked = _batch(pretrained, [inputs.masked(pair, np.random.default_rng(pair.key))])
+    assert asked.targets is not None
+    chosen = asked.targets != IGNORED
+    guessed = model.masked_logits(asked.contexts, chosen).argmax(1).tolist()
+    words = []
+    for guess, target in zip(guessed, asked.targets[chosen].tolist(), strict=True):
+        found, expected = (text.tokenizer.decode([token]).strip() for token in (guess, target))
+        words.append(found if guess == target else f"{found} (not {expected})")
+    shown = f"masked words: {', '.join(words)}"
+    responses = [pair.label, *([pair.other] if pair.other is not None else [])]
+    apart = model.next_utterance is None
+    if apart and len(responses) == 1:  # nothing to choose from
+        return shown
+    both = [pair_input(text, pair.turns, one, longest=pretrained.longest, apart=apart) for one in responses]
+    if apart:
+        sequences = [both[0].ids[: both[0].context], *(one.ids[one.context :] for one in both)]
+        tokens = text.pad(sequences).to(pretrained.device)
+        likely = model.response_scores(tokens, contexts=1)[0].softmax(0).tolist()
+    else:
+        batch = _batch(pretrained, [replace(one, follows=True) for one in both])
+        likely = model.next_scores(batch.contexts).float().sigmoid().tolist()
+    said = "; ".join(f"{chance:.0%} {one!r}" for chance, one in zip(likely, responses, strict=True))
+    return f"{shown}; follows: {said}"
+
+
+def _batch(pretrained: Pretrained, inputs: list[PairInput]) -> PairBatch:
+    return pair_batch(inputs, pad_id=pretrained.text.pad_id).to(pretrained.device)

@@ -1,28 +1,66 @@
-"""From ParlAI's options to the encoder that is pre-trained, in the configuration of a cross-encoder around it."""
+"""From ParlAI's options to the encoder that is pre-trained, and to its tokenizer."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
 from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start
-from parlai.agents.ranker.architecture import check_family
+from parlai.agents.ranker.architecture import check_family, length
+from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
+from parlai.agents.ranker.vocabulary import BytePairs, Fields
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
+from tokenizers import Tokenizer
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, max_length, scratch_config, with_dropout
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.pretraining.inputs import CONTEXT_SHARE
-from polyencoder.pretraining.start import POSITIONS, longest_sequence, text_vectors
-from polyencoder.text import TextEncoder
+from polyencoder.pretraining.start import POSITIONS, add_mask, longest_sequence, starting_tokenizer, text_vectors
+from polyencoder.text import AnyTokenizer, TextEncoder
 
-__all__ = ["PretrainingFamily"]
+__all__ = ["PretrainingDictionary", "PretrainingFamily"]
+
+
+class Given(BytePairs):
+    """A vocabulary that was learnt before: nothing is learnt from the task."""
+
+    def named(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
+        vocabulary, backbone = opt.get("vocabulary"), opt.get("backbone")
+        if not (vocabulary or backbone):
+            raise ConfigError(
+                "what is pre-trained? Give --vocabulary, the folder that `polyencoder vocab --type bpe` writes, for a "
+                "new encoder, or --backbone, an encoder that goes on"
+            )
+        return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
+
+    def learn(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
+        raise ConfigError("the vocabulary of a pre-training is --vocabulary, which `polyencoder vocab` learns")
+
+    def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
+        """Contexts may be as long as a sequence: what the response leaves is decided for each."""
+        if not isinstance(tokenizer, Tokenizer):
+            raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
+        add_mask(tokenizer)  # which a ranker that goes on (--init-model) may lack
+        longest = opt.get("n_positions") or POSITIONS
+        return TextConfig(
+            **fields,
+            text_truncate=min(length(opt, "text_truncate", longest), longest),
+            label_truncate=longest,
+            history_size=opt.get("history_size", -1),
+        )
+
+
+class PretrainingDictionary(RankerDictionary):
+    """The dictionary of `-m pretrain_ranker`."""
+
+    vocabulary = Given()
 
 
 class PretrainingFamily:
@@ -63,7 +101,16 @@ class PretrainingFamily:
             pretrained.resize(len(text))
             backbone = backbone_config(pretrained.model)
         else:
-            backbone = _new_encoder(opt, vocabulary_size=len(text), pad_id=text.pad_id)
+            backbone = scratch_config(
+                vocabulary_size=len(text),
+                dim=opt["embedding_size"],
+                n_layers=opt["n_layers"],
+                n_heads=opt["n_heads"],
+                ffn_dim=opt["ffn_size"],
+                n_positions=opt.get("n_positions") or POSITIONS,
+                pad_id=text.pad_id,
+                **dropout,
+            )
         if origin:
             check_encoder(opt, backbone, origin=origin, names=OF_THE_ENCODER)
         longest = longest_sequence(opt.get("n_positions"), max_length(backbone), origin=origin)
@@ -71,24 +118,6 @@ class PretrainingFamily:
         opt["text_truncate"] = text.config.text_truncate
         if opt["next"] != "contrastive":
             vectors = {}
-        return RankerConfig(architecture, backbone, _of_a_cross_encoder(text.config, longest), **vectors), pretrained
-
-
-def _new_encoder(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str, Any]:
-    return scratch_config(
-        vocabulary_size=vocabulary_size,
-        dim=opt["embedding_size"],
-        n_layers=opt["n_layers"],
-        n_heads=opt["n_heads"],
-        ffn_dim=opt["ffn_size"],
-        n_positions=opt.get("n_positions") or POSITIONS,
-        dropout=opt["dropout"],
-        attention_dropout=opt["attention_dropout"],
-        pad_id=pad_id,
-    )
-
-
-def _of_a_cross_encoder(text: TextConfig, longest: int) -> TextConfig:
-    """Lengths of which any context and any candidate fit into a sequence together."""
-    response = longest // CONTEXT_SHARE
-    return dataclasses.replace(text, text_truncate=longest - response, label_truncate=response)
+        response = longest // CONTEXT_SHARE  # lengths of which any context and any candidate fit into a sequence
+        both = dataclasses.replace(text.config, text_truncate=longest - response, label_truncate=response)
+        return RankerConfig(architecture, backbone, both, **vectors), pretrained
