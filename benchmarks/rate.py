@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from torch import nn
 from benchmarks.common import synchronize
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConveRT
-from polyencoder.modeling.convert.config import MODEL_TYPE as CONVERT
 from polyencoder.modeling.encoder_config import backbone_config
 
 __all__ = ["Encoded", "Shape", "encoded", "encoder_flops", "product_rate", "products"]
@@ -42,10 +42,10 @@ class Shape(NamedTuple):
 def products(config: Mapping[str, Any], *, tokens: int) -> list[Shape]:
     """The products with weights in one layer of an encoder, for so many tokens.
 
-    `config` is that of a Hugging Face BERT or its kin, or of a ConveRT, as `RankerConfig.backbone` has it.
+    `config` is that of a Hugging Face BERT or its kin, as `RankerConfig.backbone` has it, or of a ConveRT (`convert`).
     """
     dim, inner = config["hidden_size"], config["intermediate_size"]
-    if config.get("model_type") == CONVERT:
+    if "attention_limits" in config:
         size = config["attention_heads"] * config["attention_size"]
         attention = [Shape(tokens, dim, 3 * size), Shape(tokens, size, dim)]
         return [*attention, Shape(tokens, dim, inner), Shape(tokens, inner, dim)]
@@ -57,8 +57,9 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
 
     Training takes three times those of the forward pass: the gradients of inputs and of weights are as many each.
     """
-    layers, width = config["num_hidden_layers"], config["hidden_size"]
-    if config.get("model_type") == CONVERT:
+    layers, width = config.get("num_hidden_layers", 0), config["hidden_size"]
+    if "attention_limits" in config:
+        layers = len(config["attention_limits"])
         width = config["attention_heads"] * config["attention_size"]
     linear = sum(shape.flops for shape in products(config, tokens=sum(lengths)))
     attention = sum(4 * length * length * width for length in lengths)  # queries with keys, and weights with values
@@ -67,7 +68,7 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
 
 def _convert_head_flops(config: Mapping[str, Any], lengths: Sequence[int]) -> int:
     """What a ConveRT has behind its blocks: the reduction, and one feed-forward 2 with its skip for each text."""
-    if config.get("model_type") != CONVERT:
+    if "attention_limits" not in config:
         return 0
     dim, heads, size = config["hidden_size"], config["reduction_heads"], config["reduction_size"]
     reduction = [Shape(sum(lengths), dim, 2 * heads * size), *(Shape(n, size * heads, n) for n in lengths)]
@@ -134,7 +135,7 @@ def encoded(model: nn.Module) -> Iterator[Encoded]:
         if isinstance(module, Backbone):
             hooks.append(module.register_forward_pre_hook(note(backbone_config(module.model))))
         elif isinstance(module, ConveRT):
-            hooks.append(module.encoder.register_forward_pre_hook(note(module.sizes.to_backbone())))
+            hooks.append(module.encoder.register_forward_pre_hook(note(asdict(module.sizes))))
     try:
         yield seen
     finally:

@@ -8,7 +8,7 @@ from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.training.presets import preset
+from polyencoder.modeling.families import family
 
 __all__ = ["add_convert_args"]
 
@@ -30,7 +30,7 @@ def add_convert_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> No
     add_ranker_args(parser)
     _add_text_args(parser)
     _add_size_args(parser)
-    found = preset("convert", fine_tuning=bool((partial_opt or {}).get("init_model")))
+    found = family("convert").preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
     defaults = {OF_PARLAI.get(name, name): value for name, value in found.items()}
     set_training_defaults(parser, partial_opt, **{name: defaults.pop(name) for name in OF_TRAINING if name in defaults})
     parser.set_defaults(**defaults)

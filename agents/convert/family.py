@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from parlai.agents.convert.args import add_convert_args
-from parlai.agents.convert.flags import LEARNING, check_flags, check_start
+from parlai.agents.convert.flags import LEARNING, check_flags, check_start, sizes_of
 from parlai.agents.ranker.architecture import check_family
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_origin
@@ -18,8 +18,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, parse_sizes, shown_sizes
+from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.text import TextEncoder
-from polyencoder.training.settings import CONVERT_SIZES
 
 __all__ = ["ConvertFamily", "describe_in_opt"]
 
@@ -49,8 +49,8 @@ class ConvertFamily:
             config = convert_ranker(sizes, text.config)
         else:
             check_start(opt, start)
-            sizes = dataclasses.replace(ConvertConfig.from_backbone(start.config.backbone), **dropout)
-            config = dataclasses.replace(start.config, backbone=sizes.to_backbone(), text=text.config)
+            sizes = dataclasses.replace(sizes_of(start), **dropout)
+            config = dataclasses.replace(start.config, convert=sizes, text=text.config)
         describe_in_opt(opt, config)
         return config, None
 
@@ -71,7 +71,8 @@ def _quantization(opt: Opt) -> dict[str, Any]:
 
 def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
     """Write into the options what the model truly is, so that the saved `.opt` file says so."""
-    sizes = ConvertConfig.from_backbone(config.backbone)
+    sizes = config.convert
+    assert sizes is not None
     opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
     opt["quantization_aware"] = sizes.quantized
     opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None

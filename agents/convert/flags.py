@@ -9,10 +9,10 @@ from parlai.agents.ranker.family import LoadedModel
 from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import shown_sizes
-from polyencoder.training.settings import CONVERT_SIZES
+from polyencoder.modeling.families import CONVERT_SIZES
 
 __all__ = ["FOLLOWED", "LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
 
@@ -71,9 +71,16 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
 
 
+def sizes_of(start: LoadedModel) -> ConvertConfig:
+    """The sizes of the model that is loaded. CheckpointError if it is not a ConveRT."""
+    if start.config.convert is None:
+        raise CheckpointError(f"{start.origin}: holds no ConveRT's sizes (`convert`)")
+    return start.config.convert
+
+
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raise CheckpointError for what the model that is loaded was trained without."""
-    given, own = flags.given_flags(opt), ConvertConfig.from_backbone(start.config.backbone)
+    given, own = flags.given_flags(opt), sizes_of(start)
     kept = shown_sizes(own, OF_THE_MODEL)
     if not start.origin.is_finetune:  # which may change these
         kept["number_turns"] = start.config.text.number_turns

@@ -26,6 +26,7 @@ from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_conf
 from polyencoder.modeling import fitting
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
+from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.modeling.transfer import inherited_fields
@@ -73,7 +74,7 @@ class BackboneFamily:
         add_encoder_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
-        check_flags(opt, is_cross=architecture == "cross")
+        check_flags(opt, is_cross=not family(architecture).model.has_vectors)
 
     def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
         check_family(architecture, origin)
@@ -205,10 +206,11 @@ def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
 
 def check_family(architecture: Architecture, origin: CheckpointSource | None) -> None:
     """Raise CheckpointError where one of a ConveRT and a ranker around a backbone is loaded for the other."""
-    if origin is None or (is_parlai_model(origin.path) and architecture != "convert"):
+    if origin is None or (is_parlai_model(origin.path) and family(architecture).has_backbone):
         return
-    stored, ours = MODEL_NAMES[read_ranker_config(origin.path).architecture], MODEL_NAMES[architecture]
-    if stored != ours and "convert" in (stored, ours):
+    stored_architecture = read_ranker_config(origin.path).architecture
+    stored, ours = MODEL_NAMES[stored_architecture], MODEL_NAMES[architecture]
+    if stored != ours and not (family(stored_architecture).has_backbone and family(architecture).has_backbone):
         raise CheckpointError(
             f"{origin} holds a {stored}, not a {ours}, and neither can start from the other: use -m {stored}"
         )

@@ -12,10 +12,12 @@ from polyencoder.errors import ConfigError
 
 FORMAT_VERSION = 1
 
-Architecture = Literal["bi", "poly", "cross", "convert"]
+Architecture = str
+"""A name in `modeling.families.FAMILIES`."""
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt", "multihead"]
+Activation = Literal["gelu", "relu"]
 Truncation = Literal["turns", "tokens", "recent_first"]
 
 
@@ -23,13 +25,16 @@ Truncation = Literal["turns", "tokens", "recent_first"]
 LATER = {"later": True}
 
 
-def identity(config: TextConfig | RankerConfig) -> dict[str, Any]:
+def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any]:
     """What fingerprints are made of: the fields and their values, without later ones that have their default."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     for f in dataclasses.fields(config):
         if f.metadata.get("later") and values[f.name] == f.default:
             del values[f.name]
-    return {name: identity(value) if isinstance(value, TextConfig) else value for name, value in values.items()}
+    return {
+        name: identity(value) if isinstance(value, (TextConfig, ConvertConfig)) else value
+        for name, value in values.items()
+    }
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:
@@ -106,17 +111,62 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
+class ConvertConfig:
+    """Sections 2.1 and 2.2 of the paper, whose numbers are the defaults; in brackets those of its ablations (Table 4).
+
+    vocab_size: the ids that have embeddings, unknown characters' included. hidden_size: of these, and of the blocks.
+    attention_limits: of each block, how many positions apart two tokens may be that see each other. attention_heads (8)
+    of attention_size each. relative_bias (False). intermediate_size: of feed-forward 1. positions: rows of the position
+    tables, added modulo. reduction_heads (1) of reduction_size each. head_sizes: hidden layers of feed-forward 2.
+    output_size: of the final vectors. skips (False): in feed-forward 2, around its layers and over all of them.
+    multi_context: whether earlier turns are read. dropout: after embeddings and attention. scale_batches: over which
+    the scale of cosines rises from 1 to the square root of `output_size`. quantized: whether embeddings are kept in 8
+    bits, other weights in 16. quantization_update: after how many batches the range of these 8 bits follows the
+    embeddings, while a quantized model learns.
+    """
+
+    vocab_size: int
+    hidden_size: int = 512
+    attention_limits: tuple[int, ...] = (3, 5, 48, 48, 48, 48)
+    attention_heads: int = 1
+    attention_size: int = 64
+    relative_bias: bool = True
+    intermediate_size: int = 2_048
+    positions: tuple[int, ...] = (47, 11)
+    reduction_heads: int = 2
+    reduction_size: int = 64
+    head_sizes: tuple[int, ...] = (1_024, 1_024, 1_024)
+    output_size: int = 512
+    skips: bool = True
+    activation: Activation = "gelu"
+    multi_context: bool = False
+    dropout: float = 0.0
+    scale_batches: int = 10_000
+    quantized: bool = field(default=False, metadata=LATER)
+    quantization_update: int = field(default=100, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            _check_size(f.name, getattr(self, f.name), str(f.type))
+        _check_choice("activation", self.activation, Activation)
+
+    @property
+    def separator_id(self) -> int:
+        """The id between the last utterance and those before it, behind that of padding; neither has an embedding."""
+        return self.vocab_size + 1
+
+
+@dataclass(frozen=True)
 class RankerConfig:
     """Everything that is needed to build a ranker around its weights.
 
-    `backbone` is the Hugging Face configuration of the encoder as a plain dictionary; for "convert" that of
-    `polyencoder.modeling.convert.ConvertConfig`.
+    `backbone` is the Hugging Face configuration of the encoder as a plain dictionary; a ConveRT has `convert` instead.
     Sources: reductions, Section 4.2 and Table 7 of Humeau et al. (ICLR 2020); context vectors, Section 4.4 and
     Appendix C; output scaling, ParlAI's `output_scaling`.
     """
 
     architecture: Architecture
-    backbone: dict[str, Any]
+    backbone: dict[str, Any] = field(default_factory=dict)
     text: TextConfig = field(default_factory=TextConfig)
     share_encoders: bool = False
     reduction: Reduction = "first"
@@ -139,28 +189,21 @@ class RankerConfig:
     """Whether a linear map stands behind candidates' vectors, as `polyencoder map` learns one."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
+    convert: ConvertConfig | None = field(default=None, metadata=LATER)
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        _check_choice("architecture", self.architecture, Architecture)
         _check_choice("reduction", self.reduction, Reduction)
         _check_choice("context_vectors", self.context_vectors, ContextVectors)
         _check_choice("codes_attention", self.codes_attention, Attention)
         _check_choice("poly_attention", self.poly_attention, Attention)
         check_fields(self)
-        if self.poly_attention == "multihead" and self.architecture != "poly":
-            raise ConfigError(
-                f"poly_attention is 'multihead', which a ranker of the architecture {self.architecture} does not have",
-                argument="poly_attention",
-            )
-        if self.candidate_map and self.architecture == "cross":
-            raise ConfigError("candidate_map is true, but a cross-encoder has no vectors of candidates")
         if not self.output_scaling > 0:
             raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0", argument="output_scaling")
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
-        if not isinstance(self.backbone.get("model_type"), str):
+        if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 
     def to_json(self) -> str:
@@ -183,6 +226,10 @@ class RankerConfig:
                 "install the version that wrote it"
             )
         values["text"] = _from_dict(TextConfig, values.get("text", {}), origin=f"{origin}, `text`")
+        if (sizes := values.get("convert")) is not None:
+            if isinstance(sizes, dict):
+                sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in sizes.items()}
+            values["convert"] = _from_dict(ConvertConfig, sizes, origin=f"{origin}, `convert`")
         return _from_dict(cls, values, origin=origin)
 
 
@@ -196,3 +243,23 @@ def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
         return cls(**values)
     except (TypeError, ConfigError) as error:
         raise ConfigError(f"{origin}: {error}") from None
+
+
+def _check_size(name: str, value: Any, kind: str) -> None:
+    """Raise ConfigError for a number that cannot be a size, a limit or a rate."""
+    least = 0 if name in ("scale_batches", "attention_limits") else 1
+    if kind == "int":
+        fits, wanted = type(value) is int and value >= least, f"a whole number, at least {least}"
+    elif kind.startswith("tuple"):
+        wanted = f"whole numbers, each at least {least}"
+        fits = isinstance(value, tuple) and all(type(one) is int and one >= least for one in value)
+        fits = fits and len(value) <= 1_000 and (bool(value) or name == "attention_limits")
+    elif kind == "float":
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        wanted = "at least 0 and below 1"
+    elif kind == "bool":
+        fits, wanted = isinstance(value, bool), "true or false"
+    else:
+        fits, wanted = isinstance(value, str), "a text"
+    if not fits:
+        raise ConfigError(f"{name} of a convert model is {value!r:.60}; it must be {wanted}", argument=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -42,7 +43,7 @@ def test_report(monkeypatch, capsys, backbone_folder):
 
 def test_the_papers_multiplications(make_convert_ranker):
     """13.4 million a token, as the parameters of its blocks; and 4 million more a text."""
-    config = ConvertConfig(vocab_size=9).to_backbone()
+    config = dataclasses.asdict(ConvertConfig(vocab_size=9))
     layer = products(config, tokens=1)
     assert layer == [Shape(1, 512, 192), Shape(1, 64, 512), Shape(1, 512, 2048), Shape(1, 2048, 512)]
     blocks = 6 * sum(shape.flops for shape in layer)

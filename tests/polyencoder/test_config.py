@@ -40,7 +40,6 @@ def test_fields_that_are_absent_have_their_defaults():
         ({"text": {"truncate": 3}}, "x, `text`: unknown key 'truncate'; known are empty_token, end_token, "),
         ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
         ({"format_version": None}, "x: format version None"),
-        ({"architecture": "tri"}, "architecture is 'tri'; it must be one of bi, poly, cross"),
         ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first, mean_except_first"),
         ({"context_vectors": "last"}, "context_vectors is 'last'; it must be one of codes, n_first, n_last, first_n"),
         ({"codes_attention": ["basic"]}, r"codes_attention is \['basic'\]; it must be one of basic, sqrt"),
@@ -51,6 +50,7 @@ def test_fields_that_are_absent_have_their_defaults():
         ({"reduction_outputs": -1}, "reduction_outputs is -1; it must be at least 1"),
         ({"backbone": {"hidden_size": 8}}, "the backbone configuration has no `model_type`"),
         ({"backbone": None}, "x: "),
+        ({"convert": 3}, "x, `convert`: "),
         ({"text": None}, "x, `text`: "),
         ({"text": ["text_truncate"]}, "x, `text`: "),
         ({"text": {"text_truncate": 2}}, "text_truncate is 2; it must be at least 3: "),
@@ -60,7 +60,7 @@ def test_fields_that_are_absent_have_their_defaults():
     ],
 )
 def test_bad_values_are_named(config, changes, message):
-    with pytest.raises(ConfigError, match=f"^(x(, `text`)?: )?{message}") as caught:
+    with pytest.raises(ConfigError, match=f"^(x(, `(text|convert)`)?: )?{message}") as caught:
         RankerConfig.from_json(json.dumps(json.loads(config.to_json()) | changes), origin="x")
     assert "\n" not in str(caught.value)
 

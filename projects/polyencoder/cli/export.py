@@ -50,8 +50,9 @@ def export(
     if quantize:
         try:
             ranker.model.quantize()
-        except ConfigError as error:
-            raise ConfigError(f"--quantize is for convert models; {model}: {error}") from None
+        except ConfigError:
+            kind = ranker.model.config.architecture
+            raise ConfigError(f"--quantize is for convert models; {model} is {kind}") from None
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     change = export_folder(
         ranker,

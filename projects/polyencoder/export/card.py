@@ -98,10 +98,12 @@ def model_card(
     run = run or TrainingRun()
     config = ranker.model.config
     kind, described = ranker.model.title, ranker.model.describe()
-    architecture = described.pop("architecture")
+    architecture, encoder = described.pop("architecture"), described.pop("encoder")
+    if backbone := run.flags.get("backbone"):
+        encoder = f"{backbone}: {encoder}"
     facts: dict[str, Any] = {
         "architecture": architecture[0].upper() + architecture[1:],
-        "encoder": _encoder(config.backbone, name=run.flags.get("backbone")),
+        "encoder": encoder,
         **described,
         "parameters": ranker.model.describe_weights(dtype),
         "context": _context(config.text),
@@ -184,12 +186,6 @@ def _length(run: TrainingRun) -> str:
     known = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
     parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
-
-
-def _encoder(backbone: Mapping[str, Any], *, name: str | None) -> str:
-    layers, dim = backbone.get("num_hidden_layers"), backbone.get("hidden_size")
-    kind = f"{name}: {backbone['model_type']}" if name else backbone["model_type"]
-    return f"{kind}, {layers} layers, {dim} dimensions, {backbone.get('vocab_size'):,} tokens"
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.text.tokens import TokenBatch
@@ -80,6 +81,33 @@ class RankerModel(TrainableModel, ABC):
         super().__init__()
         self.config = config
 
+    @classmethod
+    def check_config(cls, config: RankerConfig) -> None:
+        """Raise ConfigError for a configuration of which no model of this class can be built.
+
+        Texts may not be longer than the backbone takes: a context and a candidate together, if they are read so.
+        """
+        if config.poly_attention == "multihead" and (cls.has_one_vector or not cls.has_vectors):
+            raise ConfigError(
+                f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
+            )
+        if config.candidate_map and not cls.has_vectors:
+            raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
+        limit = max_length(config.backbone)
+        longest = config.text.longest_context + (0 if cls.has_vectors else config.text.label_truncate)
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
+                "give a smaller text_truncate or label_truncate",
+                argument="text_truncate",
+            )
+        if limit is not None and config.text.label_truncate > limit:
+            raise ConfigError(
+                f"the backbone takes at most {limit} tokens, but candidates may have {config.text.label_truncate}; "
+                "give a smaller label_truncate",
+                argument="label_truncate",
+            )
+
     # ---- scores
 
     def forward(
@@ -123,10 +151,7 @@ class RankerModel(TrainableModel, ABC):
         Raises:
             InputError: this ranker does not give it.
         """
-        raise InputError(
-            "graphs give the vectors of contexts and candidates alone: ask for these, or load the model with torch",
-            argument="kind",
-        )
+        raise InputError(f"a {self.title} has no pooled vectors: ask for another kind", argument="kind")
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of contexts that training scores: those of `encode_context`, unless it has several objectives."""
@@ -206,10 +231,12 @@ class RankerModel(TrainableModel, ABC):
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
 
     def describe(self) -> dict[str, str]:
-        """Facts of the model for its card: how it makes scores."""
-        config = self.config
+        """Facts of the model for its card: "architecture", "encoder", and how it makes scores."""
+        config, backbone = self.config, self.config.backbone
         return {
             "architecture": self.title,
+            "encoder": f"{backbone['model_type']}, {backbone.get('num_hidden_layers')} layers, "
+            f"{backbone.get('hidden_size')} dimensions, {backbone.get('vocab_size'):,} tokens",
             "reduction": config.reduction
             + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
             "normalization": "vectors of length 1" if config.normalize else "none",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
@@ -10,7 +12,38 @@ from polyencoder.modeling.convert.model import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
-__all__ = ["FAMILIES", "Family", "family"]
+__all__ = ["CONVERT_SIZES", "FAMILIES", "Family", "family"]
+
+
+# around a pre-trained encoder: Section 5.1 of Humeau et al. (ICLR 2020)
+_USUAL = {"learning_rate": 5e-5, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}
+# Section 3 of ConveRT, and note 10
+_CONVERT = {
+    "learning_rate": 1.0,
+    "final_learning_rate": 0.001,
+    "optimizer": "adadelta",
+    "weight_decay": 1e-5,
+    "schedule": "cosine",
+    "warmup_updates": 0,
+    "clip": 0.0,
+    "embedding_clip": 1.0,
+    "label_smoothing": 0.2,
+    "batch_size": 512,
+}
+# the same, on a task: "for 60K training steps"
+_CONVERT_FINE_TUNED = _CONVERT | {
+    "learning_rate": 0.1,
+    "final_learning_rate": 0.0001,
+    "batch_size": 256,
+    "dropout": 0.2,
+    "max_updates": 60_000,
+}
+
+# Fields of a `ConvertConfig` that shape a new ConveRT
+CONVERT_SIZES = (
+    *("hidden_size", "intermediate_size", "attention_limits", "attention_heads", "relative_bias", "reduction_heads"),
+    *("head_sizes", "skips", "scale_batches"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,13 +54,32 @@ class Family:
     """Its class. It is called with a `RankerConfig`, and with a `Backbone` if the family has one."""
     has_backbone: bool = True
     """Whether it is built around a Hugging Face encoder, which other rankers with one can start from."""
+    training: Mapping[str, Any] = field(default_factory=lambda: _USUAL)
+    """Hyperparameters of a new model where they are not given."""
+    fine_tuning: Mapping[str, Any] | None = None
+    """The same where a trained model is trained further, if they are others."""
+    settings: tuple[str, ...] = ()
+    """The settings of a training that only this architecture has; `RankerModel.continue_with` gets them."""
+
+    def preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
+        """Hyperparameters where they are not given; `fine_tuning`: of a trained model that is trained further."""
+        return self.fine_tuning if fine_tuning and self.fine_tuning is not None else self.training
 
 
 FAMILIES: dict[str, Family] = {
     "bi": Family(BiEncoder),
     "poly": Family(PolyEncoder),
     "cross": Family(CrossEncoder),
-    "convert": Family(ConveRT, has_backbone=False),
+    "convert": Family(
+        ConveRT,
+        has_backbone=False,
+        training=_CONVERT,
+        fine_tuning=_CONVERT_FINE_TUNED,
+        settings=(
+            *CONVERT_SIZES,
+            *("extra_contexts", "number_turns", "dropout", "quantization_aware", "quantization_update"),
+        ),
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from transformers.utils.hub import cached_file
 
 from polyencoder.config import Architecture, Reduction
 from polyencoder.errors import ConfigError, first_line
+from polyencoder.modeling.families import family
 
 __all__ = ["COSINE_SCALING", "SentenceVectors", "sentence_vectors"]
 
@@ -48,7 +49,7 @@ class SentenceVectors:
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
         """The fields of a `RankerConfig` that follow from it, but for those that are `given`."""
         fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}
-        if self.cosine and architecture != "cross":  # which compares no vectors
+        if self.cosine and family(architecture).model.has_vectors:  # which compares no vectors
             fields |= {"normalize": True, "output_scaling": COSINE_SCALING}
         return {name: value for name, value in fields.items() if name not in given}
 

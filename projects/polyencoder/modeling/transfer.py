@@ -10,6 +10,7 @@ from torch import Tensor
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
 
 __all__ = ["inherited_fields", "transfer_weights"]
@@ -53,9 +54,11 @@ def inherited_fields(
     `normalize` is that of the new one, if it is given. A scaling of vectors of length 1, that of their cosine, is not
     one of outputs: it is inherited only where both have such vectors, or neither.
     """
-    names = ["reduction", "reduction_outputs"]
-    names += ["pair_start"] if architecture == "cross" else ["normalize", "candidate_mlp", "candidate_map"]
+    names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
+    names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map"]
     fields = {name: getattr(stored, name) for name in names}
-    has_length_1 = architecture != "cross" and (stored.normalize if normalize is None else normalize)
-    means_the_same = has_length_1 == stored.normalize or architecture == stored.architecture == "cross"
+    has_length_1 = not together and (stored.normalize if normalize is None else normalize)
+    means_the_same = has_length_1 == stored.normalize or (
+        together and not family(stored.architecture).model.has_vectors
+    )
     return fields | ({"output_scaling": stored.output_scaling} if means_the_same else {})

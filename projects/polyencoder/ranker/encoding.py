@@ -129,6 +129,8 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     parts.append(
         repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
     )
+    if config.convert is not None:
+        parts.append(repr(config.convert))
     for module in model.candidate_modules():
         parts += weight_parts(module)
     return fingerprint(parts)

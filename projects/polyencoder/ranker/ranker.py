@@ -32,11 +32,11 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
+from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.starting import around_encoder, around_ranker, over_vocabulary
 from polyencoder.storage.checkpoint import (
     CALIBRATION,
     CONFIG,
@@ -234,9 +234,9 @@ class Ranker(Scorer):
         given: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
         if holds_ranker(name):
             other = cls.from_pretrained(name, device="cpu")
-            parts = around_ranker((other.model, other.text), architecture, origin=os.fspath(name), **given)
+            parts = from_ranker((other.model, other.text), architecture, origin=os.fspath(name), **given)
         else:
-            parts = around_encoder(name, architecture, **given)
+            parts = from_encoder(name, architecture, **given)
         return cls(*parts, device=device)
 
     @classmethod
@@ -255,7 +255,7 @@ class Ranker(Scorer):
         single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
         `TextConfig`. Raises ConfigError for a vocabulary of another kind.
         """
-        parts = over_vocabulary(vocabulary, extra_contexts=extra_contexts, text=text or {}, sizes=sizes)
+        parts = from_vocabulary(vocabulary, extra_contexts=extra_contexts, text=text or {}, sizes=sizes)
         return cls(*parts, device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:

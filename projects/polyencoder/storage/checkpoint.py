@@ -24,6 +24,7 @@ from polyencoder.config import Architecture, RankerConfig, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling.families import FAMILIES
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
 from polyencoder.storage.safe_load import load_states
@@ -124,7 +125,7 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
     """Whether a folder, model file or hub id has a ranker in it, which an encoder's folder has not."""
-    return Path(name).is_file() or _config_of(name).get("architecture") in get_args(Architecture)
+    return Path(name).is_file() or _config_of(name).get("architecture") in FAMILIES
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:

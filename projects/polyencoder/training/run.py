@@ -19,7 +19,7 @@ from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
-from polyencoder.modeling import ConveRT
+from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
@@ -38,7 +38,7 @@ from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
+from polyencoder.training.settings import OF_A_NEW_RANKER, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
@@ -193,8 +193,8 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
     shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
     shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
     shape["turn_separator"] = turn_separator(config.text)
-    if isinstance(ranker.model, ConveRT):
-        shape |= {name: config.backbone[name] for name in OF_A_CONVERT}
+    if config.convert is not None:
+        shape |= {name: getattr(config.convert, name) for name in OF_A_CONVERT}
         shape["extra_contexts"] = shape.pop("history_size") - 1
     return {MODEL: shape}
 

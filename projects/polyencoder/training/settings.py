@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from polyencoder.config import Architecture, ContextVectors
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.storage.checkpoint import stored_architecture
 from polyencoder.text import TurnSeparator
 from polyencoder.training.config import TrainingConfig
@@ -18,7 +19,6 @@ from polyencoder.training.folder import TEACHER_SCORES
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.optimizer import OptimizerConfig, OptimizerName
 from polyencoder.training.precision import PrecisionName
-from polyencoder.training.presets import preset
 from polyencoder.training.schedule import ScheduleConfig, ScheduleName
 from polyencoder.training.values import (
     ABOVE_0,
@@ -32,13 +32,7 @@ from polyencoder.training.values import (
 
 __all__ = ["RunSettings"]
 
-_PRESET: Any = None  # until it is known what learns: see `presets`
-
-# What shapes a new ConveRT: settings, and fields of its configuration
-CONVERT_SIZES = (
-    *("hidden_size", "intermediate_size", "attention_limits", "attention_heads", "relative_bias", "reduction_heads"),
-    *("head_sizes", "skips", "scale_batches"),
-)
+_PRESET: Any = None  # until it is known what learns: see `modeling.families`
 
 # What only a ranker around a backbone knows
 NOT_OF_CONVERT = (
@@ -194,7 +188,7 @@ class RunSettings:
         self._check_start()
         if self.epochs is None and self.max_updates is None:
             object.__setattr__(self, "epochs", EPOCHS)
-        for name, value in preset(self.architecture, fine_tuning=bool(self.init)).items():
+        for name, value in family(self.architecture).preset(fine_tuning=bool(self.init)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         for name in OF_A_NEW_RANKER:
@@ -256,7 +250,7 @@ class RunSettings:
     def given(self) -> set[str]:
         """The names of those that are neither their defaults nor what suits the architecture."""
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        usual |= {"architecture": self.architecture, **preset(self.architecture, fine_tuning=bool(self.init))}
+        usual |= {"architecture": self.architecture, **family(self.architecture).preset(fine_tuning=bool(self.init))}
         if self.max_updates is None:
             usual["epochs"] = EPOCHS
         return {name for name, value in vars(self).items() if value != usual[name]}

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import ConveRT, check_lengths
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.convert.config import parse_sizes
+from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
-from polyencoder.training.settings import CONVERT_SIZES, OF_A_NEW_RANKER, RunSettings
+from polyencoder.training.settings import OF_A_NEW_RANKER, RunSettings
 
 __all__ = ["starting_ranker", "untrained_ranker"]
 
@@ -40,18 +40,19 @@ def untrained_ranker(settings: RunSettings) -> Ranker:
     A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder. Not
     so where a cross-encoder begins with a pre-trained head for next utterances. A new ConveRT is all random.
     """
-    if settings.init or settings.architecture == "convert":
+    own = family(settings.architecture)
+    if settings.init or not own.has_backbone:
         return starting_ranker(settings)
     assert settings.backbone is not None
-    if settings.architecture == "cross":
-        ranker = _around_backbone(settings, "cross")
+    if not own.model.has_vectors:
+        ranker = _around_backbone(settings, settings.architecture)
         if begins_with_head(ranker.model, settings.backbone):
             return ranker
     return _around_backbone(settings, "bi")
 
 
 def _new(settings: RunSettings) -> Ranker:
-    if settings.architecture == "convert":
+    if not family(settings.architecture).has_backbone:
         return _over_vocabulary(settings)
     return _around_backbone(settings, settings.architecture)
 
@@ -61,25 +62,19 @@ def _initial(settings: RunSettings) -> Ranker:
     ranker = Ranker.from_pretrained(settings.init, device=settings.device)
     config = ranker.model.config
     if config.architecture != settings.architecture:
-        has_backbone = "convert" not in (config.architecture, settings.architecture)
+        has_backbone = all(family(name).has_backbone for name in (config.architecture, settings.architecture))
         raise ConfigError(
             f"{settings.init} is of the architecture {config.architecture}, not {settings.architecture}: give its own"
             + (", or start a new model from its encoder with backbone instead of init" if has_backbone else ""),
             argument="architecture",
         )
     config = replace(config, text=replace(config.text, **_lengths(settings)))
-    if isinstance(ranker.model, ConveRT) and not ranker.model.sizes.multi_context and config.text.history_size != 1:
-        raise ConfigError(
-            f"{settings.init} reads the last turn alone, a single-context model: leave extra_contexts out",
-            argument="extra_contexts",
-        )
     if isinstance(settings.output_scaling, float):
         config = replace(config, output_scaling=settings.output_scaling)
-    if settings.architecture != "convert":  # which has no positions to run out of
-        check_lengths(config)
+    ranker.model.check_config(config)
     ranker.model.config = config
-    own = ("quantization_aware", "quantization_update", "dropout")
-    ranker.model.continue_with({name: getattr(settings, name) for name in own}, origin=settings.init)
+    own = {name: getattr(settings, name) for name in family(settings.architecture).settings}
+    ranker.model.continue_with(own, origin=settings.init)
     # without the calibration, which is of other weights than those that will be learnt
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.device)
 

@@ -190,7 +190,7 @@ def test_settings_that_contradict_each_other(make_settings, fields, message):
 def test_a_single_context_model_gets_no_contexts(make_settings, make_convert_ranker, tmp_path):
     make_convert_ranker().save_pretrained(tmp_path / "single")
     with pytest.raises(
-        ConfigError, match="single reads the last turn alone, a single-context model: leave extra_"
+        ConfigError, match="a single-context convert model reads the last turn alone: leave extra_"
     ) as error:
         train_ranker(make_settings(init=str(tmp_path / "single"), extra_contexts=3, epochs=1))
     assert error.value.argument == "extra_contexts"

@@ -166,6 +166,12 @@ class OnnxSeparable(_Exported, RankerModel):
         encoded = ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
         return encoded if self.context_vector is None else by_vector(encoded)[self.context_vector]
 
+    def pooled(self, tokens: TokenBatch) -> NoReturn:
+        raise InputError(
+            "graphs give the vectors of contexts and candidates alone: ask for these, or load the model with torch",
+            argument="kind",
+        )
+
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """One vector for each candidate: [n, dim]."""
         return self._candidates(tokens)[0].to(self.place.device)

@@ -92,11 +92,7 @@ class ConveRT(RankerModel):
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__(config)
-        self.sizes = sizes = ConvertConfig.from_backbone(config.backbone)
-        if config.text.truncation != "recent_first":
-            raise ConfigError(f"a convert model needs the truncation 'recent_first', not {config.text.truncation!r}")
-        if not sizes.multi_context and config.text.history_size != 1:
-            raise ConfigError("a single-context convert model reads the last turn alone: its history_size must be 1")
+        sizes = self.sizes
         self.encoder = SharedEncoder(sizes)
         self.context_head = FeedForward(self.encoder.dim, sizes)
         self.response_head = FeedForward(self.encoder.dim, sizes)
@@ -108,6 +104,25 @@ class ConveRT(RankerModel):
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector = "combined" if sizes.multi_context else None
         for_cpu(self)
+
+    @classmethod
+    def check_config(cls, config: RankerConfig) -> None:
+        super().check_config(config)
+        if config.convert is None:
+            raise ConfigError("a convert model needs its sizes, `convert`, which this configuration does not have")
+        if config.text.truncation != "recent_first":
+            raise ConfigError(f"a convert model needs the truncation 'recent_first', not {config.text.truncation!r}")
+        if not config.convert.multi_context and config.text.history_size != 1:
+            raise ConfigError(
+                "a single-context convert model reads the last turn alone: leave extra_contexts out (its history_size "
+                "must be 1)",
+                argument="extra_contexts",
+            )
+
+    @property
+    def sizes(self) -> ConvertConfig:
+        assert self.config.convert is not None
+        return self.config.convert
 
     def set_dropout(self, rate: float) -> None:
         """Learn with another dropout, after embeddings and attention."""
@@ -215,7 +230,13 @@ class ConveRT(RankerModel):
         }
 
     def describe(self) -> dict[str, str]:
-        return {"architecture": self.title, "scores": f"cosines times {float(self.scale()):.4g}"}
+        sizes = self.sizes
+        return {
+            "architecture": self.title,
+            "encoder": f"{len(sizes.attention_limits)} layers, {sizes.hidden_size} dimensions, "
+            f"{sizes.vocab_size:,} tokens",
+            "scores": f"cosines times {float(self.scale()):.4g}",
+        }
 
     def describe_weights(self, dtype: str) -> str:
         if not self.sizes.quantized:
@@ -232,8 +253,7 @@ class ConveRT(RankerModel):
             words.follow()
 
     def _resize(self, sizes: ConvertConfig) -> None:
-        self.sizes = sizes
-        self.config = replace(self.config, backbone=sizes.to_backbone())
+        self.config = replace(self.config, convert=sizes)
 
     def _rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
         """What a method gives, of a quantized model with rounded weights."""

@@ -110,9 +110,9 @@ def test_a_configuration_is_the_same_when_it_has_been_written():
     ranker = convert_ranker(config, convert_text(extra_contexts=10))
     again = type(ranker).from_json(ranker.to_json(), origin="config.json")
     assert again == ranker
-    assert ConvertConfig.from_backbone(again.backbone) == config
-    with pytest.raises(ConfigError, match="has no 'layers'"):
-        ConvertConfig.from_backbone(again.backbone | {"layers": 3})
+    assert again.convert == config
+    with pytest.raises(ConfigError, match="config.json, `convert`: unknown key 'layers'"):
+        type(ranker).from_json(ranker.to_json().replace('"skips"', '"layers"'), origin="config.json")
 
 
 def test_a_single_context_model_reads_one_turn():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from polyencoder.config import identity
 from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
@@ -186,9 +187,9 @@ def test_the_range_follows_every_so_many_batches(make_convert):
 
 def test_a_configuration_from_before_there_were_quantized_models_is_the_same(make_convert):
     plain = make_convert()
-    assert "quantized" not in plain.config.backbone
+    assert "quantized" not in identity(plain.config)["convert"]
     plain.quantize(update=7)
-    assert ConvertConfig.from_backbone(plain.config.backbone).quantization_update == 7
+    assert plain.config.convert.quantization_update == 7
     with torch.device("meta"):
         again = build_model(plain.config)
     assert again.state_dict().keys() == plain.state_dict().keys()

@@ -1,18 +1,21 @@
-"""The model and the text of a new ranker: around a pre-trained encoder, another ranker's encoder, or a vocabulary."""
+"""Builds models: of a configuration, around a pre-trained encoder, from another ranker, or over a vocabulary."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.config import Architecture, RankerConfig, TextConfig
+from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel, build_model, fitting
-from polyencoder.modeling.convert.config import ConvertConfig, convert_ranker, convert_text
-from polyencoder.modeling.encoder_config import backbone_config
-from polyencoder.modeling.loading import load_pretrained, load_tokenizer
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.encoder_config import backbone_config, max_length
+from polyencoder.modeling.families import family
+from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
@@ -25,14 +28,52 @@ from polyencoder.text import (
     turn_separator,
 )
 
-__all__ = ["Parts", "around_encoder", "around_ranker", "over_vocabulary"]
+__all__ = ["Parts", "build_model", "fitting", "from_encoder", "from_ranker", "from_vocabulary"]
 
 _log = logging.getLogger(__name__)
 
 Parts = tuple[RankerModel, TextEncoder]
 
 
-def around_encoder(
+def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
+    """The ranker that `config` describes, around a pre-trained `backbone` or one with random weights.
+
+    Raises:
+        ConfigError: there is no such architecture, or none of this configuration.
+    """
+    own = family(config.architecture)
+    build: Any = own.model  # whose arguments depend on the family
+    build.check_config(config)
+    model: RankerModel = (
+        build(config, backbone or build_backbone(config.backbone)) if own.has_backbone else build(config)
+    )
+    return model
+
+
+def fitting(
+    text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
+) -> TextConfig:
+    """Texts no longer than the backbone takes, as far as their lengths were not `given`; the log says so."""
+    limit = max_length({**backbone})
+    if limit is None:
+        return text
+    together = not family(architecture).model.has_vectors
+    longest_label = (
+        limit if not together else limit // 3 if "text_truncate" not in given else (limit - text.longest_context)
+    )
+    fitted = text
+    if "label_truncate" not in given and text.label_truncate > longest_label:
+        fitted = replace(fitted, label_truncate=max(3, longest_label))
+    room = limit - (fitted.label_truncate if together else 0)
+    if "text_truncate" not in given and text.longest_context > room:
+        fitted = replace(fitted, text_truncate=max(3, text.text_truncate - (text.longest_context - room)))
+    for name in ("text_truncate", "label_truncate"):
+        if (value := getattr(fitted, name)) != getattr(text, name):
+            _log.info("%s is %d, not %d: the encoder takes %d tokens", name, value, getattr(text, name), limit)
+    return fitted
+
+
+def from_encoder(
     name: str | os.PathLike[str],
     architecture: Architecture,
     *,
@@ -61,7 +102,7 @@ def around_encoder(
     return model.eval(), TextEncoder(tokenizer, layout)
 
 
-def around_ranker(
+def from_ranker(
     other: Parts,
     architecture: Architecture,
     *,
@@ -78,7 +119,7 @@ def around_ranker(
     """
     model, words = other
     stored, own = model.config, turn_separator(words.config)
-    if "convert" in (stored.architecture, architecture):
+    if not (family(architecture).has_backbone and family(stored.architecture).has_backbone):
         raise ConfigError(
             f"{origin} is of the architecture {stored.architecture}: no {architecture} model can start from it"
         )
@@ -91,7 +132,7 @@ def around_ranker(
     return new.eval(), TextEncoder(words.tokenizer, layout)
 
 
-def over_vocabulary(
+def from_vocabulary(
     vocabulary: str | os.PathLike[str], *, extra_contexts: int, text: dict[str, Any], sizes: dict[str, Any]
 ) -> Parts:
     """A ConveRT with random weights; see `Ranker.from_vocabulary`."""
