@@ -64,3 +64,18 @@ def test_what_is_installed_does_not_need_the_benchmarks():
     for folder in ("agents", "tasks", "zoo"):
         for file in (ROOT / folder).rglob("*.py"):
             assert "benchmarks" not in {name.partition(".")[0] for name in imported(file)}, file
+
+
+def test_whoever_holds_a_model_does_not_ask_what_it_is():
+    """Outside of modeling no `isinstance` names an architecture's class: what differs is in `RankerModel`."""
+    classes = {"RankerModel", "BiEncoder", "PolyEncoder", "CrossEncoder", "ConveRT", "TwoTowers", "Backbone"}
+    found = []
+    for folder in ("projects", "agents", "tasks", "zoo", "benchmarks"):
+        for file in (ROOT / folder).rglob("*.py"):
+            if LIBRARY / "modeling" in file.parents:
+                continue
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                    named = {getattr(one, "id", None) for one in ast.walk(node.args[1])}
+                    found += [f"{file}:{node.lineno}"] if named & classes else []
+    assert len(found) <= 5, found

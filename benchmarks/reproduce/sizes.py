@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.convert import ROWS
 from polyencoder.modeling import build_model
-from polyencoder.modeling.convert import ConveRT, ConvertConfig
+from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import WEIGHTS
@@ -33,7 +33,6 @@ def sizes(extra_contexts: int) -> dict[str, float]:
     layout = convert_text(extra_contexts=extra_contexts)
     config = ConvertConfig(vocab_size=ROWS, multi_context=extra_contexts > 0)
     model = build_model(convert_ranker(config, layout)).eval()
-    assert isinstance(model, ConveRT)
     counts = {"embeddings": 0, "blocks": 0, "rest": 0}
     for name, parameter in model.named_parameters():
         counts[_part(name)] += parameter.numel()

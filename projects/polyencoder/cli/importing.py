@@ -114,7 +114,7 @@ def _import_parlai(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
 
 
 def _search(ranker: Ranker, folder: Path) -> str:
-    if ranker.model.config.architecture == "cross":
+    if not ranker.model.has_vectors:
         return f", or polyencoder search --rerank {folder} ..."
     return f", or polyencoder index --model {folder} --candidates FILE --out INDEX"
 

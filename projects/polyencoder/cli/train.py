@@ -14,6 +14,7 @@ from polyencoder.cli.runs import logged, one_of_several, with_flags
 from polyencoder.config import Architecture
 from polyencoder.errors import InputError, first_line
 from polyencoder.evaluation.names import main_measures
+from polyencoder.modeling.families import family
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.run import RunReport, train_ranker
 from polyencoder.training.settings import RunSettings
@@ -169,7 +170,7 @@ def _summary(report: RunReport, *, of: Architecture) -> str:
 
 def _next(model: str, architecture: Architecture) -> str:
     """A command for the trained model; a cross-encoder, which has no index, ranks the candidates of examples."""
-    if architecture == "cross":
+    if not family(architecture).model.has_vectors:
         return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
     return f"polyencoder index --model {model} --candidates FILE --out INDEX"
 

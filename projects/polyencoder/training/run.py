@@ -247,7 +247,7 @@ def _write_card(
     ranker = trainer.ranker
     assert isinstance(ranker, Ranker)
     resolved = dataclasses.asdict(settings) | {"batch_size": trainer.config.batch_size}
-    if settings.architecture == "poly":
+    if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
     flags = {name: value for name, value in resolved.items() if name not in NOT_OF_THE_RUN and value is not None}
     reports = {

@@ -127,7 +127,7 @@ def test_what_cannot_be(ranker, make_ranker, tmp_path):
     with pytest.raises(CheckpointError, match=r"skip.weight has numbers of the type uint8, the model wants float32"):
         Ranker.from_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    del config["backbone"]["quantized"]
+    del config["convert"]["quantized"]
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"words\.(scale|zero_point) is not part of this model"):
         Ranker.from_pretrained(tmp_path / "model")

@@ -185,7 +185,7 @@ def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     last = torch.load(tmp_path / "second" / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]
     assert not torch.equal(last[words.replace("weight", "scale")], scale)
     config = json.loads((tmp_path / "second" / "config.json").read_text())
-    assert config["backbone"]["quantized"] is True
+    assert config["convert"]["quantized"] is True
     assert config["backbone"]["quantization_update"] == 2
 
 
