@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from polyencoder.adapters.relevance import OfServer, relevance_of
-from polyencoder.calibration.relevance import sigmoid
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.service import Service
@@ -42,7 +42,7 @@ def model(request, ranker, tmp_path):
 
 @pytest.fixture
 def expected(ranker) -> list[tuple[str, float]]:
-    return [(one.text, pytest.approx(sigmoid(one.score), abs=1e-5)) for one in ranker.rank(QUERY, TEXTS)]
+    return [(one.text, pytest.approx(1 / (1 + math.exp(-one.score)), abs=1e-5)) for one in ranker.rank(QUERY, TEXTS)]
 
 
 def test_langchain(model, expected):
