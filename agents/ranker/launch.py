@@ -3,31 +3,35 @@
     torchrun --nproc-per-node 2 -m parlai.agents.ranker.launch train_model -m polyencoder ...
 
 `parlai multiprocessing_train` needs GPUs: it joins processes with NCCL, and what they tell each other travels through
-CUDA's memory. Here it is ParlAI's own training loop and evaluation, in a group of any kind and on any number of hosts.
+CUDA's memory. Here they train and evaluate in a group of any kind and on any number of hosts.
 """
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FunctionType
+from pathlib import Path
 from typing import Any
 
-import parlai.scripts.eval_model as evaluation
 import parlai.utils.logging as logging
 import torch
 import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors, show_errors_in_one_line
 from parlai.agents.ranker.options import check_option_files
+from parlai.core.agents import Agent, create_agent
+from parlai.core.metrics import Metric, aggregate_named_reports, aggregate_unnamed_reports
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.script import ParlaiScript
+from parlai.core.worlds import World, create_task
 from parlai.scripts.build_dict import build_dict
-from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.eval_model import EvalModel, _save_eval_stats, get_n_parleys, prepare_tb_logger
 from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
-from parlai.utils.distributed import get_rank, override_print
+from parlai.utils.distributed import get_rank, is_primary_worker, override_print
+from parlai.utils.misc import nice_report
+from parlai.utils.world_logging import WorldLogger
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
@@ -45,22 +49,62 @@ def _first(value: Any) -> Any:
     return gather_objects(value)[0]
 
 
-def _in_any_group(function: Callable[..., Any], **others: Any) -> Any:
-    """A function of ParlAI's, to which `all_gather_list` and `sync_object` are ours.
-
-    Its own put everything on a GPU. ParlAI's modules stay as they are: only what this function sees is other.
-    """
-    assert isinstance(function, FunctionType)
-    seen = {**function.__globals__, "all_gather_list": gather_objects, "sync_object": _first, **others}
-    return FunctionType(function.__code__, seen, function.__name__, function.__defaults__, function.__closure__)
-
-
 class GroupTrainLoop(TrainLoop):
-    """ParlAI's training loop in a group of any kind."""
+    """ParlAI's training loop, where processes tell each other things by the group that they are in, not by a GPU."""
 
-    train_steps = _in_any_group(TrainLoop.train_steps)
-    _get_time = _in_any_group(TrainLoop._get_time)
-    _sync_metrics = _in_any_group(TrainLoop._sync_metrics)
+    def _sync_metrics(self, metrics: dict[str, Metric]) -> dict[str, Metric]:
+        merged: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(metrics))
+        return merged
+
+    def _get_time(self, world: World) -> tuple[float, float, float, float]:
+        self._total_epochs = self._preempted_epochs + sum(gather_objects(world.get_total_epochs()))
+        self._total_exs = round(self._total_epochs * world.num_examples())
+        clocks = (self.train_time, self.log_time, self.validate_time, self.save_time)
+        return tuple(_first([clock.time() for clock in clocks]))
+
+    def train_steps(self) -> Iterator[dict[str, Metric]]:
+        """Train until the run ends, and give a report each time that one is logged; then load the best model."""
+        world = self.world
+        with world:
+            while True:
+                world.parley()
+                self.parleys += 1
+                self._train_steps = self.parleys // self.update_freq
+                self._last_log_steps += 1 / self.update_freq
+                trained, logged, validated, saved = self._get_time(world)
+                is_last_epoch = self._total_epochs >= self.max_num_epochs
+                is_over = trained > self.max_train_time or self._train_steps >= self.max_train_steps
+                is_due = logged > self.log_every_n_secs or self._last_log_steps >= self.log_every_n_steps
+                if is_last_epoch or (is_due and not is_over):
+                    yield self.log()
+                if is_last_epoch or is_over:
+                    break
+                if self._is_validation_due(validated):
+                    if self._last_log_steps:
+                        yield self.log()
+                    world.reset_metrics()
+                    has_ended = self.validate()
+                    self.log_time.reset()
+                    self.last_valid_epoch, self._last_valid_steps = self._total_epochs, self._train_steps
+                    if has_ended:
+                        break
+                    world.reset_metrics()
+                if saved > self.save_every_n_secs and self.opt.get("model_file"):
+                    self.save_model(".checkpoint")
+                    self.save_time.reset()
+        if not _first(self.saved):
+            self.save_model()
+        gather_objects(None)  # the first process has written it
+        if self.opt.get("model_file"):
+            del world, self.world, self.agent, self.valid_worlds  # make room
+            self.agent = create_agent(self.opt)
+
+    def _is_validation_due(self, seconds: float) -> bool:
+        return bool(
+            seconds > self.val_every_n_secs
+            or self._total_epochs - self.last_valid_epoch >= self.val_every_n_epochs
+            or self._train_steps - self._last_valid_steps >= self.val_every_n_steps
+        )
 
 
 class GroupTraining(TrainModel):
@@ -79,9 +123,40 @@ class GroupTraining(TrainModel):
 class GroupEvaluation(EvalModel):
     """`eval_model`: each process evaluates its share, all report the whole."""
 
-    def run(self) -> Any:
-        evaluate_task = _in_any_group(evaluation._eval_single_world)
-        return _in_any_group(evaluation.eval_model, _eval_single_world=evaluate_task)(self.opt)
+    def run(self) -> dict[str, Metric]:
+        opt = self.opt
+        agent = create_agent(opt, requireModelExists=True)
+        reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}
+        report: dict[str, Metric] = aggregate_named_reports(reports, micro_average=opt.get("aggregate_micro", False))
+        board, split = prepare_tb_logger(opt)
+        if board is not None:
+            board.log_metrics(split, get_n_parleys(opt), report)
+            board.flush()
+        if is_primary_worker():
+            sys.stdout.write(f"{nice_report(report)}\n")
+            _save_eval_stats(opt, report)
+        return report
+
+    def _evaluated(self, opt: Opt, agent: Agent) -> dict[str, Metric]:
+        """The report of one task, of all processes."""
+        world, limit, seen = create_task(opt, agent), opt["num_examples"], 0
+        logger = WorldLogger(opt) if opt["world_logs"] else None
+        while not world.epoch_done() and (limit <= 0 or seen < limit):
+            seen += opt.get("batchsize", 1)
+            world.parley()
+            if logger is not None:
+                logger.log(world)
+            if opt["display_examples"] and is_primary_worker():
+                sys.stdout.write(f"{world.display()}\n~~\n")
+        if logger is not None:
+            logger.reset()
+            path = Path(f"{opt['world_logs']}")
+            name = f"{path.stem}_{opt['task'].replace(':', '_')}_{get_rank()}{path.suffix}"
+            logger.write(str(path.with_name(name)), world, file_format=opt["save_format"])
+        report: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(world.report()))
+        logging.report(f"Report for {opt['task']}:\n{nice_report(report)}")
+        world.reset()
+        return report
 
 
 SCRIPTS: dict[str, type[ParlaiScript]] = {
