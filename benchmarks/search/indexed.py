@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.common import interleaved_ms
 from benchmarks.rate import Shape, product_rate
 from benchmarks.search.vectors import size_mb, store
-from polyencoder.index.faiss.file import FAISS, build_faiss
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.faiss.search import FaissSearch
@@ -66,10 +66,10 @@ def measure(
     for asked in kinds:
         kind, parameters = parse_faiss(asked)
         start = time.perf_counter()
-        build_faiss(vectors.folder, vectors, kind=kind, name=FAISS, **parameters)  # all cores
+        made = build_faiss(vectors, kind=kind, **parameters)  # all cores
         built = {"build_s": time.perf_counter() - start}
-        built["size_mb"] = sum(file.stat().st_size for file in vectors.folder.glob("faiss*")) / 2**20
-        searcher = FaissSearch.open(vectors.folder, vectors)
+        built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
+        searcher = FaissSearch(made, vectors)
         with faiss_threads(torch.get_num_threads()):
             found = list(_faiss_rows(searcher, contexts, truth, repeats=repeats))
         rows += [about | row | built for row in found]
@@ -142,8 +142,7 @@ def _faiss_rows(
 
 
 def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
-    build_faiss(vectors.folder, vectors, kind="flat")
-    searcher = FaissSearch.open(vectors.folder, vectors)
+    searcher = FaissSearch(build_faiss(vectors, kind="flat"), vectors)
     found = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
     return {
         "kind": "certified",
@@ -186,7 +185,7 @@ def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
 def _largest_logit(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
     """The ten rows [batch, 10] whose largest inner product with any code is highest."""
     best = RunningTopK(TOP_K)
-    for first, chunk in vectors.chunks(CHUNK):
+    for first, chunk, _ in vectors.chunks(CHUNK):
         rows = torch.arange(first, first + len(chunk))
         best.add(torch.stack([(chunk @ codes.t()).amax(dim=1) for codes in contexts.vectors]), rows)
     assert best.best is not None

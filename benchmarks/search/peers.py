@@ -42,7 +42,7 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import connect_to_fill
-from polyencoder.index.folder.names import DATABASE
+from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors

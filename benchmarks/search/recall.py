@@ -20,8 +20,8 @@ from torch import Tensor
 from benchmarks.common import interleaved_ms, peak_extra_mb
 from benchmarks.search.indexed import TIMED, TOP_K, each_of, faiss_threads, recall_of
 from benchmarks.search.vectors import size_mb
-from polyencoder.index.faiss.file import FAISS, build_faiss
-from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.file import FaissFile, build_faiss
+from polyencoder.index.faiss.kinds import Parameters, parse_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.vectors import Vectors
@@ -58,23 +58,27 @@ def measure(
     for asked in kinds:
         kind, parameters = parse_faiss(asked)
         start, of_processor = time.perf_counter(), time.process_time()  # with all cores; only searches have torch's
-        peak = peak_extra_mb(
-            partial(build_faiss, vectors.folder, vectors, kind=kind, name=FAISS, **parameters), warm_up=False
-        )
+        made: list[FaissFile] = []
+
+        def build(kind: str = kind, parameters: Parameters = parameters, made: list[FaissFile] = made) -> None:
+            made.append(build_faiss(vectors, kind=kind, **parameters))
+
+        peak = peak_extra_mb(build, warm_up=False)
         built = {
             "build_s": time.perf_counter() - start,
             "build_cpu_s": time.process_time() - of_processor,
             "build_mb": peak,
-            "index_mb": sum(file.stat().st_size for file in vectors.folder.glob("faiss*")) / 2**20,
+            "index_mb": (vectors.folder / made[0].file).stat().st_size / 2**20,
             "vectors_mb": size_mb(vectors),
         }
         with faiss_threads(torch.get_num_threads()):
-            for settings in _settings(vectors, known, others, truth, recall=recall, repeats=repeats):
+            for settings in _settings(made[0], vectors, known, others, truth, recall=recall, repeats=repeats):
                 rows.append(about | {"kind": asked} | settings | built)
     return rows
 
 
 def _settings(
+    faiss: FaissFile,
     vectors: Vectors,
     known: Sequence[ContextEncoding],
     others: Sequence[ContextEncoding],
@@ -84,13 +88,12 @@ def _settings(
     repeats: int,
 ) -> Iterator[dict[str, Any]]:
     """What one FAISS index does unless told, and then by the settings that `tune` gave it."""
-    answered = partial(_answered, vectors=vectors, contexts=others, truth=truth, repeats=repeats)
-    yield {"settings": "untold"} | answered()
-    searcher = FaissSearch.open(vectors.folder, vectors)
+    answered = partial(_answered, contexts=others, truth=truth, repeats=repeats)
+    searcher = FaissSearch(faiss, vectors)
+    yield {"settings": "untold"} | answered(searcher)
     start = time.perf_counter()
     tuned = tune(searcher, known, recall=recall, top_k=TOP_K)
     seconds = time.perf_counter() - start
-    dataclasses.replace(searcher.meta, tuned=tuned).write(vectors.folder)
     chosen = {
         "settings": f"recall {recall:g}",
         "tune_s": seconds,
@@ -100,12 +103,13 @@ def _settings(
         "measured": tuned.measured,
         "error": tuned.error,
     }
-    yield chosen | answered()
+    yield chosen | answered(FaissSearch(dataclasses.replace(faiss, tuned=tuned), vectors))
 
 
-def _answered(*, vectors: Vectors, contexts: Sequence[ContextEncoding], truth: Tensor, repeats: int) -> dict[str, Any]:
+def _answered(
+    searcher: FaissSearch, *, contexts: Sequence[ContextEncoding], truth: Tensor, repeats: int
+) -> dict[str, Any]:
     """What the index finds by its own settings, one context at a time, and how long a few of them take."""
-    searcher = FaissSearch.open(vectors.folder, vectors)
 
     def find(context: ContextEncoding) -> Tensor:
         return searcher.search(context, top_k=TOP_K).rows
@@ -115,7 +119,7 @@ def _answered(*, vectors: Vectors, contexts: Sequence[ContextEncoding], truth: T
     # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
     peers: dict[str, Callable[[], object]] = {
         "index": partial(each_of, find, timed),
-        "scan": partial(search, timed[0], vectors, k=TOP_K),
+        "scan": partial(search, timed[0], searcher.vectors, k=TOP_K),
     }
     times = interleaved_ms(peers, repeats=repeats)
     ms = times["index"] / len(timed)

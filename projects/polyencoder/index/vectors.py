@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,56 +21,60 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.scoring.rows import Chunk
 from polyencoder.storage.files import replacing
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-_NAME = re.compile(r"vectors-(\d{12})(?:-([0-9a-f]{16}))?\.npy")
+_NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
+
+
+class MappedFile(NamedTuple):
+    """A file of vectors, mapped into memory."""
+
+    rows: Tensor
+    """[n, dim], as they are stored."""
+    scales: Tensor | None
+    """float32 [n], of int8 rows."""
 
 
 class Vectors:
     """Rows of vectors, read only. Opening reads the files' headers alone; the system loads what is touched."""
 
-    def __init__(
-        self,
-        folder: Path,
-        names: tuple[str, ...],
-        files: list[Tensor],
-        scales: list[Tensor],
-        *,
-        dim: int,
-        dtype: VectorDtype,
-    ) -> None:
+    def __init__(self, folder: Path, files: dict[str, MappedFile], *, dim: int, dtype: VectorDtype) -> None:
         self.folder = folder
-        self.names = names
+        self.names = tuple(files)
         """Of its files, in the order of their rows."""
         self.dim = dim
         self.dtype = _TORCH[dtype]
         """In which the vectors are stored."""
         self.device = torch.device("cpu")
-        self._files = files
-        self._scales = scales
-        self._starts = torch.tensor([0, *(len(file) for file in files)]).cumsum(0)  # of each file, and the end
+        self._mapped = files
+        self._files = list(files.values())
+        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(0)  # of each, and the end
         self._firsts = self._starts.tolist()
 
     @classmethod
     def open(
         cls,
         folder: str | os.PathLike[str],
+        names: Iterable[str],
         *,
         dim: int,
         dtype: VectorDtype,
         rows: int | None = None,
-        names: Sequence[str] | None = None,
         before: Vectors | None = None,
     ) -> Vectors:
         """Map the files of an index folder.
 
         Args:
+            folder: where they are.
+            names: of the files, in any order.
+            dim: of the vectors.
+            dtype: in which they are stored.
             rows: how many rows there must be.
-            names: of the files; None for those without a tag in their names.
             before: of the same index; files that are mapped there are not mapped again.
 
         Raises:
@@ -78,27 +82,17 @@ class Vectors:
         """
         folder = Path(folder)
         check_dtype(dtype)
-        mapped = {} if before is None else {name: i for i, name in enumerate(before.names)}
-        found: list[str] = []
-        files: list[Tensor] = []
-        scales: list[Tensor] = []
+        mapped = {} if before is None else before._mapped
+        files: dict[str, MappedFile] = {}
         row = 0
-        named = vector_files(folder) if names is None else {first_row(name): folder / name for name in names}
-        for start, path in sorted(named.items()):
+        for start, name in sorted((first_row(name), name) for name in names):
             if start != row:
                 raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
-            if before is not None and (i := mapped.get(path.name)) is not None:
-                files.append(before._files[i])
-                scales += before._scales[i : i + 1]
-            else:
-                file, scale = map_file(path, dim=dim, dtype=dtype)
-                files.append(file)
-                scales += [] if scale is None else [scale]
-            found.append(path.name)
-            row += len(files[-1])
+            files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype)
+            row += len(files[name].rows)
         if rows is not None and row != rows:
             raise CheckpointError(f"{folder}: its files hold {row} vectors, but it has {rows} texts: it is damaged")
-        return cls(folder, tuple(found), files, scales, dim=dim, dtype=dtype)
+        return cls(folder, files, dim=dim, dtype=dtype)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -109,25 +103,13 @@ class Vectors:
         i = bisect_right(self._firsts, start) - 1
         return self.names[i] if self._firsts[i : i + 2] == [start, start + rows] else None
 
-    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
-        """All rows in order, as (first row, [n <= size, dim] in the stored dtype): views of the files, never copies.
-
-        int8 stays int8: a row's vector is that times its scale.
-        """
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """All rows in order, `size` at most in a chunk: views of the files, never copies."""
         if size < 1:
             raise InputError(f"a chunk of {size} rows was asked for; it must have at least 1")
-        for start, file in zip(self._firsts, self._files, strict=False):
-            for i in range(0, len(file), size):
-                yield start + i, file[i : i + size]
-
-    def scales(self, start: int, stop: int) -> Tensor | None:
-        """float32 [stop - start], what the int8 rows of this range are to be multiplied with; None for other dtypes."""
-        if self.dtype != torch.int8:
-            return None
-        self._check(start, stop - 1)
-        files = range(bisect_right(self._firsts, start) - 1, bisect_left(self._firsts, stop))
-        parts = [self._scales[i][max(start - self._firsts[i], 0) : stop - self._firsts[i]] for i in files]
-        return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0), *parts])
+        for start, (rows, scales) in zip(self._firsts, self._files, strict=False):
+            for i in range(0, len(rows), size):
+                yield Chunk(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
 
     def take(self, rows: Tensor) -> Tensor:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
@@ -137,8 +119,10 @@ class Vectors:
     def stored(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vectors of these rows as they are stored, [len(rows), dim], with their scales if they are int8."""
         rows = rows.cpu()
-        if len(rows):
-            self._check(int(rows.min()), int(rows.max()))
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise InputError(
+                f"rows {rows.min()} to {rows.max()} were asked for, but the index has rows 0 to {len(self) - 1}"
+            )
         out = torch.empty(len(rows), self.dim, dtype=self.dtype)
         scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
         file_of = torch.searchsorted(self._starts, rows, right=True) - 1
@@ -148,14 +132,11 @@ class Vectors:
         for i, place in enumerate(places):
             if len(place):
                 inside = rows[place] - self._starts[i]
-                out[place] = self._files[i][inside]
-                if scales is not None:
-                    scales[place] = self._scales[i][inside]
+                file = self._files[i]
+                out[place] = file.rows[inside]
+                if scales is not None and file.scales is not None:
+                    scales[place] = file.scales[inside]
         return out, scales
-
-    def _check(self, first: int, last: int) -> None:
-        if first < 0 or last >= len(self):
-            raise InputError(f"rows {first} to {last} were asked for, but the index has rows 0 to {len(self) - 1}")
 
 
 def check_dtype(dtype: str) -> None:
@@ -181,16 +162,10 @@ def first_row(name: str) -> int:
     return int(match[1])
 
 
-def vector_files(folder: Path, *, tag: str = "") -> dict[int, Path]:
-    """The files of vectors with this tag, by their first row."""
-    names = ((_NAME.fullmatch(entry.name), entry) for entry in os.scandir(folder))
-    return {int(match[1]): Path(entry.path) for match, entry in names if match and (match[2] or "") == tag}
-
-
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
     """Whether there is a file of so many vectors, with its scales, as long as it should be."""
     try:
-        return len(map_file(path, dim=dim, dtype=dtype)[0]) == rows
+        return len(map_file(path, dim=dim, dtype=dtype).rows) == rows
     except CheckpointError:
         return False
 
@@ -242,10 +217,11 @@ def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> tuple[Tensor, Tensor | None]:
-    """The vectors of a file in their type, and their scales if they are int8."""
-    file = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
-    return file, _map(scales_file(path), np.dtype(np.float32), shape=(len(file),)) if dtype == "int8" else None
+def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> MappedFile:
+    """Map a file of vectors, and that of their scales if they are int8."""
+    rows = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
+    scales = _map(scales_file(path), np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+    return MappedFile(rows, scales)
 
 
 def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:

@@ -26,8 +26,7 @@ from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Hit, Index, Record
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.make import make_index
-from polyencoder.index.open import open_index
+from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import VectorDtype

@@ -5,8 +5,7 @@ from __future__ import annotations
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import ATTENTION_TYPES, score
 from polyencoder.scoring.keys import Keys
-from polyencoder.scoring.order import best, check_scores
 from polyencoder.scoring.search import search
-from polyencoder.scoring.topk import TopK
+from polyencoder.scoring.topk import TopK, best, check_scores
 
 __all__ = ["ATTENTION_TYPES", "ContextEncoding", "Keys", "TopK", "best", "check_scores", "score", "search"]

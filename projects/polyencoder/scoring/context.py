@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,9 +65,7 @@ class ContextEncoding:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """The same contexts on another device or with vectors of another dtype (the mask stays boolean)."""
-        mask = None if self.mask is None else self.mask.to(device=device)
-        keys = None if self.keys is None else self.keys.to(device, dtype)
-        return ContextEncoding(self.vectors.to(device=device, dtype=dtype), mask, keys)
+        return self._mapped(lambda one: one.to(device, None if one.dtype == torch.bool else dtype))
 
     def select(self, rows: int | slice | Tensor) -> ContextEncoding:
         """Some contexts of the batch, by slice or by index tensor; an int gives a batch of that one context.
@@ -80,17 +78,11 @@ class ContextEncoding:
                 raise InputError(f"context {rows} asked of a batch of {self.batch_size}")
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
-        mask = None if self.mask is None else self.mask[rows]
-        return ContextEncoding(self.vectors[rows], mask, None if self.keys is None else self.keys.select(rows))
+        return self._mapped(lambda tensor: tensor[rows])
 
     def empty(self, batch_size: int) -> ContextEncoding:
         """`batch_size` contexts of zeros with as many codes as these; if these have a mask, no code is real."""
-
-        def zeros(like: Tensor) -> Tensor:
-            return like.new_zeros(batch_size, *like.shape[1:])
-
-        keys = None if self.keys is None else Keys(zeros(self.keys.vectors), zeros(self.keys.biases), self.keys.heads)
-        return ContextEncoding(zeros(self.vectors), None if self.mask is None else zeros(self.mask), keys)
+        return self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
 
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
         """Write the contexts of `part`, which have no more codes, into these rows, int64 [batch of the part]."""
@@ -101,25 +93,25 @@ class ContextEncoding:
         keys = () if self.keys is None else (self.keys.vectors, self.keys.biases)
         return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
 
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
+        """The contexts with each of their tensors changed."""
+        keys = self.keys
+        return ContextEncoding(
+            change(self.vectors),
+            None if self.mask is None else change(self.mask),
+            None if keys is None else Keys(change(keys.vectors), change(keys.biases), keys.heads),
+        )
+
 
 def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""
     codes = max(part.n_codes for part in parts)
-    alike = all(part.mask is None and part.n_codes == codes for part in parts)
-    masks = [
-        part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) if part.mask is None else part.mask
-        for part in parts
-    ]
-    keys = [part.keys for part in parts if part.keys is not None]
-    vectors = torch.cat([pad(part.vectors, (0, 0, 0, codes - part.n_codes)) for part in parts])
-    return ContextEncoding(
-        vectors,
-        None if alike else torch.cat([pad(mask, (0, codes - mask.size(1))) for mask in masks]),
-        Keys(
-            torch.cat([pad(one.vectors, (0, 0, 0, codes - one.vectors.size(1))) for one in keys]),
-            torch.cat([pad(one.biases, (0, codes - one.biases.size(1))) for one in keys]),
-            keys[0].heads,
-        )
-        if keys
-        else None,
-    )
+    if any(part.mask is not None or part.n_codes < codes for part in parts):
+        parts = [part if part.mask is not None else replace(part, mask=_all_real(part)) for part in parts]
+    parts = [part._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1)))) for part in parts]
+    tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
+    return parts[0]._mapped(lambda _: next(tensors))
+
+
+def _all_real(part: ContextEncoding) -> Tensor:
+    return part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool)

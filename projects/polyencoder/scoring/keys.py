@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from polyencoder.errors import InputError
@@ -50,12 +49,6 @@ class Keys:
         if self.heads < 1 or self.vectors.size(1) % self.heads or self.biases.shape != self.vectors.shape[:2]:
             shapes = f"keys {list(self.vectors.shape)} with biases {list(self.biases.shape)}"
             raise InputError(f"{shapes} are not those of {self.heads} heads")
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Keys:
-        return Keys(self.vectors.to(device=device, dtype=dtype), self.biases.to(device=device, dtype=dtype), self.heads)
-
-    def select(self, rows: slice | Tensor) -> Keys:
-        return Keys(self.vectors[rows], self.biases[rows], self.heads)
 
 
 def attended_by_heads(values: Tensor, logits: Tensor, *, heads: int) -> Tensor:

@@ -8,10 +8,20 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chunks", "Piece", "Rows", "TensorRows", "pieces"]
+__all__ = ["Chunk", "Chunks", "Piece", "Rows", "TensorRows", "pieces"]
 
 # Of a piece that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
 _FEW = 0.5
+
+
+class Chunk(NamedTuple):
+    """Rows that follow each other."""
+
+    first: int
+    rows: Tensor
+    """[n, dim], as they are kept."""
+    scales: Tensor | None = None
+    """float32 [n], by which int8 rows are multiplied; None for floats."""
 
 
 class Chunks(Protocol):
@@ -36,12 +46,8 @@ class Chunks(Protocol):
         """How many rows there are."""
         ...
 
-    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
-        """All rows in order, as (first row, [n <= size, dim] as they are kept)."""
-        ...
-
-    def scales(self, start: int, stop: int) -> Tensor | None:
-        """float32 [stop - start], what int8 rows are to be multiplied with; None for floats."""
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """All rows in order, `size` at most in a chunk."""
         ...
 
 
@@ -65,12 +71,9 @@ class TensorRows:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+    def chunks(self, size: int) -> Iterator[Chunk]:
         for first in range(0, len(self._vectors), size):
-            yield first, self._vectors[first : first + size]
-
-    def scales(self, start: int, stop: int) -> Tensor | None:
-        return None
+            yield Chunk(first, self._vectors[first : first + size])
 
     def take(self, rows: Tensor) -> Tensor:
         return self._vectors[rows.to(self.device)]
@@ -111,13 +114,13 @@ def pieces(rows: Chunks, size: int, *, first: int, k: int, allowed: Tensor | Non
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     come = 0
-    for start, chunk in rows.chunks(size):
-        while len(chunk):
-            piece, chunk = chunk.tensor_split([len(chunk) if come >= k else first])
-            indices = torch.arange(start, start + len(piece))
-            scales = rows.scales(start, start + len(piece))
-            start += len(piece)
-            permitted = None if allowed is None else allowed[indices[0] : start].cpu()
+    for start, chunk, scales in rows.chunks(size):
+        stop = 0
+        while stop < len(chunk):
+            part = slice(stop, len(chunk) if come >= k else min(stop + first, len(chunk)))
+            indices = torch.arange(start, start + len(chunk))[part]
+            piece, scale, stop = chunk[part], None if scales is None else scales[part], stop + len(indices)
+            permitted = None if allowed is None else allowed[start:][part].cpu()
             if permitted is not None:
                 count = int(permitted.sum())
                 if count == 0:
@@ -125,12 +128,12 @@ def pieces(rows: Chunks, size: int, *, first: int, k: int, allowed: Tensor | Non
                 if count < _FEW * len(piece):
                     kept = permitted.nonzero().squeeze(1)
                     piece, indices = piece[kept.to(piece.device)], indices[kept]
-                    scales, permitted = None if scales is None else scales[kept], None
+                    scale, permitted = None if scale is None else scale[kept], None
                 elif count == len(piece):
                     permitted = None
             come += len(piece) if permitted is None else count
-            if scales is not None:
-                piece = piece.to(like.device, wide).mul_(scales.to(like.device, wide).unsqueeze(1))
+            if scale is not None:
+                piece = piece.to(like.device, wide).mul_(scale.to(like.device, wide).unsqueeze(1))
             yield Piece(
                 indices.to(like.device), piece.to(like), None if permitted is None else permitted.to(like.device)
             )

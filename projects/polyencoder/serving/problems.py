@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.index.folder.lock import IndexBusy
+from polyencoder.index.folder.files import IndexBusy
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.sessions import NoSession, SessionBusy
 

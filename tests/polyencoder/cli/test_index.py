@@ -113,7 +113,7 @@ def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
     index = FolderIndex.open(tmp_path / "index", ranker)
     assert index.meta.dtype == dtype
     assert len(index.vectors.names) == 3
-    assert (tmp_path / "index" / f"{index.meta.faiss}-flat.index").is_file()
+    assert (tmp_path / "index" / index.meta.faiss.file).is_file()
     assert index.meta.model_name == str(tmp_path / "model")
 
 

@@ -14,8 +14,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.vectors import Vectors
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
+
+
+@pytest.fixture(scope="session")
+def open_vectors():
+    """(folder, *, dim, dtype): all files of vectors of a folder, as `Vectors`."""
+
+    def open_all(folder: Path, **settings) -> Vectors:
+        names = [path.name for path in folder.glob("vectors-*.npy") if ".scales" not in path.name]
+        return Vectors.open(folder, names, **settings)
+
+    return open_all
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`search_by_lists` with an engine of a few lines, whose lists are exact, against all scores sorted."""
+"""`search_shortlists` with an engine of a few lines, whose lists are exact, against all scores sorted."""
 
 from __future__ import annotations
 
@@ -7,38 +7,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.certificate import search_by_lists
+from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.scoring import ContextEncoding, score, search
 
 
 class Engine:
     """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
 
-    most_named = 1 << 20
+    most_named, attention = 1 << 20, "basic"
 
     def __init__(self, contexts, vectors, *, exact=True):
         self.contexts, self.vectors, self.exact_lists = contexts, vectors, exact
         self.asked: list[tuple[int, int]] = []
 
-    def propose(self, contexts, length):
+    def propose(self, contexts, places, length):
+        assert torch.equal(contexts.vectors, self.contexts.vectors[places])
         self.asked.append((contexts.batch_size, length))
-        rows, bounds = [], []
         for codes in contexts.vectors:
             best = (codes @ self.vectors.t()).topk(min(length, len(self.vectors)))
-            rows.append(best.indices.unique())
+            rows = best.indices.unique()
             highest = best.values[:, -1].max().item() if length < len(self.vectors) else -torch.inf
-            bounds.append(highest + 1e-9 if self.exact_lists else torch.inf)
-        return rows, bounds
-
-    def take(self, rows):
-        return self.vectors[rows]
+            yield Shortlist(rows, self.vectors[rows], highest + 1e-9 if self.exact_lists else torch.inf)
 
     def scan(self, contexts):
         return search(contexts, self.vectors, k=self.k)
 
     def search(self, *, k, **settings):
         self.k = k
-        return search_by_lists(self.contexts, self, k=k, **settings)
+        return search_shortlists(self, **settings)
 
 
 def drawn(seed, *, batch, n, codes, stretch=1.0):
@@ -108,14 +104,20 @@ def test_lists_that_prove_nothing_are_approximate():
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_what_no_list_holds_is_merged(seed, batch, n, newer, codes):
-    """Candidates beside those of the engine, of which the best are known."""
+    """Candidates that no list holds, of which the best are added to each shortlist."""
     contexts, vectors = drawn(seed, batch=batch, n=n + newer, codes=codes)
     k = int(torch.randint(1, n + newer + 1, ()))
     beside = search(contexts, vectors[n:], k=min(k, newer))
     engine = Engine(contexts, vectors[:n])
     engine.scan = lambda some: search(some, vectors, k=k)
-    answers = engine.search(
-        k=k, exactness="certified", length=3, longest=64, beside=beside._replace(indices=beside.indices + n)
-    )
+    propose = engine.propose
+
+    def with_newer(part, places, length):
+        for place, (rows, _, bound) in zip(places, propose(part, places, length), strict=True):
+            rows = torch.cat([rows, beside.indices[place] + n])
+            yield Shortlist(rows, vectors[rows], bound)
+
+    engine.propose = with_newer
+    answers = engine.search(k=k, exactness="certified", length=3, longest=64)
     for answer, rows in zip(answers, score(contexts, vectors).sort(dim=1, descending=True).indices, strict=True):
         assert torch.equal(answer.rows, rows[:k])

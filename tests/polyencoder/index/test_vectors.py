@@ -40,9 +40,9 @@ def dtype(request):
 
 
 @pytest.fixture
-def vectors(tmp_path, rows, dtype) -> Vectors:
+def vectors(tmp_path, rows, dtype, open_vectors) -> Vectors:
     write(tmp_path, rows, dtype)
-    return Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+    return open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
 def allowed_error(rows, dtype) -> torch.Tensor:
@@ -63,12 +63,11 @@ def test_what_was_written_is_read(vectors, rows, dtype):
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_chunks_are_the_rows_in_order(vectors, dtype, size):
     first_row = 0
-    for first, chunk in vectors.chunks(size):
+    for first, chunk, scales in vectors.chunks(size):
         assert first == first_row
         assert 1 <= len(chunk) <= size
         assert chunk.dtype == vectors.dtype == getattr(torch, dtype)
         full = chunk.float()
-        scales = vectors.scales(first, first + len(chunk))
         assert (scales is None) == (dtype != "int8")
         if scales is not None:
             full *= scales.unsqueeze(1)
@@ -77,14 +76,14 @@ def test_chunks_are_the_rows_in_order(vectors, dtype, size):
     assert first_row == len(vectors)
 
 
-def test_chunks_are_views_of_the_files(vectors):
-    places = [[chunk.data_ptr() for _, chunk in vectors.chunks(2)] for _ in range(2)]
+def test_chunks_are_views_of_the_files(vectors, open_vectors):
+    places = [[chunk.data_ptr() for _, chunk, _ in vectors.chunks(2)] for _ in range(2)]
     assert places[0] == places[1]
-    for _, chunk in vectors.chunks(100):
+    for _, chunk, _ in vectors.chunks(100):
         before = chunk.clone()
         chunk.zero_()  # reaches this process's memory alone
-        on_disk = Vectors.open(vectors.folder, dim=DIM, dtype="int8" if chunk.dtype == torch.int8 else _name(chunk))
-        assert any(before.equal(other) for _, other in on_disk.chunks(100))
+        on_disk = open_vectors(vectors.folder, dim=DIM, dtype="int8" if chunk.dtype == torch.int8 else _name(chunk))
+        assert any(before.equal(other) for _, other, _ in on_disk.chunks(100))
 
 
 def _name(tensor) -> str:
@@ -93,24 +92,22 @@ def _name(tensor) -> str:
 
 @given(asked=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30), dtype=st.sampled_from(DTYPES))
 @settings(max_examples=40, deadline=None)
-def test_rows_in_any_order(tmp_path_factory, asked, dtype):
+def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
     folder = tmp_path_factory.mktemp("vectors")
     write(folder, random_rows(sum(SIZES)), dtype)
-    vectors = Vectors.open(folder, dim=DIM, dtype=dtype)
+    vectors = open_vectors(folder, dim=DIM, dtype=dtype)
     everything = vectors.take(torch.arange(len(vectors)))
     assert vectors.take(torch.tensor(asked, dtype=torch.int64)).equal(everything[asked])
 
 
-@pytest.mark.parametrize("bounds", [(0, 12), (2, 9), (4, 5), (11, 12), (3, 3)])
-def test_scales_of_a_range(tmp_path, rows, bounds):
+def test_scales(tmp_path, rows, open_vectors):
     write(tmp_path, rows, "int8")
-    scales = Vectors.open(tmp_path, dim=DIM, dtype="int8").scales(*bounds)
-    expected = (rows.abs().amax(1) / 127)[slice(*bounds)]
-    torch.testing.assert_close(scales, expected)
+    scales = torch.cat([chunk.scales for chunk in open_vectors(tmp_path, dim=DIM, dtype="int8").chunks(3)])
+    torch.testing.assert_close(scales, rows.abs().amax(1) / 127)
 
 
-def test_no_rows(tmp_path):
-    vectors = Vectors.open(tmp_path, dim=DIM, dtype="int8")
+def test_no_rows(tmp_path, open_vectors):
+    vectors = open_vectors(tmp_path, dim=DIM, dtype="int8")
     assert len(vectors) == 0
     assert list(vectors.chunks(3)) == []
     assert vectors.take(torch.empty(0, dtype=torch.int64)).shape == (0, DIM)
@@ -127,67 +124,66 @@ def test_files_that_are_named(vectors, tmp_path, dtype):
     rows = quantize(random_rows(2, seed=1), dtype)
     names = [write_vectors(tmp_path, 4, *rows, tag=tag * 16).name for tag in "ab"]
     assert len(set(names)) == 2
-    assert Vectors.open(tmp_path, dim=DIM, dtype=dtype).names == vectors.names
-    named = Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=6, names=[vectors.names[0], names[1]], before=vectors)
+    named = Vectors.open(tmp_path, [vectors.names[0], names[1]], dim=DIM, dtype=dtype, rows=6, before=vectors)
     assert named.names == (vectors.names[0], names[1])
     assert named.take(torch.arange(4)).equal(vectors.take(torch.arange(4)))
     assert next(named.chunks(4))[1].data_ptr() == next(vectors.chunks(4))[1].data_ptr()  # not mapped again
     assert (named.file_of(4, 2), named.file_of(4, 1), named.file_of(0, 4)) == (names[1], None, vectors.names[0])
     assert (named.file_of(2, 2), named.file_of(6, 0)) == (None, None)
     with pytest.raises(CheckpointError, match="is no name of a file of vectors"):
-        Vectors.open(tmp_path, dim=DIM, dtype=dtype, names=["../vectors.npy"])
+        Vectors.open(tmp_path, ["../vectors.npy"], dim=DIM, dtype=dtype)
 
 
 @pytest.mark.parametrize("keep", [0, 60, -1])
-def test_a_file_cut_short(vectors, tmp_path, dtype, keep):
+def test_a_file_cut_short(vectors, tmp_path, dtype, keep, open_vectors):
     path = vectors_file(tmp_path, 4)
     data = path.read_bytes()
     path.write_bytes(data[:keep])
     with pytest.raises(CheckpointError, match="vectors-000000000004.npy: cut short"):
-        Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+        open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
-def test_a_file_that_is_missing(vectors, tmp_path, dtype):
+def test_a_file_that_is_missing(vectors, tmp_path, dtype, open_vectors):
     vectors_file(tmp_path, 4).unlink()
     with pytest.raises(CheckpointError, match="vectors-000000000004.npy is missing"):
-        Vectors.open(tmp_path, dim=DIM, dtype=dtype)
+        open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
-def test_the_last_file_is_missing(vectors, tmp_path, dtype):
+def test_the_last_file_is_missing(vectors, tmp_path, dtype, open_vectors):
     vectors_file(tmp_path, 5).unlink()
     with pytest.raises(CheckpointError, match="hold 5 vectors, but it has 12 texts"):
-        Vectors.open(tmp_path, dim=DIM, dtype=dtype, rows=12)
+        open_vectors(tmp_path, dim=DIM, dtype=dtype, rows=12)
 
 
-def test_the_scales_are_missing(tmp_path, rows):
+def test_the_scales_are_missing(tmp_path, rows, open_vectors):
     write(tmp_path, rows, "int8")
     (tmp_path / "vectors-000000000005.scales.npy").unlink()
     with pytest.raises(CheckpointError, match="vectors-000000000005.scales.npy: .*missing"):
-        Vectors.open(tmp_path, dim=DIM, dtype="int8")
+        open_vectors(tmp_path, dim=DIM, dtype="int8")
 
 
-def test_files_of_another_shape_or_dtype(tmp_path, rows):
+def test_files_of_another_shape_or_dtype(tmp_path, rows, open_vectors):
     write(tmp_path, rows, "float16")
     with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; the index says float16 \['rows', 6\]"):
-        Vectors.open(tmp_path, dim=6, dtype="float16")
+        open_vectors(tmp_path, dim=6, dtype="float16")
     with pytest.raises(CheckpointError, match="has float16 .* the index says float32"):
-        Vectors.open(tmp_path, dim=5, dtype="float32")
+        open_vectors(tmp_path, dim=5, dtype="float32")
     with pytest.raises(ConfigError, match="dtype is 'float8'; it must be one of float32, float16, bfloat16, int8"):
-        Vectors.open(tmp_path, dim=5, dtype="float8")
+        open_vectors(tmp_path, dim=5, dtype="float8")
 
 
-def test_an_archive_of_arrays(tmp_path):
+def test_an_archive_of_arrays(tmp_path, open_vectors):
     np.savez(tmp_path / "x.npz", a=np.zeros((4, DIM), dtype=np.float32))
     (tmp_path / "x.npz").rename(vectors_file(tmp_path, 0))
     with pytest.raises(CheckpointError, match="damaged or missing .an archive of arrays"):
-        Vectors.open(tmp_path, dim=DIM, dtype="float32")
+        open_vectors(tmp_path, dim=DIM, dtype="float32")
 
 
-def test_a_pickle_is_not_run(tmp_path, malicious_pickle):
+def test_a_pickle_is_not_run(tmp_path, malicious_pickle, open_vectors):
     data, witness = malicious_pickle(4)
     vectors_file(tmp_path, 0).write_bytes(data)
     with pytest.raises(CheckpointError, match="damaged"):
-        Vectors.open(tmp_path, dim=DIM, dtype="float32")
+        open_vectors(tmp_path, dim=DIM, dtype="float32")
     assert not witness.exists()
 
 

@@ -22,9 +22,10 @@ def make_vectors(tmp_path_factory):
         """Store vectors [n, dim] in up to `files` files of different sizes."""
         folder = tmp_path_factory.mktemp("index")
         cuts = sorted({0, *torch.randint(len(vectors), (files - 1,)).tolist(), len(vectors)})
-        for start, stop in pairwise(cuts):
-            write_vectors(folder, start, *quantize(vectors[start:stop], dtype))
-        return Vectors.open(folder, dim=vectors.size(1), dtype=dtype)
+        names = [
+            write_vectors(folder, start, *quantize(vectors[start:stop], dtype)).name for start, stop in pairwise(cuts)
+        ]
+        return Vectors.open(folder, names, dim=vectors.size(1), dtype=dtype)
 
     return make
 
@@ -121,8 +122,7 @@ def test_of_equal_scores_the_lowest_row_comes_first(make_vectors):
 def test_nan_comes_last_but_is_found(make_vectors, tmp_path):
     values = torch.randn(6, 4)
     values[2] = torch.nan
-    write_vectors(tmp_path, 0, values)
-    vectors = Vectors.open(tmp_path, dim=4, dtype="float32")
+    vectors = Vectors.open(tmp_path, [write_vectors(tmp_path, 0, values).name], dim=4, dtype="float32")
     found = search(draw_contexts(1, 2, 4), vectors, k=4, allowed=torch.tensor([True, True, True, False, True, False]))
     assert found.indices[0, -1] == 2
     assert sorted(found.indices[0].tolist()) == [0, 1, 2, 4]

@@ -208,7 +208,7 @@ def test_what_was_answered_outlasts_a_kill(place, make_ranker):
 
 
 def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_ever(serve, monkeypatch):
-    monkeypatch.setattr("polyencoder.index.folder.lock._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("polyencoder.index.folder.files._BUSY_SECONDS", 0.1)
     client = serve("bi")
     with filelock.FileLock(client.service.index.folder / ".lock"):
         answer = client.put("/v1/candidates", json={"candidates": [NEW]})

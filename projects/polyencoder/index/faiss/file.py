@@ -1,48 +1,28 @@
-"""A FAISS index over an index folder's vectors: built in bounded memory, written beside them.
+"""A FAISS index of an index's vectors: built in bounded memory, written beside them, opened memory-mapped.
 
-    faiss-KIND.index     FAISS's own format; the ids in it are rows
-    faiss.json           what it is, how many rows it covers and how it was built
-
-`faiss` is the name of an index; one that is made later has another (`faiss-` and a random part), and files of its own.
-
-Rows that are added to the folder later are not in it: a search scans those until it is built anew.
+Its file, `faiss-TAG-KIND.index`, is FAISS's own format; the ids in it are rows. It is never written to again, and its
+description, `FaissFile`, is a part of the index's. Rows that are added later are not in it: a search scans those until
+it is built again.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
-import shutil
+import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
-from polyencoder.index.faiss.kinds import KINDS, Parameters, choose, recipe
+from polyencoder.checks import check_fields
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.files import fingerprint, replacing, write_text
+from polyencoder.storage.files import replacing
 
-__all__ = [
-    "FAISS",
-    "FaissFile",
-    "Tuned",
-    "build_faiss",
-    "copy_faiss",
-    "faiss_files",
-    "is_of",
-    "read_faiss",
-]
+__all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 
-_FORMAT_VERSION = 1
-FAISS = "faiss"
-"""The name of a FAISS index, unless it is given one."""
-_AGAIN = "build it again with build_faiss"
-_SAMPLED = 64  # vectors by which those of another index are told apart
 _CHUNK = 1 << 15  # rows that are added at a time
 
 
@@ -88,66 +68,42 @@ class Tuned:
 
 @dataclass(frozen=True)
 class FaissFile:
-    """What faiss.json says of the FAISS index beside it.
+    """A FAISS index: its file, and how it was built.
 
     Args:
-        kind: one of `faiss_kinds.KINDS`.
+        file: its name.
+        kind: one of `kinds.KINDS`.
         rows: it covers the rows 0 to `rows` - 1.
-        dim: of the vectors.
         max_norm: the length of the longest vector, for the rounding error of inner products.
-        parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses unless told.
-        sample: a digest of some of the vectors, by which an index of other vectors is recognised.
-        tuned: what a search uses unless told, where that was measured (see `index.tuning`).
+        parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses by default.
+        tuned: the settings that a search uses by default, where they were measured (see `tuning`).
     """
 
+    file: str
     kind: str
     rows: int
-    dim: int
     max_norm: float
     parameters: Parameters
-    sample: str
-    format_version: int = _FORMAT_VERSION
     tuned: Tuned | None = None
+
+    @classmethod
+    def parsed(cls, values: dict[str, Any]) -> FaissFile:
+        """From JSON. Raises TypeError or ConfigError for values that no index can have."""
+        tuned = values.get("tuned")
+        parsed = cls(**{**values, "tuned": None if tuned is None else Tuned(**tuned)})
+        for fields in filter(None, (parsed, parsed.tuned)):
+            check_fields(fields)
+        check_parameters(parsed.kind, parsed.parameters)
+        if missing := {*KINDS[parsed.kind]} - {*parsed.parameters}:
+            raise ConfigError(f"a {parsed.kind} index without {missing.pop()}")
+        return parsed
 
     @property
     def effort(self) -> int:
-        """What a search of a kind other than flat uses unless told."""
+        """The default effort of searches, for a kind other than flat."""
         if self.tuned is not None and self.tuned.effort is not None:
             return self.tuned.effort
         return int(self.parameters["ef_search" if self.kind == "hnsw" else "nprobe"])
-
-    def write(self, folder: str | os.PathLike[str], *, name: str = FAISS) -> None:
-        """Write it beside the index of this name."""
-        values = dataclasses.asdict(self)
-        if self.tuned is None:
-            del values["tuned"]
-        write_text(_description(folder, name), json.dumps(values, indent=2) + "\n")
-
-    @classmethod
-    def read(cls, folder: str | os.PathLike[str], *, name: str = FAISS) -> FaissFile:
-        """What faiss.json says; FAISS itself is not needed.
-
-        Raises:
-            CheckpointError: it is missing, damaged, or from a newer version.
-        """
-        path = _description(folder, name)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            version = int(values.get("format_version", _FORMAT_VERSION))
-            if version <= _FORMAT_VERSION:
-                if values.get("tuned") is not None:
-                    values["tuned"] = Tuned(**values["tuned"])
-                return cls(**values)
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{path} does not exist: there is no FAISS index; build one with build_faiss"
-            ) from None
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} cannot be read ({first_line(error)}): {_AGAIN}") from None
-        raise CheckpointError(
-            f"{path} has format version {version}, this program reads up to {_FORMAT_VERSION}: "
-            "install a newer parlai-polyencoder"
-        )
 
     @property
     def has_exact_lists(self) -> bool:
@@ -155,19 +111,15 @@ class FaissFile:
         return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
 
 
-def build_faiss(
-    folder: str | os.PathLike[str], vectors: Vectors, *, kind: str = "auto", name: str = FAISS, **overrides: int | str
-) -> FaissFile:
-    """Build a FAISS index of all `vectors`, by inner product, and write it into `folder`; one of this name is replaced.
+def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str) -> FaissFile:
+    """Build a FAISS index of all `vectors`, by inner product, and write it into their folder, under a new name.
 
     It is trained on a random sample, the same each time, and filled in chunks: memory is that of the index itself.
 
     Args:
-        folder: where it goes, the folder of the vectors.
         vectors: what it covers.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
             compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
-        name: what the names of its files begin with.
         overrides: of what the number of rows suggests.
             hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (how many it looks at).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
@@ -180,8 +132,7 @@ def build_faiss(
         InputError: there are no vectors.
         PolyencoderError: FAISS could not build or write it.
     """
-    faiss = faiss_library()
-    rows = len(vectors)
+    faiss, folder, rows = faiss_library(), vectors.folder, len(vectors)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
     kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=vectors.dtype)
@@ -198,75 +149,33 @@ def build_faiss(
             chunk = vectors.take(torch.arange(first, min(first + _CHUNK, rows)))
             max_norm = max(max_norm, chunk.norm(dim=1).max().item())
             index.add(chunk.numpy())
-        meta = FaissFile(kind, rows, vectors.dim, max_norm, parameters, _digest(vectors, rows))
-        file = Path(folder) / _file(name, meta.kind)
-        with replacing(file) as temporary:
+        name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
+        with replacing(folder / name) as temporary:
             faiss.write_index(index, str(temporary))
     except PolyencoderError:
         raise
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    meta.write(folder, name=name)
-    for other in Path(folder).glob(f"{name}-*.index"):
-        if other != file:
-            other.unlink()
-    return meta
+    return FaissFile(name, kind, rows, max_norm, parameters)
 
 
-def read_faiss(folder: str | os.PathLike[str], vectors: Vectors, *, name: str = FAISS) -> tuple[FaissFile, Any]:
-    """What faiss.json says, and the memory-mapped FAISS index.
+def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
+    """The memory-mapped FAISS index of vectors.
 
     Raises:
         ConfigError: faiss is not installed.
-        CheckpointError: a file is missing, damaged, from a newer version, or made of other vectors.
+        CheckpointError: the file is missing, damaged, or made of other vectors.
     """
-    faiss = faiss_library()
-    meta = FaissFile.read(folder, name=name)
-    file = Path(folder) / _file(name, meta.kind)
+    faiss, file = faiss_library(), vectors.folder / meta.file
     try:
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
-        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): {_AGAIN}") from None
-    if (index.ntotal, index.d) != (meta.rows, meta.dim) or not is_of(meta, vectors):
-        raise CheckpointError(f"{file} was made of other vectors than those in its folder: {_AGAIN}")
-    return meta, index
-
-
-def is_of(meta: FaissFile, vectors: Vectors) -> bool:
-    """Whether an index was made of the first rows of these vectors, as far as its sample of them tells."""
-    fits = meta.dim == vectors.dim and meta.rows <= len(vectors)
-    return fits and meta.sample == _digest(vectors, meta.rows)
-
-
-def copy_faiss(folder: str | os.PathLike[str], meta: FaissFile, *, name: str, to: str) -> None:
-    """Give an index, whose file is never written to, another name as well, under which `meta` describes it."""
-    old, new = (Path(folder) / _file(one, meta.kind) for one in (name, to))
-    try:
-        os.link(old, new)
-    except OSError:  # a file system without links
-        with replacing(new) as temporary:
-            shutil.copyfile(old, temporary)
-    meta.write(folder, name=to)
-
-
-def faiss_files(name: str) -> list[str]:
-    """What the files of a FAISS index of this name are called, whatever its kind."""
-    return [f"{name}.json", *(_file(name, kind) for kind in KINDS)]
-
-
-def _description(folder: str | os.PathLike[str], name: str) -> Path:
-    return Path(folder) / f"{name}.json"
-
-
-def _file(name: str, kind: str) -> str:
-    return f"{name}-{kind}.index"
+        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): build it again with build_faiss") from None
+    if (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
+        raise CheckpointError(f"{file} was made of other vectors than those in its folder: build it again")
+    return index
 
 
 def _sample(rows: int, count: int) -> Tensor:
     """Rows to train on, ascending: `count` of them, the same each time."""
     return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:count].sort().values
-
-
-def _digest(vectors: Vectors, rows: int) -> str:
-    spread = torch.linspace(0, rows - 1, min(rows, _SAMPLED), dtype=torch.float64).long()
-    return fingerprint([vectors.take(spread).numpy().tobytes()])

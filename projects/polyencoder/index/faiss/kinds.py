@@ -10,7 +10,7 @@ import torch
 from polyencoder.errors import ConfigError
 from polyencoder.index.faiss.library import faiss_library
 
-__all__ = ["KINDS", "Parameters", "choose", "parse_faiss", "recipe"]
+__all__ = ["KINDS", "Parameters", "check_parameters", "choose", "parse_faiss", "recipe"]
 
 Parameters = dict[str, int | str]
 
@@ -52,7 +52,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
         if name in parameters:
             raise ConfigError(f"faiss is {text!r}; {name} is given twice", argument="faiss")
         parameters[name] = int(value) if value.isdecimal() and len(value) < 20 else value
-    _check(kind, parameters)
+    check_parameters(kind, parameters)
     return kind, parameters
 
 
@@ -62,7 +62,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torc
     Raises:
         ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
     """
-    _check(kind, overrides)
+    check_parameters(kind, overrides)
     if kind == "auto":
         kind = "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
     parameters = _suitable(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
@@ -87,7 +87,8 @@ def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
     }[kind]
 
 
-def _check(kind: str, parameters: Parameters) -> None:
+def check_parameters(kind: str, parameters: Parameters) -> None:
+    """Raise ConfigError for a kind or a parameter that there is not, or a value that it cannot have."""
     if kind == "auto":
         if parameters:
             raise ConfigError(

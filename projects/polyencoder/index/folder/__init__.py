@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from polyencoder.index.folder.index import FolderIndex, remove_index
+from polyencoder.index.folder.index import FolderIndex, described_folder, remove_index
 
-__all__ = ["FolderIndex", "remove_index"]
+__all__ = ["FolderIndex", "described_folder", "remove_index"]

@@ -28,8 +28,17 @@ from polyencoder.index.base import Candidate, Record, checked_records
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import Database, connect, connect_to_fill
-from polyencoder.index.folder.lock import IndexBusy, explained, locked
-from polyencoder.index.folder.names import DATABASE, LOCK, META, UNFINISHED, check_no_links, check_only_ours
+from polyencoder.index.folder.files import (
+    DATABASE,
+    LOCK,
+    META,
+    UNFINISHED,
+    IndexBusy,
+    check_no_links,
+    check_only_ours,
+    explained,
+    locked,
+)
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
@@ -218,7 +227,7 @@ def _begun(folder: Path) -> IndexMeta | None:
 
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
-    begun.check_model(plan.fingerprints, folder=folder)
+    begun.check_model(plan.fingerprints, where=folder)
     for name in ("dtype", "shard_size"):
         if (there := getattr(begun, name)) != (here := getattr(plan, name)):
             raise InputError(

@@ -1,8 +1,11 @@
-"""What the database of an index holds: the texts, what users call them, the names of the files, the description.
+"""The contents of an index's database: texts, entries, the names of the files, the description.
 
 A *row* is a different text, and the place of its vector: 0, 1, 2, ... without holes. An *entry* is what a user put in:
 an id, a row and metadata. Several entries may share a row. A row that no entry uses any more is *dead*; its vector
 stays in its file until the index is compacted.
+
+A filter is a condition in SQL: a field of the metadata equals a value if JSON calls them equal, text, number and truth
+apart.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +24,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import checked, shortened
-from polyencoder.index.folder.filters import condition_of, path_of
-from polyencoder.index.options import Filter
+from polyencoder.index.options import Filter, checked_filter
 
 __all__ = ["Catalogue", "File"]
 
@@ -87,7 +89,7 @@ class Catalogue:
         """The files by name: those of vectors are in the order of their rows."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
-            raise CheckpointError(f"{self._folder}: damaged, its list of files is none; build it again")
+            raise self._damaged("its list of files is none")
         return files
 
     @property
@@ -106,8 +108,12 @@ class Catalogue:
 
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
+        wanted = [*rows]
         query = f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted"
-        return dict(self._ask(query, (json.dumps([*rows]),)).fetchall())
+        texts = dict(self._ask(query, (json.dumps(wanted),)).fetchall())
+        if not all(isinstance(texts.get(row), str) for row in wanted):
+            raise self._damaged("texts are missing")
+        return texts
 
     def entries_of(
         self, rows: Iterable[int], *, most: int = -1, filter: Filter | None = None
@@ -119,11 +125,17 @@ class Catalogue:
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
         condition, values = condition_of(filter)
         query = (
-            f"SELECT row, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
+            f"SELECT wanted, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
             f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
         for row, id_, data in self._ask(query, (json.dumps([*entries]), *values, most)):
-            entries[row].append((id_, None if data is None else json.loads(data)))
+            try:
+                metadata = None if data is None else json.loads(data)
+            except (ValueError, TypeError, RecursionError):
+                metadata = data
+            if not isinstance(id_, str) or not isinstance(metadata, (dict, type(None))):
+                raise self._damaged(f"the entry {id_!r:.60} cannot be read")
+            entries[row].append((id_, metadata))
         return entries
 
     def has_field(self, key: str) -> bool:
@@ -134,14 +146,27 @@ class Catalogue:
     def matching(self, filter: Filter) -> tuple[Tensor, int]:
         """The rows with an entry that has these metadata, int64, ascending; and the number of such entries."""
         condition, values = condition_of(filter)
-        query = f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row"
-        found = np.fromiter((pair for pair in self._ask(query, values)), dtype=np.dtype((np.int64, 2)))
-        return torch.from_numpy(found[:, 0].copy()), int(found[:, 1].sum())
+        found = self._numbers(
+            f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row", values, columns=2
+        )
+        return found[:, 0].clone(), int(found[:, 1].sum())
 
     def dead_rows(self) -> Tensor:
         """The rows that no entry uses: int64, ascending."""
-        rows = (row for (row,) in self._ask("SELECT row FROM dead ORDER BY row"))
-        return torch.from_numpy(np.fromiter(rows, dtype=np.int64))
+        return self._numbers("SELECT row FROM dead ORDER BY row", columns=1).squeeze(1)
+
+    def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Tensor:
+        """int64 [n, columns], what a query gives; the first column has rows of this catalogue, ascending."""
+        try:
+            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, columns)))
+        except (TypeError, ValueError, OverflowError):
+            raise self._damaged("a row is no number") from None
+        if len(found) and not 0 <= found[0, 0] <= found[-1, 0] < self.rows:
+            raise self._damaged("it has rows without a text")
+        return torch.from_numpy(found)
+
+    def _damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self._folder}: damaged, {what}; build it again")
 
     # Changing
 
@@ -237,3 +262,46 @@ class Catalogue:
 def digest_of(text: str) -> bytes:
     """By which equal texts are found."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
+    """A filter in SQL, with the values of its question marks, of which SQLite allows only so many."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    for key, options in checked_filter(filter).items():
+        path, some = path_of(key), ["FALSE"]
+        if others := [written for option in options if not _is_number(option) for written in _written(option)]:
+            # One path's value would be changed: true to 1, a list to text, a text cut at a NUL, a long number rounded.
+            # Of two paths SQLite gives a list of the values as they are in the text. A missing field equals null.
+            some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
+            values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
+        if numbers := [option for option in options if _is_number(option)]:
+            some.append(
+                "json_type(metadata, ?) IN ('integer', 'real') AND json_extract(metadata, ?) IN "
+                "(SELECT value FROM json_each(?))"
+            )
+            values += [path, path, json.dumps(numbers)]
+        conditions.append(" OR ".join(some))
+    return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
+
+
+def path_of(key: str) -> str:
+    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite cannot be told."""
+    if '"' in key:
+        raise InputError(f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name")
+    return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that SQLite compares exactly with any other of 64 bits."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def _written(value: Any) -> list[str]:
+    """The JSON of a value, and of the whole number or float that is equal to it."""
+    equal = [value]
+    if isinstance(value, float):
+        equal.append(int(value))
+    elif type(value) is int and value.bit_length() < 1024 and float(value) == value:
+        equal.append(float(value))
+    return [json.dumps(one, ensure_ascii=False) for one in equal]

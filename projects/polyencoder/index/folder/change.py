@@ -1,4 +1,4 @@
-"""A change of an index: new files, then the commit of one transaction that names them.
+"""A change of an index: an uncommitted transaction, which writes new files and names them when it is committed.
 
 Until the commit nobody sees anything of it, and after the commit it is done, whatever comes then. What the database
 does not name is of no account: the next change removes it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,15 +20,15 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.file import Tuned, build_faiss, copy_faiss, faiss_files
+from polyencoder.index.faiss.file import FaissFile, Tuned, build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
-from polyencoder.index.folder.lock import explained
-from polyencoder.index.folder.names import DATABASE, LOCK, META, check_no_links, is_ours
+from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
 from polyencoder.index.meta import IndexMeta, separable
 from polyencoder.index.vectors import (
+    MappedFile,
     Vectors,
     first_row,
     is_whole,
@@ -41,7 +40,7 @@ from polyencoder.index.vectors import (
 )
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.files import fingerprint, onto_the_disk
+from polyencoder.storage.files import fingerprint
 
 __all__ = ["Change", "checksum", "recorded"]
 
@@ -119,7 +118,8 @@ class Change:
         if living.all() and None not in kept.values():
             return
         self.catalogue.compact()
-        self._forget(*faiss_files(self.meta.faiss or ""), *vectors.names)
+        self._forget_faiss()
+        self._forget(*vectors.names)
         for first, rows in pieces.items():
             self._name(first, len(rows), partial(vectors.stored, rows), there=kept[first])
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
@@ -127,9 +127,10 @@ class Change:
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss.file.build_faiss`."""
-        name = _new_faiss()
-        build_faiss(self.folder, self._vectors(), kind=kind, name=name, **overrides)
-        self._use_faiss(name)
+        faiss = build_faiss(self._vectors(), kind=kind, **overrides)
+        self._forget_faiss()
+        self.catalogue.add_file(recorded(self.folder / faiss.file))
+        self._describe_faiss(faiss)
 
     def tune_faiss(self, choose: Callable[[FaissSearch, Tensor | None], Tuned]) -> Tuned:
         """Give the FAISS index the settings that `choose` finds for it and the living rows (None for all).
@@ -137,14 +138,12 @@ class Change:
         Raises:
             ConfigError: there is no FAISS index.
         """
-        if (old := self.meta.faiss) is None:
+        if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        searcher = FaissSearch.open(self.folder, self._vectors(), name=old)
-        living = self._living(len(searcher.vectors))
-        tuned = choose(searcher, None if living.all() else living)
-        name = _new_faiss()  # others read the description that is there
-        copy_faiss(self.folder, replace(searcher.meta, tuned=tuned), name=old, to=name)
-        self._use_faiss(name)
+        vectors = self._vectors()
+        living = self._living(len(vectors))
+        tuned = choose(FaissSearch(faiss, vectors), None if living.all() else living)
+        self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
 
     def some_texts(self, n: int) -> list[str]:
@@ -212,7 +211,7 @@ class Change:
         """The vectors of all texts, among them those that were added and are encoded now."""
         self._encode()
         names = [file.name for file in self.catalogue.files() if file.rows]
-        return Vectors.open(self.folder, dim=self.meta.dim, dtype=self.meta.dtype, names=names)
+        return Vectors.open(self.folder, names, dim=self.meta.dim, dtype=self.meta.dtype)
 
     def _encode(self) -> None:
         """Make files for the texts that have no vectors yet; small files before them are merged with them.
@@ -241,7 +240,7 @@ class Change:
         texts, meta = self.catalogue.texts(start, stop), self.meta
         vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype) for name in merged]
-        parts.append(quantize(vectors, meta.dtype, texts=texts))
+        parts.append(MappedFile(*quantize(vectors, meta.dtype, texts=texts)))
         scales = [part for _, part in parts if part is not None]
         return torch.cat([part for part, _ in parts]), torch.cat(scales) if scales else None
 
@@ -257,13 +256,12 @@ class Change:
         if meta.dtype == "int8":
             self.catalogue.add_file(recorded(scales_file(path)))
 
-    def _use_faiss(self, name: str) -> None:
-        self._forget(*faiss_files(self.meta.faiss or ""))
-        for path in map(self.folder.joinpath, faiss_files(name)):
-            if path.exists():  # the file of one kind
-                self.catalogue.add_file(recorded(path))
-        onto_the_disk(self.folder)  # which has another name of a file that is there already
-        self.meta = replace(self.meta, faiss=name, version=self._version)
+    def _describe_faiss(self, faiss: FaissFile) -> None:
+        self.meta = replace(self.meta, faiss=faiss, version=self._version)
+
+    def _forget_faiss(self) -> None:
+        if self.meta.faiss is not None:
+            self.catalogue.forget_files([self.meta.faiss.file])
 
     def _forget(self, *names: str) -> None:
         self.catalogue.forget_files([*names, *(scales_file(Path(name)).name for name in names)])
@@ -282,10 +280,6 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
             digest.update(part)
             progress(len(part))
     return digest.hexdigest()
-
-
-def _new_faiss() -> str:
-    return f"faiss-{secrets.token_hex(8)}"
 
 
 def _file_of(rows: Tensor, vectors: Vectors) -> str | None:

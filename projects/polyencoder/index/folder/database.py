@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.names import DATABASE, UNFINISHED
+from polyencoder.index.folder.files import DATABASE, UNFINISHED
 
 __all__ = ["Database", "check_there", "connect", "connect_to_fill", "connect_to_unfinished"]
 

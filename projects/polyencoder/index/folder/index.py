@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,7 @@ from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
-from polyencoder.index.folder.lock import explained, locked
-from polyencoder.index.folder.names import DATABASE, LOCK, check_only_ours
+from polyencoder.index.folder.files import DATABASE, LOCK, check_only_ours, explained, locked
 from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
@@ -102,9 +101,7 @@ class FolderIndex(Index):
     @property
     def faiss(self) -> FaissFile | None:
         """What its FAISS index is, and how it searches; None if there is none."""
-        return self._read(
-            lambda state, _: None if state.meta.faiss is None else FaissFile.read(self.folder, name=state.meta.faiss)
-        )
+        return self.meta.faiss
 
     def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The texts of the rows from `start` up to `stop`, or to the end, removed ones too."""
@@ -163,11 +160,11 @@ class FolderIndex(Index):
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: what is told about lists needs a FAISS index."""
-        if options.of_lists and self.meta.faiss is None:
+        if (given := [*options.shortlist_options]) and self.meta.faiss is None:
             raise ConfigError(
-                f"{self.folder}: {', '.join(options.of_lists)} given, but it has no FAISS index that this would be of "
-                "use to; build one by `build_faiss` or `polyencoder update`",
-                argument=next(iter(options.of_lists)),
+                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
+                "build one by `build_faiss` or `polyencoder update`",
+                argument=given[0],
             )
         if options.effort is not None:
             self.state.faiss.check(options)
@@ -283,6 +280,24 @@ class FolderIndex(Index):
 def _update(catalogue: Catalogue, record: Candidate) -> int:
     assert record.id is not None
     return catalogue.remove(record.id) + catalogue.put(record)
+
+
+def described_folder(folder: Path) -> list[str]:
+    """A summary of an index, in lines; neither its model nor FAISS is needed. Errors as in `FolderIndex.open`."""
+    with closing(Database(folder)) as database, database.snapshot() as catalogue:
+        meta = IndexMeta.parsed(catalogue.description(), folder)
+        dead = len(catalogue.dead_rows())
+    vectors = f"{meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else "")
+    lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
+    if (faiss := meta.faiss) is None:
+        return [*lines, "search: everything is scored (no FAISS index)"]
+    parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())
+    lines.append(f"search: FAISS {faiss.kind} ({parameters}), of {faiss.rows:,} vectors")
+    if (tuned := faiss.tuned) is None:
+        return [*lines, "recall: not measured (`polyencoder update` measures it)"]
+    wanted = "wanted" if tuned.reached else "wanted, and not reached"
+    since = "" if tuned.rows == meta.rows else f"; measured when there were {tuned.rows:,} vectors"
+    return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:

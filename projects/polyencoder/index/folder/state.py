@@ -1,4 +1,4 @@
-"""An index folder as it is between two changes: what the database says of it, and its files, opened."""
+"""A committed state of an index folder: its description, and its files, opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.index.base import Hit
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.folder.catalogue import Catalogue, File
-from polyencoder.index.folder.names import is_ours
+from polyencoder.index.folder.files import is_ours
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import Filter, Found, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors
@@ -54,35 +54,43 @@ class State:
         self.text = catalogue.description()
         self.meta = meta = IndexMeta.parsed(self.text, folder)
         if fingerprints is not None:
-            meta.check_model(fingerprints, folder=folder)
+            meta.check_model(fingerprints, where=folder)
         if before is not None and before.meta.build != meta.build:
             before = None
         self.files = catalogue.files()
         for file in set(self.files) - set(before.files if before else ()):
             check_size(folder, file)
+        if meta.faiss is not None and meta.faiss.file not in {file.name for file in self.files}:
+            raise CheckpointError(f"{folder}: damaged, its FAISS index is none of its files; build it again")
+        if catalogue.rows != meta.rows:
+            raise CheckpointError(
+                f"{folder}: damaged, it has {catalogue.rows:,} texts, not {meta.rows:,}; build it again"
+            )
         self.vectors: Vectors = Vectors.open(
             folder,
+            [file.name for file in self.files if file.rows],
             dim=meta.dim,
             dtype=meta.dtype,
             rows=meta.rows,
-            names=[file.name for file in self.files if file.rows],
             before=None if before is None else before.vectors,
         )
         self._faiss: FaissSearch | None = None
-        if before is not None and before._faiss is not None and before.meta.faiss == meta.faiss:
-            self._faiss = before._faiss.over(self.vectors)
+        known = None if before is None else before._faiss
+        if known is not None and meta.faiss is not None and known.meta.file == meta.faiss.file:
+            self._faiss = FaissSearch(meta.faiss, self.vectors, index=known.index)
         self._allowed: dict[str, Allowed] = {}
 
     @property
     def faiss(self) -> FaissSearch:
-        """Its FAISS index, opened when it is first asked for: an exact search and a change do without.
+        """Its FAISS index, if it has one, opened when it is first used: an exact search and a change do without.
 
         Raises:
             ConfigError: faiss is not installed.
             CheckpointError: it is damaged; or gone, because there is a newer state.
         """
         if self._faiss is None:
-            self._faiss = FaissSearch.open(self.folder, self.vectors, name=self.meta.faiss or "")
+            assert self.meta.faiss is not None
+            self._faiss = FaissSearch(self.meta.faiss, self.vectors)
         return self._faiss
 
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Allowed:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from polyencoder.errors import CheckpointError
 from polyencoder.index.folder.change import checksum
 from polyencoder.index.folder.database import Database
-from polyencoder.index.folder.names import DATABASE
+from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.state import State
 
 __all__ = ["verify"]

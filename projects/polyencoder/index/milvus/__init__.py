@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.index.milvus.collection import MILVUS
-from polyencoder.index.milvus.index import MilvusIndex
-from polyencoder.index.milvus.info import described_milvus
+from polyencoder.index.milvus.index import MilvusIndex, described_milvus
 
 __all__ = ["MILVUS", "MilvusIndex", "described_milvus"]

@@ -11,11 +11,10 @@ no more than the codes could name; *certified* if the collection is "flat" and n
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate, Hit, Index, check_contexts
-from polyencoder.index.meta import Fingerprints, separable
+from polyencoder.index.meta import Fingerprints, Maker, separable
 from polyencoder.index.milvus.collection import (
     IndexKind,
     MilvusCollection,
@@ -41,11 +40,10 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
-__all__ = ["MilvusIndex"]
+__all__ = ["MilvusIndex", "described_milvus"]
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 1
 _RECORDS_AT_ONCE = 4096  # compared, encoded and written in one step
 
 
@@ -86,21 +84,13 @@ class MilvusIndex(Index):
         """
         if kind is not None:
             check_kind(kind)
-        dim, fingerprints = separable(ranker).dim, Fingerprints.of(ranker)
+        maker = Maker.of(ranker, model_name=model_name)
         collection = MilvusCollection(where)
         if (there := collection.description()) is None:
-            description = {
-                "format_version": FORMAT_VERSION,
-                "architecture": ranker.model.config.architecture,
-                "dim": dim,
-                "model_fingerprint": fingerprints.model,
-                "tokenizer_fingerprint": fingerprints.tokenizer,
-                "model_name": model_name,
-            }
-            collection.create(dim=dim, kind=kind or "auto", description=json.dumps(description, sort_keys=True))
+            collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
-            _check_made_by(fingerprints, there, where=collection.where)
-        index = cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+            Maker.parsed(there, collection.where).check_model(maker.fingerprints, where=collection.where)
+        index = cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
             raise ConfigError(
@@ -121,14 +111,12 @@ class MilvusIndex(Index):
             PolyencoderError: if the server is away, or the file is none of Milvus Lite.
             CheckpointError: if there is no index, or another model made it.
         """
-        collection = MilvusCollection(where, create=False)
-        if (description := collection.description()) is None:
-            raise CheckpointError(collection.how_to_make)
-        fingerprints = ranker if isinstance(ranker, Fingerprints) else Fingerprints.of(ranker)
-        dim = _check_made_by(fingerprints, description, where=collection.where)
+        collection, maker = _opened(where)
         if isinstance(ranker, Fingerprints):
-            return cls(collection, dim, None, attention=attention)
-        return cls(collection, dim, ranker, attention=ranker.model.config.poly_attention)
+            maker.check_model(ranker, where=collection.where)
+            return cls(collection, maker.dim, None, attention=attention)
+        maker.check_model(Fingerprints.of(ranker), where=collection.where)
+        return cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
 
     def close(self) -> None:
         """Close the connection. A file of Milvus Lite stays in use until this process ends."""
@@ -341,19 +329,21 @@ class _Changes(NamedTuple):
         return _Changes(self.entries.new_child(), self.there)
 
 
-def _check_made_by(fingerprints: Fingerprints, description: str, *, where: str) -> int:
-    """The dimension of an index that the model with these fingerprints made; CheckpointError if another did."""
-    made = json.loads(description)
-    if made["format_version"] != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{where}: format version {made['format_version']!r}, but this version of polyencoder reads "
-            f"{FORMAT_VERSION}; install the version that wrote it, or make the index again"
-        )
-    if (made["model_fingerprint"], made["tokenizer_fingerprint"]) != fingerprints:
-        other = "tokenizer" if made["tokenizer_fingerprint"] != fingerprints.tokenizer else "weights or reduction"
-        maker = made["model_name"] or f"a {made['architecture']}-encoder"
-        raise CheckpointError(
-            f"{where}: made by another model, {maker} (fingerprint {made['model_fingerprint']}); this one has another "
-            f"{other} (fingerprint {fingerprints.model}): load that model, or give another collection (#name)"
-        )
-    return int(made["dim"])
+def _opened(where: str) -> tuple[MilvusCollection, Maker]:
+    """A collection that is an index, and the model that made it. Errors as in `MilvusIndex.open`."""
+    collection = MilvusCollection(where, create=False)
+    if (description := collection.description()) is None:
+        raise CheckpointError(collection.how_to_make)
+    return collection, Maker.parsed(description, collection.where)
+
+
+def described_milvus(where: str) -> list[str]:
+    """A summary of an index, in lines; its model is not needed. Errors as in `MilvusIndex.open`."""
+    collection, maker = _opened(where)
+    with closing(collection):
+        kind = "flat: results can be certified" if collection.load() else "auto: by the index that it chooses"
+        vectors = f"of {maker.dim} numbers, float32"
+        return [
+            *maker.summary(collection.where, entries=collection.count(), vectors=vectors),
+            f"search: Milvus, {kind}",
+        ]

@@ -1,4 +1,4 @@
-"""Search in a Milvus collection: its lists propose, `certificate.search_by_lists` scores and proves.
+"""Search in a Milvus collection: its lists are shortlists, which `certificate` rescores and proves.
 
 All codes of some contexts ask in one request. What they name is fetched, each vector once for all of these contexts.
 """
@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.certificate import search_by_lists
+from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
 from polyencoder.index.options import Found
 from polyencoder.scoring import ContextEncoding, TopK
 from polyencoder.scoring.exact import scale_of
+from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.search import scan
 
 __all__ = ["Best", "MilvusSearch"]
@@ -36,7 +37,10 @@ class Best(NamedTuple):
 
 
 class MilvusSearch:
-    """One search: the `k` best of the `available` candidates of a condition, k <= available, by which score."""
+    """A search for the `k` best of the `available` candidates of a condition, k <= available: a `certificate.Engine`.
+
+    Candidates have numbers of their own in each search.
+    """
 
     def __init__(
         self,
@@ -57,8 +61,6 @@ class MilvusSearch:
         self.attention = attention
         self.exact_lists = exact_lists
         self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
-        self._vectors = torch.empty(0)  # of what was proposed last
-        self._place_of: dict[int, int] = {}  # in these, of a candidate's number
         self._norm: float | None = None
 
     def best(self, *, exactness: Found = "approximate", list_length: int) -> list[Best]:
@@ -71,15 +73,8 @@ class MilvusSearch:
         if self.k == 0:
             return [Best([], [], "exact")] * contexts.batch_size
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
-        answers = search_by_lists(
-            contexts,
-            self,
-            k=self.k,
-            exactness=exactness,
-            length=length,
-            longest=min(longest, (self.available - 1) // contexts.n_codes),
-            attention=self.attention,
-        )
+        longest = min(longest, (self.available - 1) // contexts.n_codes)
+        answers = search_shortlists(self, exactness=exactness, length=length, longest=longest)
         keys = list(self._numbers)
         return [Best([keys[row] for row in rows.tolist()], scores.tolist(), found) for scores, rows, found in answers]
 
@@ -94,11 +89,8 @@ class MilvusSearch:
         keys = pages.keys(found.indices.flatten())
         return found._replace(indices=self._numbers_of(keys).view_as(found.indices))
 
-    def take(self, rows: Tensor) -> Tensor:
-        return self._vectors[torch.tensor([self._place_of[row] for row in rows.tolist()])]
-
-    def propose(self, contexts: ContextEncoding, length: int) -> tuple[list[Tensor], list[float]]:
-        """As in `certificate.Engine`.
+    def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+        """As in `certificate.Engine`; rows are in the order of their keys.
 
         Outside a code's list no product is above the last in it, and no score above the largest product, but for
         rounding, which grows with the candidate's norm.
@@ -112,30 +104,25 @@ class MilvusSearch:
         # dim x 2^-24 x |y| each, twice that for the score.
         rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
         lists = [list(islice(answers, n)) for n in real.sum(dim=1).tolist()]
-        keys, self._vectors = self.collection.vectors(
+        keys, vectors = self.collection.vectors(
             {key for own in lists for named in own for key in named}, dim=contexts.dim
         )
-        place_of = {key: place for place, key in enumerate(keys)}
-        numbers = self._numbers_of(keys)
-        self._place_of = {number: place for place, number in enumerate(numbers.tolist())}
-        rows, bounds = [], []
+        place_of, numbers = {key: place for place, key in enumerate(keys)}, self._numbers_of(keys)
+        norm = self._most_norm(vectors) if self.exact_lists and keys else math.inf
         for own in lists:
-            units = list(islice(rounding, len(own)))
-            places = sorted({place_of[key] for named in own for key in named if key in place_of})
-            rows.append(numbers[torch.tensor(places).long()])
+            units = islice(rounding, len(own))
+            chosen = torch.tensor(sorted({place_of[key] for named in own for key in named if key in place_of})).long()
+            ends = [min(named.values(), default=math.inf) + unit * norm for named, unit in zip(own, units, strict=True)]
             # A list of all that there are is one of everything: it is not worth a case of its own.
-            full = self.exact_lists and places and all(len(named) == length for named in own)
-            norm = self._most_norm() if full else math.inf
-            ends = (min(named.values()) + unit * norm for named, unit in zip(own, units, strict=True))
-            bounds.append(math.inf if norm == math.inf else max(ends))
-        return rows, bounds
+            full = norm < math.inf and all(len(named) == length for named in own)
+            yield Shortlist(numbers[chosen], vectors[chosen], max(ends, default=math.inf) if full else math.inf)
 
-    def _most_norm(self) -> float:
-        """A norm that no vector of the collection exceeds; inf where one is a thousand times longer than those met.
+    def _most_norm(self, vectors: Tensor) -> float:
+        """A norm that no vector of the collection exceeds; inf where one is a thousand times longer than these.
 
         Those of one model are about as long as each other: Milvus is asked about the double of the longest.
         """
-        longest = float(self._vectors.norm(dim=1).max())
+        longest = float(vectors.norm(dim=1).max())
         if self._norm is None or self._norm < longest:
             norms = (factor * longest for factor in (2, 16, 1024))
             self._norm = next((norm for norm in norms if not self.collection.any(f"norm > {norm!r}")), math.inf)
@@ -162,16 +149,13 @@ class _Pages:
         """How many there were; another process may just have changed that."""
         return self._available
 
-    def chunks(self, size: int) -> Iterator[tuple[int, Tensor]]:
+    def chunks(self, size: int) -> Iterator[Chunk]:
         first = 0
         for keys, vectors in self._collection.pages(self._condition, dim=self.dim):
             self._keys.append(np.array(keys, dtype=np.bytes_))
             for start in range(0, len(vectors), size):
-                yield first + start, vectors[start : start + size]
+                yield Chunk(first + start, vectors[start : start + size])
             first += len(vectors)
-
-    def scales(self, start: int, stop: int) -> Tensor | None:
-        return None
 
     def keys(self, rows: Tensor) -> list[str]:
         """The keys of these rows, of those that `chunks` has given."""

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.faiss.groups import group_means
+from polyencoder.index.faiss.search import group_means
 
 
 def as_set(vectors):

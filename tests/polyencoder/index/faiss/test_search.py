@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss import search as approximate
-from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
-from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, score, search
 
@@ -38,16 +39,15 @@ def filters_reach_faiss():
 
 
 @pytest.fixture(scope="module")
-def make_search(tmp_path_factory):
+def make_search(tmp_path_factory, open_vectors):
     def make(values, *, kind="flat", dtype="float32", newer=None, **overrides):
         """Index `values` [n, dim], then add the `newer` rows, which FAISS does not cover."""
         folder = tmp_path_factory.mktemp("index")
         write_vectors(folder, 0, *quantize(values, dtype))
-        build_faiss(folder, Vectors.open(folder, dim=values.size(1), dtype=dtype), kind=kind, **overrides)
+        faiss = build_faiss(open_vectors(folder, dim=values.size(1), dtype=dtype), kind=kind, **overrides)
         if newer is not None and len(newer):
             write_vectors(folder, len(values), *quantize(newer, dtype))
-        vectors = Vectors.open(folder, dim=values.size(1), dtype=dtype)
-        return FaissSearch.open(folder, vectors)
+        return FaissSearch(faiss, open_vectors(folder, dim=values.size(1), dtype=dtype))
 
     return make
 
@@ -211,8 +211,8 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(2, 10, 8)
     contexts = ContextEncoding(4 * codes, torch.arange(10).expand(2, 10) < 8)
     asked = []
-    lists = searcher._index.search
-    monkeypatch.setattr(searcher._index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
+    lists = searcher.index.search
+    monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
     effort = None if kind == "flat" else 300
     found = searcher.search(contexts, top_k=5, list_length=200, effort=effort)
     assert asked == [2 * 2]
@@ -304,56 +304,61 @@ def test_bad_builds_are_refused(make_search, settings, message):
         make_search(torch.randn(50, 8), **settings)
 
 
-def test_a_build_replaces_the_one_before(make_search):
+def test_a_build_is_a_file_of_its_own(make_search):
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
-    folder = searcher.vectors.folder
-    assert build_faiss(folder, searcher.vectors).kind == "flat"  # so few
-    assert [path.name for path in folder.glob("faiss*")] != []
-    assert sorted(path.name for path in folder.glob("faiss*")) == ["faiss-flat.index", "faiss.json"]
+    faiss = build_faiss(searcher.vectors)
+    assert faiss.kind == "flat"  # so few
+    assert {path.name for path in searcher.vectors.folder.glob("faiss*")} == {searcher.meta.file, faiss.file}
 
 
-def test_an_index_of_other_vectors_is_refused(make_search):
-    searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(50, 8))
+@pytest.mark.parametrize("n", [49, 60])
+def test_an_index_of_other_vectors_is_refused(make_search, n):
+    """A file of more or fewer than the description says."""
+    searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(n, 8))
+    (searcher.vectors.folder / other.meta.file).write_bytes((other.vectors.folder / other.meta.file).read_bytes())
     with pytest.raises(CheckpointError, match="was made of other vectors"):
-        FaissSearch.open(searcher.vectors.folder, other.vectors)
+        FaissSearch(replace(searcher.meta, file=other.meta.file), searcher.vectors)
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_an_index_is_not_kept_over_other_vectors(make_search, kind):
-    """As many, with the same first, middle and last one; or the same rows and more, which keep it."""
+def test_an_index_is_kept_over_more_vectors(make_search, kind):
     torch.manual_seed(0)
     values = torch.randn(60, 8)
     searcher = make_search(values, kind=kind, **SMALL[kind])
-    others = torch.randn(60, 8)
-    others[[0, 30, 59]] = values[[0, 30, 59]]
-    for other in (others, values[:59], torch.randn(60, 4)):
-        assert searcher.over(make_search(other).vectors) is None
     more = make_search(torch.cat([values, torch.randn(9, 8)])).vectors
     contexts = ContextEncoding(torch.randn(2, 3, 8))
-    kept = searcher.over(more)
-    assert kept is not None
+    kept = FaissSearch(searcher.meta, more, index=searcher.index)
     found = kept.search(contexts, top_k=20, exactness="certified")
     check_against_scan(found, kept, contexts, top_k=20)
 
 
 def test_damaged_files_are_refused(make_search):
     searcher = make_search(torch.randn(50, 8))
-    folder, vectors = searcher.vectors.folder, searcher.vectors
-    meta, file = folder / "faiss.json", folder / "faiss-flat.index"
-    good = meta.read_text()
-    meta.write_text(json.dumps({**json.loads(good), "format_version": 99, "what_is_new": 1}))
-    with pytest.raises(CheckpointError, match="format version 99"):
-        FaissSearch.open(folder, vectors)
-    meta.write_text("{")
-    with pytest.raises(CheckpointError, match=r"faiss.json cannot be read"):
-        FaissSearch.open(folder, vectors)
-    meta.write_text(good)
+    file = searcher.vectors.folder / searcher.meta.file
     file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(CheckpointError, match=r"faiss-flat.index cannot be read"):
-        FaissSearch.open(folder, vectors)
+    with pytest.raises(CheckpointError, match=r"-flat.index cannot be read"):
+        FaissSearch(searcher.meta, searcher.vectors)
     file.unlink()
-    with pytest.raises(CheckpointError, match=r"faiss-flat.index cannot be read"):
-        FaissSearch.open(folder, vectors)
-    meta.unlink()
-    with pytest.raises(CheckpointError, match="there is no FAISS index; build one"):
-        FaissSearch.open(folder, vectors)
+    with pytest.raises(CheckpointError, match=r"-flat.index cannot be read"):
+        FaissSearch(searcher.meta, searcher.vectors)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "annoy"}, "'annoy'"),
+        ({"kind": "auto", "parameters": {}}, "auto"),
+        ({"kind": "hnsw"}, "has no parameter|without"),
+        ({"parameters": {}}, "a flat index without storage"),
+        ({"parameters": {"storage": "int4"}}, "int4"),
+        ({"rows": "50"}, "rows"),
+        ({"max_norm": None}, "max_norm"),
+        ({"tuned": {"recall": 0.9}}, "missing"),
+        ({"what_is_new": 1}, "what_is_new"),
+    ],
+)
+def test_a_description_that_cannot_be(make_search, change, message):
+    values = dataclasses.asdict(make_search(torch.randn(50, 8)).meta)
+    assert FaissFile.parsed(dict(values)).rows == 50
+    with pytest.raises((TypeError, ValueError, KeyError), match=message):
+        FaissFile.parsed(values | change)

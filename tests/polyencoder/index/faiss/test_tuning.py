@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex, open_index
 from polyencoder.index.faiss import tuning
-from polyencoder.index.faiss.file import FaissFile, build_faiss
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
-from polyencoder.index.info import described
-from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.index.open import described
+from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.scoring import ContextEncoding, search
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
@@ -27,13 +26,12 @@ KINDS = {"flat": {}, "hnsw": {"m": 8}, "ivf-flat": {"nlist": 32}, "ivf-pq": {"nl
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def searcher(request, tmp_path_factory) -> FaissSearch:
+def searcher(request, tmp_path_factory, open_vectors) -> FaissSearch:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("index")
     write_vectors(folder, 0, *quantize(torch.randn(ROWS, DIM), "float32"))
-    vectors = Vectors.open(folder, dim=DIM, dtype="float32")
-    build_faiss(folder, vectors, kind=request.param, **KINDS[request.param])
-    return FaissSearch.open(folder, vectors)
+    vectors = open_vectors(folder, dim=DIM, dtype="float32")
+    return FaissSearch(build_faiss(vectors, kind=request.param, **KINDS[request.param]), vectors)
 
 
 def drawn(n: int, *, seed: int) -> list[ContextEncoding]:
@@ -62,7 +60,7 @@ def test_the_recall_is_reached_and_used(searcher, recall):
     told = {"list_length": tuned.list_length, "effort": tuned.effort}
     assert recall_of(searcher, contexts, **told) == pytest.approx(tuned.measured, abs=1e-3)
     # the index's own settings from now on, for other contexts too
-    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher._index, searcher.vectors)
+    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.index)
     others = drawn(60, seed=2)
     for part in others:
         assert torch.equal(own.search(part).rows, searcher.search(part, **told).rows)
@@ -126,13 +124,12 @@ def test_what_is_removed_is_not_missed(searcher):
     assert tuned.reached
 
 
-def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(tmp_path):
+def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(tmp_path, open_vectors):
     """The same index reaches as little with one row removed as with all of them."""
     torch.manual_seed(0)
     write_vectors(tmp_path, 0, *quantize(torch.randn(6000, DIM), "float32"))
-    vectors = Vectors.open(tmp_path, dim=DIM, dtype="float32")
-    build_faiss(tmp_path, vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
-    searcher = FaissSearch.open(tmp_path, vectors)
+    vectors = open_vectors(tmp_path, dim=DIM, dtype="float32")
+    searcher = FaissSearch(build_faiss(vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1), vectors)
     contexts, living = drawn(20, seed=1), torch.arange(6000) > 0
     assert (searcher.search(contexts[0], allowed=living).rows > 0).all()
     for allowed in (None, living):
@@ -141,13 +138,13 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
         assert found.mean() < 0.9
 
 
-def test_what_cannot_be_reached(tmp_path):
+def test_what_cannot_be_reached(tmp_path, open_vectors):
     """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
     torch.manual_seed(0)
     write_vectors(tmp_path, 0, *quantize(torch.randn(20_000, DIM), "float32"))
-    vectors = Vectors.open(tmp_path, dim=DIM, dtype="float32")
-    build_faiss(tmp_path, vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
-    tuned = tune(FaissSearch.open(tmp_path, vectors), drawn(20, seed=1), recall=1.0)
+    vectors = open_vectors(tmp_path, dim=DIM, dtype="float32")
+    faiss = build_faiss(vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
+    tuned = tune(FaissSearch(faiss, vectors), drawn(20, seed=1), recall=1.0)
     assert not tuned.reached
     assert 0.2 < tuned.measured < 1
     assert tuned.list_length == 4096
@@ -175,15 +172,14 @@ SAID = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do 
 
 def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     many.build_faiss("ivf-flat", nlist=16, nprobe=1)
-    path = many.folder / f"{many.meta.faiss}.json"
-    assert "tuned" not in json.loads(path.read_text())  # as programs that know nothing of it wrote it
+    file = many.meta.faiss.file
     assert "recall: not measured" in "\n".join(described(many.folder))
     before, open_all_the_time = many.search(ranker.encode_contexts(SAID)), FolderIndex.open(many.folder, ranker)
     tuned = many.tune(recall=0.99, contexts=SAID, source="said.txt")
     assert caplog.messages == []
     assert (tuned.contexts, tuned.source, tuned.rows, tuned.top_k) == (3, "said.txt", len(many), 10)
     for index in (many, open_all_the_time, open_index(many.folder, ranker)):
-        assert index.faiss == FaissFile.read(many.folder, name=many.meta.faiss)
+        assert index.faiss.file == file  # which was not written again
         assert index.faiss.tuned == tuned
         told = index.search(ranker.encode_contexts(SAID), effort=tuned.effort, list_length=tuned.list_length)
         assert index.search(ranker.encode_contexts(SAID)) == told

@@ -27,7 +27,7 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.names import DATABASE, UNFINISHED
+from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 

@@ -11,7 +11,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect, connect_to_fill
-from polyencoder.index.folder.names import DATABASE
+from polyencoder.index.folder.files import DATABASE
 
 CANDIDATES = [
     Candidate("a", "hello", {"lang": "en", "n": 1}),

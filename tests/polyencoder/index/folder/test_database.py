@@ -19,8 +19,7 @@ from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, connect
-from polyencoder.index.folder.lock import IndexBusy, locked
-from polyencoder.index.folder.names import DATABASE, UNFINISHED
+from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, locked
 from polyencoder.index.meta import Fingerprints
 
 
@@ -260,7 +259,7 @@ class TestChanging:
         verify(other)
 
     def test_a_build_has_the_lock(self, tmp_path, ranker, candidates, monkeypatch):
-        monkeypatch.setattr("polyencoder.index.folder.lock._BUSY_SECONDS", 0.05)
+        monkeypatch.setattr("polyencoder.index.folder.files._BUSY_SECONDS", 0.05)
         (tmp_path / "new").mkdir()
         with locked(tmp_path / "new"), pytest.raises(IndexBusy, match="is another process at it"):
             build_index(tmp_path / "new", candidates, ranker)
@@ -289,7 +288,7 @@ class TestVerify:
         verify(folder, progress=True)
         assert "checking: 100%" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index", "faiss-*.json"])
+    @pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index"])
     def test_a_flipped_bit(self, index, folder, pattern):
         pytest.importorskip("faiss")
         index.build_faiss("flat")

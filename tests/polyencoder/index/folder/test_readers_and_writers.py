@@ -139,7 +139,7 @@ def test_each_search_sees_one_state(tmp_path, make_ranker, killed):
     named = {*(file.name for file in reader.index.state.files), "index.sqlite", "meta.json", ".lock"}
     logs = {"index.sqlite-wal", "index.sqlite-shm"}
     assert {path.name for path in folder.iterdir()} - logs == named
-    assert len(list(folder.glob("faiss*"))) == (2 if reader.index.meta.faiss else 0)
+    assert len(list(folder.glob("faiss*"))) == (1 if reader.index.meta.faiss else 0)
     vectors = reader.index.vectors
     texts = reader.index.texts()
     torch.testing.assert_close(vectors.take(torch.arange(len(texts))), ranker.encode_candidates(texts))

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyencoder.index.milvus.collection as collection_module
-import polyencoder.index.milvus.index as index_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.meta import Fingerprints
+from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.collection import key_of
 from polyencoder.index.open import open_index
@@ -103,7 +102,7 @@ class TestOpening:
             MilvusIndex.create(f"{database}#others", ranker)
 
     def test_a_newer_format(self, index, where, ranker, monkeypatch):
-        monkeypatch.setattr(index_module, "FORMAT_VERSION", 2)
+        monkeypatch.setattr(Maker, "FORMAT_VERSION", 2)
         with pytest.raises(CheckpointError, match="format version 1, but this version of polyencoder reads 2"):
             MilvusIndex.open(where, ranker)
 

@@ -1,0 +1,109 @@
+"""The files of an index folder: their names, the lock of who changes them, and errors of the disk in one line.
+
+Only what has such a name is ever removed.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import filelock
+
+from polyencoder.errors import InputError, first_line
+
+__all__ = [
+    "DATABASE",
+    "LOCK",
+    "META",
+    "UNFINISHED",
+    "IndexBusy",
+    "check_no_links",
+    "check_only_ours",
+    "explained",
+    "is_ours",
+    "locked",
+]
+
+DATABASE = "index.sqlite"
+UNFINISHED = "unfinished.sqlite"
+"""The database while the index is built; renaming it finishes the build."""
+META = "meta.json"
+LOCK = ".lock"
+
+_BUSY_SECONDS = 30
+
+_FINAL = (
+    r"(index|unfinished)\.sqlite|meta\.json|vectors-\d{12}-[0-9a-f]{16}(\.scales)?\.npy"
+    r"|faiss-[0-9a-f]{16}-(flat|hnsw|ivf-flat|ivf-pq)\.index"
+)
+_TEMPORARY = rf"\.({_FINAL}|model)\.[a-z0-9_]{{8}}\.part"
+_OURS = re.compile(rf"({_FINAL}|{_TEMPORARY})|((index|unfinished)\.sqlite|{_TEMPORARY})-(wal|shm)|\.lock")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of an index can be called so."""
+    return _OURS.fullmatch(name) is not None
+
+
+def check_only_ours(folder: Path) -> list[Path]:
+    """The files of a folder. Raises InputError, with the name of the first, if one is not of an index."""
+    paths = sorted(folder.iterdir())
+    if strange := [path.name for path in paths if not is_ours(path.name)]:
+        raise InputError(
+            f"{folder}: has {strange[0]} in it, which belongs to no index of this version; give another folder, or "
+            "take it out"
+        )
+    return paths
+
+
+def check_no_links(folder: Path) -> None:
+    """Raise InputError if a file of an index is a symbolic link: who writes to it would change a file elsewhere."""
+    if links := [path.name for path in sorted(folder.iterdir()) if is_ours(path.name) and path.is_symlink()]:
+        raise InputError(
+            f"{folder}: {links[0]} is a symbolic link, and a change would be written to where it leads; change a copy "
+            "that has the files themselves (cp -rL)"
+        )
+
+
+class IndexBusy(InputError):
+    """Another process is changing the index, and has been for a while."""
+
+
+@contextmanager
+def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
+    """Hold the right to change or build an index: one at a time has it, until the block or the process ends.
+
+    Raises IndexBusy if another keeps it for `seconds`, half a minute by default.
+    """
+    lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)
+    try:
+        with explained(folder):
+            lock.acquire()
+    except filelock.Timeout:
+        raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class explained:  # a class, since generators cost more where each of many millions of records has one
+    """Make errors of the disk in the block ours, a full one above all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, (OSError, sqlite3.Error)) and not isinstance(error, filelock.Timeout):
+            raise InputError(
+                f"{self._folder}: cannot be written ({first_line(error)}); mend that and run the same command again: "
+                "it goes on from there"
+            ) from error
