@@ -147,7 +147,7 @@ def test_a_tuned_index_is_searched_by_its_own_settings(trained, index_of, evalua
     path, _ = trained("polyencoder")
     settings = {"faiss": "ivf-flat,nlist=4,nprobe=3", "recall": 0.99, "contexts": ["where is the cat ?"]}
     folder = index_of("polyencoder", **settings)
-    tuned = open_index(folder, Ranker.from_pretrained(path, device="cpu")).faiss.tuned
+    tuned = open_index(folder, Ranker.from_pretrained(path, device="cpu")).meta.faiss.tuned
     assert tuned.reached
     assert tuned.effort in (1, 2, 4)
     nearest, probed = FaissSearch.nearest, set()

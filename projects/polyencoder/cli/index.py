@@ -180,5 +180,5 @@ def _report(where: str, index: Index, *, bad: BadExamples) -> None:
     if summary := bad.summary():
         typer.echo(f"polyencoder: {summary}", err=True)
     typer.echo(f"{where}: {len(index):,} candidates")
-    if isinstance(index, FolderIndex) and (faiss := index.faiss) is not None and faiss.tuned is not None:
+    if isinstance(index, FolderIndex) and (faiss := index.meta.faiss) is not None and faiss.tuned is not None:
         typer.echo(f"{where}: {faiss.tuned}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
@@ -24,6 +24,9 @@ class Candidate(NamedTuple):
     where: str = ""
     """Its file and line, for messages."""
 
+
+How = Literal["add", "update", "put"]
+"""As a new one, in the place of one, or whichever it is."""
 
 Record = str | Mapping[str, Any] | Candidate
 """What can be given for a candidate: its text alone, a dict with `text`, `id` and `metadata`, or a `Candidate`."""
@@ -142,7 +145,7 @@ class Index(ABC):
 
     def add(self, records: Iterable[Record]) -> None:
         """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
-        self._add(checked_records(records))
+        self._enter(checked_records(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
         """Take candidates out. InputError for an id that is not there, unless `missing_ok`."""
@@ -151,23 +154,17 @@ class Index(ABC):
 
     def update(self, records: Iterable[Record]) -> None:
         """Give candidates another text or other metadata. InputError for an id that is not there, or no id."""
-        self._update(map(_with_id, checked_records(records)))
+        self._enter(map(_with_id, checked_records(records)), "update")
 
     def put(self, records: Iterable[Record]) -> None:
         """Put in candidates, in the place of those that have their ids. What is there already stays as it is."""
-        self._put(checked_records(records))
+        self._enter(checked_records(records), "put")
 
     @abstractmethod
-    def _add(self, records: Iterable[Candidate]) -> None: ...
+    def _enter(self, records: Iterable[Candidate], how: How) -> None: ...
 
     @abstractmethod
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None: ...
-
-    @abstractmethod
-    def _update(self, records: Iterable[Candidate]) -> None: ...
-
-    @abstractmethod
-    def _put(self, records: Iterable[Candidate]) -> None: ...
 
     @abstractmethod
     def has_field(self, key: str) -> bool:

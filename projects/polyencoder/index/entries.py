@@ -14,7 +14,7 @@ import numpy as np
 from polyencoder.checks import json_problem
 from polyencoder.index.base import Candidate
 
-__all__ = ["canonical", "checked", "shortened"]
+__all__ = ["canonical", "checked", "taken"]
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:
@@ -70,6 +70,11 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     return text, id_, metadata
 
 
-def shortened(text: str) -> str:
-    """The text for a message, in quotation marks."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+def taken(candidate: Candidate, id_: str, text: str, *, whose: str, other: str) -> str:
+    """What is wrong with a candidate to add whose id is that of one with this text."""
+    where = f"{candidate.where}: " if candidate.where else ""
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return (
+        f"{where}the id {id_!r} is that of {whose} already, {short!r}, which has other {other}: give each candidate an "
+        "id of its own, or update the one that is there"
+    )

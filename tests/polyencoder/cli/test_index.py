@@ -128,7 +128,7 @@ def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
     else:
         call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1")
         said = call("update", "--index", folder, *options)
-    tuned = FolderIndex.open(folder, ranker).faiss.tuned
+    tuned = FolderIndex.open(folder, ranker).meta.faiss.tuned
     assert (tuned.measured, tuned.contexts, tuned.source) == (1.0, 2, str(contexts))
     assert said.splitlines()[-1] == f"{folder}: {tuned}"
     shown = run_command("index", "--info", folder)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.base import Candidate
-from polyencoder.index.entries import checked, shortened
+from polyencoder.index.base import Candidate, How
+from polyencoder.index.entries import checked, taken
 from polyencoder.index.options import Filter, checked_filter
 
 __all__ = ["Catalogue", "File"]
@@ -116,11 +116,11 @@ class Catalogue:
         return texts
 
     def entries_of(
-        self, rows: Iterable[int], *, most: int = -1, filter: Filter | None = None
+        self, rows: Iterable[int], *, most: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
         """The id and metadata of the entries of these rows that the filter lets through, in the order they came.
 
-        No more than `most` of each row; -1 stands for all.
+        No more than `most` of each row.
         """
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
         condition, values = condition_of(filter)
@@ -128,7 +128,7 @@ class Catalogue:
             f"SELECT wanted, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
             f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
-        for row, id_, data in self._ask(query, (json.dumps([*entries]), *values, most)):
+        for row, id_, data in self._ask(query, (json.dumps([*entries]), *values, -1 if most is None else most)):
             try:
                 metadata = None if data is None else json.loads(data)
             except (ValueError, TypeError, RecursionError):
@@ -183,33 +183,30 @@ class Catalogue:
         """Name these files no more."""
         self._ask("DELETE FROM files WHERE name IN (SELECT value FROM json_each(?))", (json.dumps([*names]),))
 
-    def put(self, candidate: Candidate, *, replace: bool = False) -> int:
+    def put(self, candidate: Candidate, *, how: How = "add") -> int:
         """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
 
         Returns how many entries there are more.
 
         Raises InputError for a text that is empty or no valid Unicode, metadata that JSON cannot hold, and an id that
-        is there with another text or other metadata, unless it is to `replace` that.
+        cannot be added, since it is there with another text or other metadata, or updated, since it is not.
         """
-        where = f"{candidate.where}: " if candidate.where else ""
+        ask, removed, where = self._ask, 0, f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
             digest = digest_of(text)
             id_.encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
-        ask, removed = self._ask, 0
         known = ask("SELECT number, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
         if (entry := known.fetchone()) is not None:
             number, old_metadata, old_text = entry
             if (old_text, old_metadata) == (text, metadata):
                 return 0
-            if not replace:
+            if how == "add":
                 other = "text" if old_text != text else "metadata"
-                raise InputError(
-                    f"{where}the id {id_!r} is that of candidate {number + 1} already, {shortened(old_text)}, which "
-                    f"has other {other}: give each candidate an id of its own, or update the one that is there"
-                )
+                raise InputError(taken(candidate, id_, old_text, whose=f"candidate {number + 1}", other=other))
+        if entry is not None or how == "update":
             removed = self.remove(id_)
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
             # Without a row of its own SQLite gives it the last one plus 1, the first one being 1

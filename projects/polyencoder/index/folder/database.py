@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.index.folder.catalogue import Catalogue
@@ -26,7 +26,9 @@ from polyencoder.index.folder.files import DATABASE, UNFINISHED
 
 __all__ = ["Database", "check_there", "connect", "connect_to_fill", "connect_to_unfinished"]
 
-_CACHE_KB = 64 << 10
+T = TypeVar("T")
+
+_CACHE_KB = 64 << 10  # of who writes; each of many readers has SQLite's default
 _BUSY_SECONDS = 30  # only while SQLite itself mends or tidies
 
 
@@ -70,6 +72,23 @@ class Database:
             raise CheckpointError(f"{self._path}: cannot be read ({first_line(error)}); {_AGAIN}") from error
         finally:
             self._give_back(reader)
+
+    def read(self, ask: Callable[[Catalogue], T]) -> T:
+        """What `ask` makes of what was committed last.
+
+        Raises CheckpointError as `snapshot` and `ask` do; but not if what is missing belongs to a state that is no
+        longer the newest, whose files another process has removed meanwhile: then it is asked again.
+        """
+        while True:
+            text = None
+            try:
+                with self.snapshot() as catalogue:
+                    text = catalogue.description()
+                    return ask(catalogue)
+            except CheckpointError:
+                with self.snapshot() as catalogue:
+                    if text is None or text == catalogue.description():
+                        raise
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
@@ -126,7 +145,8 @@ def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
         isolation_level=None,  # transactions begin and end where we say
         check_same_thread=False,
     )
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+    if how == "mode=rw":
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Hit, Index, check_contexts
-from polyencoder.index.faiss.file import FaissFile, Tuned
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import scan_vectors
 from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample, tune
 from polyencoder.index.folder.catalogue import Catalogue
@@ -98,11 +98,6 @@ class FolderIndex(Index):
         """The vectors of the newest state."""
         return self.state.vectors
 
-    @property
-    def faiss(self) -> FaissFile | None:
-        """What its FAISS index is, and how it searches; None if there is none."""
-        return self.meta.faiss
-
     def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The texts of the rows from `start` up to `stop`, or to the end, removed ones too."""
         return self._read(lambda state, catalogue: catalogue.texts(start, state.meta.rows if stop is None else stop))
@@ -121,42 +116,32 @@ class FolderIndex(Index):
         return self._read(lambda _, catalogue: catalogue.has_field(key))
 
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
-        """What `ask` makes of the newest state and a snapshot of its database.
+        """What `ask` makes of the newest state and a snapshot of its database; errors as in `Database.read`."""
 
-        Raises CheckpointError if it is damaged; but not if what is missing belongs to a state that is no longer the
-        newest, whose files another process has removed meanwhile.
-        """
-        while True:
-            text = None
-            try:
-                with self._database.snapshot() as catalogue:
-                    state, text = self._state, catalogue.description()
-                    if state is None or state.text != text:
-                        state = self._state = State(self.folder, catalogue, self._fingerprints, before=state)
-                    return ask(state, catalogue)
-            except CheckpointError:
-                with self._database.snapshot() as catalogue:
-                    if text is None or text == catalogue.description():
-                        raise
+        def of_newest(catalogue: Catalogue) -> T:
+            state = self._state
+            if state is None or state.text != catalogue.description():
+                state = self._state = State(self.folder, catalogue, self._fingerprints, before=state)
+            return ask(state, catalogue)
+
+        return self._database.read(of_newest)
 
     # Searching
 
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         """With the FAISS index if the folder has one, else by scoring everything."""
-        return self._read(partial(self._of_state, contexts, options))
 
-    def _of_state(
-        self, contexts: ContextEncoding, options: SearchOptions, state: State, catalogue: Catalogue
-    ) -> list[list[Hit]]:
-        check_contexts(contexts, dim=state.meta.dim)
-        top_k = max(1, options.k(state.meta.entries))
-        options = replace(options, top_k=top_k)
-        allowed = state.allowed(catalogue, options.filter).rows
-        if options.exactness == "exact" or state.meta.faiss is None:
-            found = scan_vectors(contexts, state.vectors, options, allowed=allowed, attention=self.attention)
-        else:
-            found = state.faiss.search(contexts, options, allowed=allowed, attention=self.attention)
-        return state.hits(catalogue, *found, options, top_k=top_k)
+        def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
+            check_contexts(contexts, dim=state.meta.dim)
+            told = replace(options, top_k=max(1, options.k(state.meta.entries)))
+            allowed = state.allowed(catalogue, told.filter).rows
+            if told.exactness == "exact" or state.meta.faiss is None:
+                found = scan_vectors(contexts, state.vectors, told, allowed=allowed, attention=self.attention)
+            else:
+                found = state.faiss.search(contexts, told, allowed=allowed, attention=self.attention)
+            return state.hits(catalogue, found, told)
+
+        return self._read(find)
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: what is told about lists needs a FAISS index."""
@@ -196,19 +181,13 @@ class FolderIndex(Index):
                     if change is not None:
                         change.close(keep=keep)
 
-    def _add(self, records: Iterable[Candidate]) -> None:
-        """As in `Index.add`. Killed and started again with the same records, it goes on from the last whole file."""
-        self._each(records, lambda catalogue, record: catalogue.put(record))
+    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+        """As in `Index.add`. Killed and started again with the same records, it resumes after the last whole file."""
+        self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
-
-    def _update(self, records: Iterable[Candidate]) -> None:
-        self._each(records, _update)
-
-    def _put(self, records: Iterable[Candidate]) -> None:
-        self._each(records, lambda catalogue, record: catalogue.put(record, replace=True))
 
     def compact(self) -> None:
         """Give the space of dead rows back, and make full files of small ones. Nothing is encoded again.
@@ -275,11 +254,6 @@ class FolderIndex(Index):
     def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
         with self._step() as change:
             change.each(items, enter)
-
-
-def _update(catalogue: Catalogue, record: Candidate) -> int:
-    assert record.id is not None
-    return catalogue.remove(record.id) + catalogue.put(record)
 
 
 def described_folder(folder: Path) -> list[str]:

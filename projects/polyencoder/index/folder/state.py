@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.base import Hit
-from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.faiss.search import FaissSearch, Results
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.options import Filter, Found, SearchOptions, checked_filter
+from polyencoder.index.options import Filter, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors
 
 __all__ = ["Allowed", "State", "check_size"]
@@ -115,30 +114,18 @@ class State:
         rows[matching] = True
         return Allowed(rows, entries)
 
-    def hits(
-        self,
-        catalogue: Catalogue,
-        scores: Tensor,
-        rows: Tensor,
-        found: Sequence[Found],
-        options: SearchOptions,
-        *,
-        top_k: int,
-    ) -> list[list[Hit]]:
-        """The first `top_k` entries in the rows [batch, k] with these scores, found [batch] so.
-
-        Entries that share a row come one after the other.
-        """
-        wanted = set(rows.flatten().tolist())
+    def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
+        """The first `top_k` entries in the rows that were found; those that share a row follow each other."""
+        wanted = set(found.rows.flatten().tolist())
         texts = catalogue.text_of(wanted)
-        entries = catalogue.entries_of(wanted, most=top_k, filter=options.filter)
+        entries = catalogue.entries_of(wanted, most=options.top_k, filter=options.filter)
         return [
             [
                 Hit(id_, texts[row], score, metadata, how)
-                for row, score in zip(row_list, score_list, strict=True)
+                for row, score in zip(rows, scores, strict=True)
                 for id_, metadata in entries[row]
-            ][:top_k]
-            for row_list, score_list, how in zip(rows.tolist(), scores.tolist(), found, strict=True)
+            ][: options.top_k]
+            for scores, rows, how in zip(found.scores.tolist(), found.rows.tolist(), found.found, strict=True)
         ]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from polyencoder.errors import CheckpointError
+from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.change import checksum
 from polyencoder.index.folder.database import Database
 from polyencoder.index.folder.files import DATABASE
@@ -29,23 +33,30 @@ def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
         CheckpointError: there is no finished index, or a file is missing or damaged; it names the file.
     """
     path = Path(folder).absolute()
-    database = Database(path)
-    with database.snapshot() as catalogue:
-        files = catalogue.files()
+
+    def whole(catalogue: Catalogue) -> list[File]:
         State(path, catalogue, None)
         if damage := catalogue.check():
             raise CheckpointError(f"{path / DATABASE}: damaged ({damage}); build the index again")
-    total = sum(file.bytes for file in files)
-    with tqdm(desc="checking", total=total, unit="B", unit_scale=True, disable=not progress) as bar:
-        for file in files:
-            try:
-                same = checksum(path / file.name, progress=bar.update) == file.checksum
-            except OSError:
-                same = False
-            with database.snapshot() as newest:
-                if not same and file in newest.files():  # a change may have removed it
-                    raise CheckpointError(
-                        f"{path / file.name}: damaged, its checksum is another than when it was written; build the "
-                        "index again"
-                    )
-    database.close()
+        return catalogue.files()
+
+    def check(file: File, catalogue: Catalogue) -> None:
+        if file in catalogue.files() and not _is_whole(path, file):
+            raise CheckpointError(
+                f"{path / file.name}: damaged, its checksum is another than when it was written; build the index again"
+            )
+
+    with closing(Database(path)) as database:
+        files = database.read(whole)
+        total = sum(file.bytes for file in files)
+        with tqdm(desc="checking", total=total, unit="B", unit_scale=True, disable=not progress) as bar:
+            for file in files:
+                if not _is_whole(path, file, progress=bar.update):  # a change may just have removed it
+                    database.read(partial(check, file))
+
+
+def _is_whole(folder: Path, file: File, *, progress: Callable[[int], object] = int) -> bool:
+    try:
+        return checksum(folder / file.name, progress=progress) == file.checksum
+    except OSError:
+        return False

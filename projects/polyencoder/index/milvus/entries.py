@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical, checked, shortened
+from polyencoder.index.entries import checked
 from polyencoder.index.milvus.collection import MAX_BYTES
 
-__all__ = ["MilvusEntry", "check_same", "is_same"]
+__all__ = ["MilvusEntry"]
 
 
 class MilvusEntry(NamedTuple):
@@ -42,19 +42,3 @@ def _is_long(value: Any) -> bool:
     if isinstance(value, (dict, list, tuple)):
         return any(map(_is_long, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
-
-
-def is_same(one: MilvusEntry, other: MilvusEntry) -> bool:
-    """Whether two candidates have the same text and metadata, of which 1, 1.0 and true are not the same."""
-    return one.text == other.text and canonical(one.metadata) == canonical(other.metadata)
-
-
-def check_same(there: MilvusEntry, new: MilvusEntry, *, where: str) -> None:
-    """Raise InputError if two candidates with one id differ."""
-    if not is_same(there, new):
-        other = "text" if there.text != new.text else "metadata"
-        raise InputError(
-            f"{f'{where}: ' if where else ''}the id {new.id!r} is that of another candidate already, "
-            f"{shortened(there.text)}, which has other {other}: give each candidate an id of its own, or update the "
-            "one that is there"
-        )

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate, Hit, Index, check_contexts
+from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.entries import canonical, taken
 from polyencoder.index.meta import Fingerprints, Maker, separable
 from polyencoder.index.milvus.collection import (
     IndexKind,
@@ -30,7 +31,7 @@ from polyencoder.index.milvus.collection import (
     check_kind,
     key_of,
 )
-from polyencoder.index.milvus.entries import MilvusEntry, check_same, is_same
+from polyencoder.index.milvus.entries import MilvusEntry
 from polyencoder.index.milvus.expressions import condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
@@ -207,20 +208,29 @@ class MilvusIndex(Index):
             finally:
                 self._changes = outer
 
-    def _add(self, records: Iterable[Candidate]) -> None:
-        """As in `Index.add`; candidates that are there already with this text and metadata are left as they are.
+    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+        """As in `Index.add`, `update` and `put`; candidates that are there already as they shall be are left so.
 
         Metadata fields that are null are left out: to a filter they are the same. Some thousand records are one step,
-        in which equal texts are encoded once. Raises InputError for a record that cannot be used; the steps before it
-        stay, unless all are in a block of `changing`.
+        in which equal texts are encoded once; a text that stays is not encoded again. Raises InputError for a record
+        that cannot be used; the steps before it stay, unless all are in a block of `changing`.
         """
 
-        def is_new(record: Candidate, entry: MilvusEntry, there: MilvusEntry | None) -> bool:
-            if there is not None:
-                check_same(there, entry, where=record.where)
-            return there is None
+        def step(some: list[Candidate]) -> None:
+            new = [(record, MilvusEntry.of(record)) for record in some]
+            there = self._there(entry.id for _, entry in new)
+            for record, entry in new:
+                if (old := there.get(entry.id)) is None:
+                    if how == "update":
+                        raise self._missing(entry.id)
+                elif old.text == entry.text and canonical(old.metadata) == canonical(entry.metadata):
+                    continue
+                elif how == "add":
+                    other = "text" if old.text != entry.text else "metadata"
+                    raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
+                there[entry.id] = self._to_be[key_of(entry.id)] = entry
 
-        self._enter(records, is_new)
+        self._in_steps(records, step)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`; the steps before an id that is not there are done, as in `add`."""
@@ -235,33 +245,6 @@ class MilvusIndex(Index):
                 self._to_be[key_of(id_)] = None
 
         self._in_steps(ids, step)
-
-    def _update(self, records: Iterable[Candidate]) -> None:
-        """As in `Index.update`. A text that stays is not encoded again."""
-
-        def is_new(record: Candidate, entry: MilvusEntry, there: MilvusEntry | None) -> bool:
-            if there is None:
-                raise self._missing(entry.id)
-            return True
-
-        self._enter(records, is_new)
-
-    def _put(self, records: Iterable[Candidate]) -> None:
-        self._enter(records, lambda record, entry, there: there is None or not is_same(there, entry))
-
-    def _enter(
-        self, records: Iterable[Candidate], is_new: Callable[[Candidate, MilvusEntry, MilvusEntry | None], bool]
-    ) -> None:
-        """Put in those records of which `is_new` says so, of each and what is there under its id."""
-
-        def step(some: list[Candidate]) -> None:
-            new = [(record, MilvusEntry.of(record)) for record in some]
-            there = self._there(entry.id for _, entry in new)
-            for record, entry in new:
-                if is_new(record, entry, there.get(entry.id)):
-                    there[entry.id] = self._to_be[key_of(entry.id)] = entry
-
-        self._in_steps(records, step)
 
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], None]) -> None:
         """Some thousand items are one step and one change; in a block of `changing` all steps are one."""

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex, open_index
 from polyencoder.index.faiss import tuning
-from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
+from polyencoder.index.meta.faiss.file import build_faiss
 from polyencoder.index.open import described
 from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.scoring import ContextEncoding, search
@@ -179,8 +179,8 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     assert caplog.messages == []
     assert (tuned.contexts, tuned.source, tuned.rows, tuned.top_k) == (3, "said.txt", len(many), 10)
     for index in (many, open_all_the_time, open_index(many.folder, ranker)):
-        assert index.faiss.file == file  # which was not written again
-        assert index.faiss.tuned == tuned
+        assert index.meta.faiss.file == file  # which was not written again
+        assert index.meta.faiss.tuned == tuned
         told = index.search(ranker.encode_contexts(SAID), effort=tuned.effort, list_length=tuned.list_length)
         assert index.search(ranker.encode_contexts(SAID)) == told
         assert index.search(ranker.encode_contexts(SAID), effort=1, list_length=256) == before
@@ -189,10 +189,10 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
         in "\n".join(described(many.folder))
     )
     many.add([Candidate("new", "a new one")])
-    assert many.faiss.tuned == tuned
+    assert many.meta.faiss.tuned == tuned
     assert f"measured when there were {tuned.rows:,} vectors" in "\n".join(described(many.folder))
     many.build_faiss("hnsw")
-    assert many.faiss.tuned is None
+    assert many.meta.faiss.tuned is None
 
 
 def test_texts_of_the_index_stand_in_for_contexts(many, caplog):
@@ -229,4 +229,4 @@ def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
 
 def test_from_python_in_one_call(ranker, sentences, tmp_path):
     index = ranker.index(sentences, tmp_path / "one", faiss="flat", recall=0.99, contexts=SAID)
-    assert index.faiss.tuned.reached
+    assert index.meta.faiss.tuned.reached

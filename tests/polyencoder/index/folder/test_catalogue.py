@@ -122,7 +122,7 @@ def test_removing_what_is_not_there(catalogue):
 
 
 def test_putting_in_the_place_of_another(catalogue):
-    assert catalogue.put(Candidate("a", "bye"), replace=True) == 0
+    assert catalogue.put(Candidate("a", "bye"), how="put") == 0
     assert (ids_of(catalogue, 0), ids_of(catalogue, 3)) == (["c"], ["d", "a"])
 
 
