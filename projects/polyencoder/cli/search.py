@@ -26,7 +26,7 @@ from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.index.open import open_index
-from polyencoder.index.options import Filter, Found, ScanDtype, SearchOptions
+from polyencoder.index.options import Exactness, Filter, ScanDtype, SearchOptions
 from polyencoder.index.searcher import Searcher
 
 __all__ = ["search"]
@@ -91,7 +91,7 @@ def search(
     options = SearchOptions(
         top_k=top_k,
         filter=_filter(filter or []),
-        exactness=cast("Found | None", exactness),  # which is checked there, as is dtype
+        exactness=cast("Exactness | None", exactness),  # which is checked there, as is dtype
         effort=effort,
         list_length=list_length,
         dtype=cast("ScanDtype", dtype),

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
-from polyencoder.index.options import Filter, Found, SearchOptions, changed
+from polyencoder.index.options import Exactness, Filter, SearchOptions, changed
 from polyencoder.scoring import ContextEncoding
 
 
@@ -64,7 +64,7 @@ class Hit(NamedTuple):
     text: str
     score: float
     metadata: dict[str, Any] | None
-    found: Found
+    found: Exactness
     rerank_score: float | None = None
     """A cross-encoder's score, which is on a scale of its own; None where there was no re-ranking."""
     probability: float | None = None

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from polyencoder.index.options import Found
+from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK, search
 
 __all__ = ["Answer", "Engine", "Shortlist", "search_shortlists"]
@@ -39,28 +39,15 @@ class Shortlist(NamedTuple):
 class Engine(Protocol):
     """A search for the k best candidates of some contexts, by numbers that it gives to candidates."""
 
-    @property
-    def contexts(self) -> ContextEncoding: ...
-
-    @property
-    def k(self) -> int:
-        """At least 1; there are as many candidates."""
-        ...
-
-    @property
-    def attention(self) -> str:
-        """As in `polyencoder.scoring.score`."""
-        ...
-
-    @property
-    def exact_lists(self) -> bool:
-        """Whether any list can prove anything."""
-        ...
-
-    @property
-    def most_named(self) -> int:
-        """How many candidates the lists of a request may name."""
-        ...
+    contexts: ContextEncoding
+    k: int
+    """At least 1; there are as many candidates."""
+    attention: str
+    """As in `polyencoder.scoring.score`."""
+    exact_lists: bool
+    """Whether any list can prove anything."""
+    most_named: int
+    """How many candidates the lists of a request may name."""
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterable[Shortlist]:
         """The union of the codes' lists, which have this length, for each of the `contexts` at these `places`."""
@@ -78,10 +65,10 @@ class Answer(NamedTuple):
     """[k], fp32 or float64; fewer only where a scan finds fewer."""
     rows: Tensor
     """int64 [k]."""
-    found: Found
+    found: Exactness
 
 
-def search_shortlists(engine: Engine, *, exactness: Found, length: int, longest: int) -> list[Answer]:
+def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, longest: int) -> list[Answer]:
     """The k best of each context's shortlist, the lists being doubled until that is good enough.
 
     Good enough are k candidates, which for "certified" must be proven to be the best: the k-th score reaches the bound.
@@ -113,7 +100,7 @@ def search_shortlists(engine: Engine, *, exactness: Found, length: int, longest:
                 best = search(contexts.select(i), vectors.to(device), k=k, attention=engine.attention)
                 proven = best.scores[0, -1].item() >= bound
                 if proven or exactness == "approximate":
-                    found: Found = "certified" if proven else "approximate"
+                    found: Exactness = "certified" if proven else "approximate"
                     answers[i] = Answer(best.scores[0], rows.to(device)[best.indices[0]], found)
         waiting = [i for i in waiting if i not in answers]
         length *= 2

@@ -12,9 +12,9 @@ import torch
 from polyencoder.checks import checked_count, unencodable
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["TOP_K", "Filter", "Found", "ScanDtype", "SearchOptions", "checked_filter"]
+__all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
 
-Found = Literal["exact", "certified", "approximate"]
+Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a list that is proven to hold the best, or by one that may not."""
 
 Filter = Mapping[str, Any]
@@ -52,7 +52,7 @@ class SearchOptions:
 
     top_k: int | None = None
     filter: Filter | None = None
-    exactness: Found | None = None
+    exactness: Exactness | None = None
     effort: int | None = None
     list_length: int | None = None
     tolerance: float | None = None
@@ -62,9 +62,10 @@ class SearchOptions:
         if self.top_k is not None:
             checked_count("top_k", self.top_k)
         checked_filter(self.filter)
-        if self.exactness is not None and self.exactness not in get_args(Found):
+        if self.exactness is not None and self.exactness not in get_args(Exactness):
             raise ConfigError(
-                f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Found))}", argument="exactness"
+                f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Exactness))}",
+                argument="exactness",
             )
         for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
             if value is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chunk", "Chunks", "Piece", "Rows", "TensorRows", "pieces"]
+__all__ = ["Chunk", "Piece", "TensorSource", "VectorSource", "VectorStream", "pieces"]
 
 # Of a piece that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
 _FEW = 0.5
@@ -24,23 +24,15 @@ class Chunk(NamedTuple):
     """float32 [n], by which int8 rows are multiplied; None for floats."""
 
 
-class Chunks(Protocol):
+class VectorStream(Protocol):
     """Rows of vectors that can be read in order: a tensor, the files of an index, the pages of a server."""
 
-    @property
-    def dim(self) -> int:
-        """Numbers of a vector."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """In which they are kept: a float, or int8, where a vector is its row times its scale."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are kept."""
-        ...
+    dim: int
+    """Numbers of a vector."""
+    dtype: torch.dtype
+    """In which they are kept: a float, or int8, where a vector is its row times its scale."""
+    device: torch.device
+    """Where they are kept."""
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -51,16 +43,16 @@ class Chunks(Protocol):
         ...
 
 
-class Rows(Chunks, Protocol):
-    """Rows that can also be picked."""
+class VectorSource(VectorStream, Protocol):
+    """Rows of vectors that can be picked, too."""
 
     def take(self, rows: Tensor) -> Tensor:
         """The vectors of these rows (int64 [n], in any order), floats [n, dim]."""
         ...
 
 
-class TensorRows:
-    """A tensor [n, dim] of floats, in memory or memory-mapped, as `Rows`."""
+class TensorSource:
+    """A tensor [n, dim] of floats, in memory or memory-mapped, as `VectorSource`."""
 
     def __init__(self, vectors: Tensor) -> None:
         self.dim = vectors.size(1)
@@ -101,7 +93,9 @@ class Piece(NamedTuple):
         return scores[:, among], indices[among]
 
 
-def pieces(rows: Chunks, size: int, *, first: int, k: int, allowed: Tensor | None, like: Tensor) -> Iterator[Piece]:
+def pieces(
+    rows: VectorStream, size: int, *, first: int, k: int, allowed: Tensor | None, like: Tensor
+) -> Iterator[Piece]:
     """The rows in order, floats of the dtype and on the device of `like`, int8 ones times their scales.
 
     Args:

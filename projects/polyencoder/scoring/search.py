@@ -13,7 +13,7 @@ from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_above, score_chunk
 from polyencoder.scoring.precision import full_precision
-from polyencoder.scoring.rows import Chunks, Rows, TensorRows, pieces
+from polyencoder.scoring.rows import TensorSource, VectorSource, VectorStream, pieces
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
 __all__ = ["scan", "search"]
@@ -26,14 +26,14 @@ _SPARE_LEAST = 256
 # Of fewer candidates than this many times those to be scored again, all are scored at once, exactly.
 _WORTH_TWO_PASSES = 4
 
-# Rows that are scored before it is asked which of the others may be better than the best of them.
+# VectorSource that are scored before it is asked which of the others may be better than the best of them.
 _FIRST = 2048
 
 
 @torch.no_grad()
 def search(
     context: ContextEncoding,
-    candidates: Tensor | Rows,
+    candidates: Tensor | VectorSource,
     *,
     k: int,
     allowed: Tensor | None = None,
@@ -50,7 +50,7 @@ def search(
 
     Args:
         context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
-        candidates: [n, dim] of any float dtype, on any device or memory-mapped, or other `Rows`, such as the files of
+        candidates: [n, dim] of any float dtype, on any device or memory-mapped, or other `VectorSource`, such as the files of
             an index. Never copied as a whole.
         k: how many, at most n, or as many as are allowed.
         allowed: bool [n], True for the candidates that may be found. Memory without any such is not read.
@@ -68,7 +68,7 @@ def search(
         check_candidates(context, candidates)
         if candidates.dim() != 2:
             raise InputError(f"search wants candidates [n, dim], shared by the contexts; got {list(candidates.shape)}")
-    rows = TensorRows(candidates) if isinstance(candidates, Tensor) else candidates
+    rows = TensorSource(candidates) if isinstance(candidates, Tensor) else candidates
     _check(context, rows, k=k, allowed=allowed)
 
     dtype = torch.promote_types(context.vectors.dtype, rows.dtype)  # int8 rows say nothing of it
@@ -86,7 +86,7 @@ def search(
 
 def scan(
     contexts: ContextEncoding,
-    rows: Chunks,
+    rows: VectorStream,
     *,
     k: int,
     allowed: Tensor | None = None,
@@ -122,7 +122,7 @@ def scan(
 
 def _scored_again(
     context: ContextEncoding,
-    rows: Rows,
+    rows: VectorSource,
     indices: Tensor,
     *,
     k: int,
@@ -143,11 +143,11 @@ def _scored_again(
     return ranked(TopK(comparable(torch.cat(scores)), indices), k)
 
 
-def _available(rows: Chunks, allowed: Tensor | None) -> int:
+def _available(rows: VectorStream, allowed: Tensor | None) -> int:
     return len(rows) if allowed is None else int(allowed.sum())
 
 
-def _check(context: ContextEncoding, rows: Chunks, *, k: int, allowed: Tensor | None) -> None:
+def _check(context: ContextEncoding, rows: VectorStream, *, k: int, allowed: Tensor | None) -> None:
     """Raise InputError unless `k`, the contexts and `allowed` fit the rows."""
     if context.dim != rows.dim:
         raise InputError(f"context vectors {list(context.vectors.shape)} do not fit candidates of dimension {rows.dim}")

@@ -17,7 +17,7 @@ from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.faiss.file import FaissFile, read_faiss
 from polyencoder.index.faiss.library import faiss_library
-from polyencoder.index.options import Found, SearchOptions, changed
+from polyencoder.index.options import Exactness, SearchOptions, changed
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
@@ -43,7 +43,7 @@ class Results(NamedTuple):
     """[batch, k], fp32 or float64."""
     rows: Tensor
     """int64 [batch, k]."""
-    found: list[Found]
+    found: list[Exactness]
     """[batch]"""
 
 

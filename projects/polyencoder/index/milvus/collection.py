@@ -23,15 +23,13 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.index.milvus.expressions import any_of
+from polyencoder.index.milvus.rows import MAX_BYTES, any_of
 from polyencoder.packages import require
 
-__all__ = ["LONGEST_LIST", "MAX_BYTES", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
+__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
 
 MILVUS = "milvus:"
 """What a place that is a Milvus collection begins with."""
-MAX_BYTES = 65_535
-"""The longest text, id or metadata that Milvus holds, in UTF-8."""
 LONGEST_LIST = 16_384
 """The most results that Milvus gives for one vector."""
 IndexKind = Literal["auto", "flat"]

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,8 +31,7 @@ from polyencoder.index.milvus.collection import (
     check_kind,
     key_of,
 )
-from polyencoder.index.milvus.entries import MilvusEntry
-from polyencoder.index.milvus.expressions import condition, has_field
+from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
 from polyencoder.index.milvus.search import Best, MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.vectors import quantize
@@ -44,6 +43,7 @@ from polyencoder.scoring.exact import at_least_fp32, attention_scale
 __all__ = ["MilvusIndex", "described_milvus"]
 
 T = TypeVar("T")
+Changes = MutableMapping[str, MilvusEntry | None]
 
 _RECORDS_AT_ONCE = 4096  # compared, encoded and written in one step
 
@@ -61,7 +61,8 @@ class MilvusIndex(Index):
         self._ranker = ranker
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
-        self._changes: _Changes | None = None
+        self._changes: ChainMap[str, MilvusEntry | None] | None = None
+        """In a block of `changing`: what becomes of candidates, by their keys; None if they are taken out."""
         self._lock = threading.RLock()
 
     @classmethod
@@ -198,13 +199,13 @@ class MilvusIndex(Index):
         """
         with self._lock:
             outer = self._changes
-            self._changes = inner = _Changes(ChainMap(), set()) if outer is None else outer.within()
+            self._changes = inner = ChainMap() if outer is None else outer.new_child()
             try:
                 yield
                 if outer is None:
                     self._apply(inner)
                 else:
-                    outer.entries.update(inner.entries.maps[0])
+                    outer.update(inner.maps[0])
             finally:
                 self._changes = outer
 
@@ -216,7 +217,7 @@ class MilvusIndex(Index):
         that cannot be used; the steps before it stay, unless all are in a block of `changing`.
         """
 
-        def step(some: list[Candidate]) -> None:
+        def step(some: list[Candidate], changes: Changes) -> None:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
             for record, entry in new:
@@ -228,60 +229,46 @@ class MilvusIndex(Index):
                 elif how == "add":
                     other = "text" if old.text != entry.text else "metadata"
                     raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
-                there[entry.id] = self._to_be[key_of(entry.id)] = entry
+                there[entry.id] = changes[key_of(entry.id)] = entry
 
         self._in_steps(records, step)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         """As in `Index.remove`; the steps before an id that is not there are done, as in `add`."""
 
-        def step(some: list[str]) -> None:
+        def step(some: list[str], changes: Changes) -> None:
             there = self._there(some)
             for id_ in some:
-                if there.pop(id_, None) is None:
-                    if missing_ok:
-                        continue
+                if there.pop(id_, None) is not None:
+                    changes[key_of(id_)] = None
+                elif not missing_ok:
                     raise self._missing(id_)
-                self._to_be[key_of(id_)] = None
 
         self._in_steps(ids, step)
 
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], None]) -> None:
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], None]) -> None:
         """Some thousand items are one step and one change; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             for some in batches(items, _RECORDS_AT_ONCE):
                 with self.changing():
-                    step(some)
+                    assert self._changes is not None
+                    step(some, self._changes)
 
     def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
         """The candidates of these ids, as they will be when the block of `changing` ends, by their ids."""
-        assert self._changes is not None
-        entries, keys = self._changes.entries, {key_of(id_) for id_ in ids}
-        found = self._entries({key for key in keys if key not in entries}, strong=True)
-        self._changes.there.update(found)
-        found |= {key: entry for key in keys if (entry := entries.get(key)) is not None}
+        changes: Changes = {} if self._changes is None else self._changes
+        keys = {key_of(id_) for id_ in ids}
+        found = self._entries({key for key in keys if key not in changes}, strong=True)
+        found |= {key: entry for key in keys if (entry := changes.get(key)) is not None}
         return {entry.id: entry for entry in found.values()}
-
-    @property
-    def _to_be(self) -> MutableMapping[str, MilvusEntry | None]:
-        """What candidates become when the block of `changing` ends, by their keys; None if they are taken out."""
-        assert self._changes is not None
-        return self._changes.entries
 
     def _missing(self, id_: str) -> InputError:
         return InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
 
-    def _apply(self, changes: _Changes) -> None:
-        """Write and delete what is to become of candidates."""
-        self._write([entry for entry in changes.entries.values() if entry], there=changes.there)
-        if gone := [key for key, entry in changes.entries.items() if entry is None and key in changes.there]:
-            self.collection.delete(gone)
-            self.collection.flush()
-
-    def _write(self, entries: Sequence[MilvusEntry], *, there: Collection[str]) -> None:
-        """Write rows, of which those with the keys `there` replace others, and encode each text that is new once."""
-        for some in batches(entries, _RECORDS_AT_ONCE):
-            old = self.collection.rows({key_of(entry.id) for entry in some}.intersection(there), ["text", "vector"])
+    def _apply(self, changes: Changes) -> None:
+        """Write and delete rows. Each text that is new is encoded once."""
+        for some in batches((entry for entry in changes.values() if entry), _RECORDS_AT_ONCE):
+            old = self.collection.rows({key_of(entry.id) for entry in some}, ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}
             if texts := list(dict.fromkeys(entry.text for entry in some if entry.text not in vectors)):
                 if self._ranker is None:
@@ -297,19 +284,9 @@ class MilvusIndex(Index):
                 for vector in [np.asarray(vectors[entry.text], dtype=np.float32)]
             )
             self.collection.flush()
-
-
-class _Changes(NamedTuple):
-    """What is to become of candidates, by their keys."""
-
-    entries: ChainMap[str, MilvusEntry | None]
-    """What they will be; None if they are taken out."""
-    there: set[str]
-    """Those of them that the collection has now."""
-
-    def within(self) -> _Changes:
-        """Those of a block within this one, which has no part of them until it ends well."""
-        return _Changes(self.entries.new_child(), self.there)
+        if gone := [key for key, entry in changes.items() if entry is None]:
+            self.collection.delete(gone)
+            self.collection.flush()
 
 
 def _opened(where: str) -> tuple[MilvusCollection, Maker]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
-from polyencoder.index.options import Found
+from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK
 from polyencoder.scoring.exact import scale_of
 from polyencoder.scoring.rows import Chunk
@@ -33,7 +33,7 @@ class Best(NamedTuple):
 
     keys: list[str]
     scores: list[float]
-    found: Found
+    found: Exactness
 
 
 class MilvusSearch:
@@ -60,10 +60,11 @@ class MilvusSearch:
         self.condition = condition
         self.attention = attention
         self.exact_lists = exact_lists
+        self.most_named = _NAMED_AT_ONCE
         self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
         self._norm: float | None = None
 
-    def best(self, *, exactness: Found = "approximate", list_length: int) -> list[Best]:
+    def best(self, *, exactness: Exactness = "approximate", list_length: int) -> list[Best]:
         """The result of each context, at least as certain as `exactness`.
 
         Lists are doubled where they name fewer than k, or nothing is proven and it must be. Everything is fetched and
@@ -77,10 +78,6 @@ class MilvusSearch:
         answers = search_shortlists(self, exactness=exactness, length=length, longest=longest)
         keys = list(self._numbers)
         return [Best([keys[row] for row in rows.tolist()], scores.tolist(), found) for scores, rows, found in answers]
-
-    @property
-    def most_named(self) -> int:
-        return _NAMED_AT_ONCE
 
     def scan(self, contexts: ContextEncoding) -> TopK:
         """By fetching and scoring all candidates. In memory are a page, the keys, and the best so far."""
@@ -134,7 +131,7 @@ class MilvusSearch:
 
 
 class _Pages:
-    """All candidates of a condition as `scoring.rows.Chunks`, whose keys are kept."""
+    """All candidates of a condition as `scoring.rows.VectorStream`, whose keys are kept."""
 
     dtype, device = torch.float32, torch.device("cpu")
 

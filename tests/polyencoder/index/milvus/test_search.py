@@ -12,7 +12,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.milvus.expressions import condition
+from polyencoder.index.milvus.rows import condition
 from polyencoder.scoring import ContextEncoding, search
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")

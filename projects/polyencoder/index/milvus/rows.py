@@ -1,16 +1,22 @@
-"""A candidate as a row of a Milvus collection holds it, and what such a row cannot hold."""
+"""Candidates as rows of a Milvus collection, and the expressions of Milvus that find them, with everything quoted."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import checked
-from polyencoder.index.milvus.collection import MAX_BYTES
+from polyencoder.index.options import Filter, checked_filter
 
-__all__ = ["MilvusEntry"]
+__all__ = ["MAX_BYTES", "MilvusEntry", "any_of", "condition", "has_field"]
+
+MAX_BYTES = 65_535
+"""The longest text, id or metadata that Milvus holds, in UTF-8."""
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 class MilvusEntry(NamedTuple):
@@ -42,3 +48,37 @@ def _is_long(value: Any) -> bool:
     if isinstance(value, (dict, list, tuple)):
         return any(map(_is_long, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
+
+
+def condition(filter: Filter | None) -> str:
+    """A filter on metadata as a Milvus expression; the empty text for no filter.
+
+    Raises:
+        InputError: for a value that cannot be filtered by.
+    """
+    return " and ".join(
+        f"({' or '.join(_equals(key, option) for option in options) or any_of('id', [])})"
+        for key, options in checked_filter(filter).items()
+    )
+
+
+def has_field(key: str) -> str:
+    """The expression for rows whose metadata have this field; those that are null are never stored."""
+    return f"exists metadata[{_quoted(key)}]"
+
+
+def any_of(field: str, values: Iterable[str]) -> str:
+    """The expression for rows whose field is one of these texts."""
+    return f"{field} in [{', '.join(map(_quoted, values))}]"
+
+
+def _equals(key: str, value: Any) -> str:
+    if value is None:
+        return f"(not ({has_field(key)}))"
+    written = _quoted(value) if isinstance(value, str) else json.dumps(value)
+    return f"metadata[{_quoted(key)}] == {written}"
+
+
+def _quoted(text: str) -> str:
+    """A string literal of Milvus."""
+    return '"' + text.translate(_ESCAPES) + '"'
