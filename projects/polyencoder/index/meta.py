@@ -85,7 +85,7 @@ class Maker:
                 values["faiss"] = FaissFile.parsed(values["faiss"])
             parsed = cls(fingerprints=fingerprints, **values)
             parsed._check()
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{where}: damaged, a key of its description is missing, unknown or wrong ({error}); build it again"
             ) from None

@@ -15,7 +15,7 @@ from polyencoder.errors import ConfigError, InputError
 __all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
 
 Exactness = Literal["exact", "certified", "approximate"]
-"""How a result was found: by scoring everything, by a list that is proven to hold the best, or by one that may not."""
+"""How a result was found: by scoring everything, by a shortlist that is proven to have the best, or not."""
 
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have; a list of values stands for any of them."""

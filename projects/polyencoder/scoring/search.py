@@ -26,7 +26,7 @@ _SPARE_LEAST = 256
 # Of fewer candidates than this many times those to be scored again, all are scored at once, exactly.
 _WORTH_TWO_PASSES = 4
 
-# VectorSource that are scored before it is asked which of the others may be better than the best of them.
+# Rows that are scored before it is asked which of the others may be better than the best of them.
 _FIRST = 2048
 
 
@@ -50,8 +50,8 @@ def search(
 
     Args:
         context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
-        candidates: [n, dim] of any float dtype, on any device or memory-mapped, or other `VectorSource`, such as the files of
-            an index. Never copied as a whole.
+        candidates: [n, dim] of any float dtype, on any device or memory-mapped, or another `VectorSource`, such as the
+            files of an index. Never copied as a whole.
         k: how many, at most n, or as many as are allowed.
         allowed: bool [n], True for the candidates that may be found. Memory without any such is not read.
         attention: "basic", "sqrt" or "multihead", as in `score`.

@@ -244,7 +244,7 @@ class Catalogue:
         if (found := self._one("PRAGMA integrity_check(1)")) != "ok":
             return str(found)
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
-            if digest != digest_of(text):
+            if not isinstance(text, str) or digest != digest_of(text):
                 return f"text {row} is not what was entered"
         wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         return f"{wrong} entries without a text" if wrong else None

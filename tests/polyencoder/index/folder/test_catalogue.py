@@ -145,6 +145,15 @@ VALUES = st.sampled_from(
         2**64 - 1,
         2**70,
         -(2**70),
+        2.0**63,
+        -(2.0**63),
+        2.0**64,
+        2**64,
+        2**64 + 1,
+        2.0**60,
+        2**60 + 1,
+        2.0**70,
+        1e300,
     ]
 )
 KEYS = st.sampled_from(["a", "b.c", "d e", "it's", "back\\slash", "new\nline", "$", "nul\0", ""])
@@ -243,3 +252,12 @@ def test_what_was_not_entered(catalogue, tmp_path):
     assert catalogue.check() == "text 1 is not what was entered"
     connect(tmp_path / DATABASE).execute("DELETE FROM texts WHERE row = 1")
     assert catalogue.check() == "1 entries without a text"
+
+
+def test_large_numbers(make_catalogue):
+    """A float is equal to the whole number that it is, and to no other."""
+    numbers = [2**64, 2**64 + 1, 2.0**64, 2**63, 2.0**63, 2**63 - 1]
+    catalogue = make_catalogue([Candidate(str(i), str(i), {"n": number}) for i, number in enumerate(numbers)])
+    for wanted in numbers:
+        expected = [i for i, number in enumerate(numbers) if number == wanted]
+        assert catalogue.matching({"n": wanted})[0].tolist() == expected

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from polyencoder.errors import CheckpointError
-from polyencoder.index.folder import FolderIndex
+from polyencoder.errors import CheckpointError, PolyencoderError
+from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
+from polyencoder.index.open import described
 
 
 def test_another_model(folder, make_ranker):
@@ -135,3 +136,76 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     index = FolderIndex.open(folder, fingerprints)
     assert time.process_time() - start < 0.5
     assert len(index.vectors) == rows
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM texts WHERE row = 2",
+        "UPDATE texts SET text = x'00' WHERE row = 2",
+        "UPDATE texts SET row = 99 WHERE row = 2",
+        "UPDATE texts SET row = -1 WHERE row = 2",
+        "UPDATE entries SET row = 99 WHERE row = 2",
+        "UPDATE entries SET row = 'x' WHERE row = 2",
+        "UPDATE entries SET row = -1 WHERE row = 2",
+        "UPDATE entries SET id = x'00' WHERE row = 2",
+        "UPDATE entries SET metadata = '[1]' WHERE row = 2",
+        "UPDATE entries SET metadata = 'x' WHERE row = 2",
+        "UPDATE entries SET metadata = x'00' WHERE row = 2",
+        "INSERT INTO dead VALUES (99)",
+        "INSERT INTO dead VALUES (-1)",
+        "UPDATE files SET rows = 0",
+        "DELETE FROM files",
+        "DELETE FROM description",
+        "UPDATE description SET json = x'00'",
+        "DROP TABLE texts",
+        "DROP TABLE dead",
+    ],
+)
+@pytest.mark.parametrize("filter", [None, {"even": True}])
+def test_a_crafted_database(folder, ranker, contexts, statement, filter):
+    """It passes for one of SQLite, and is none of ours: one line, whatever it holds, or results."""
+    with closing(connect(folder / DATABASE)) as connection:
+        connection.execute(statement)
+
+    fingerprints = Fingerprints.of(ranker)
+
+    def search() -> None:
+        hits = FolderIndex.open(folder, fingerprints).search(contexts, top_k=10, filter=filter)
+        assert all(isinstance(hit.id, str) and isinstance(hit.text, str) for some in hits for hit in some)
+
+    for use in (
+        lambda: verify(folder),
+        lambda: described(folder),
+        search,
+        lambda: FolderIndex.open(folder, fingerprints).count(filter),
+        lambda: FolderIndex.open(folder, fingerprints).texts(),
+        lambda: FolderIndex.open(folder, ranker).put([Candidate("5", "a new text")]),
+        lambda: FolderIndex.open(folder, fingerprints).remove(["2"]),
+        lambda: FolderIndex.open(folder, ranker).compact(),
+    ):
+        with suppress(PolyencoderError):
+            use()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"file": "../../x"},
+        {"file": "index.sqlite"},
+        {"kind": "hnsw"},
+        {"rows": 5},
+        {"rows": 99},
+        {"parameters": {}},
+        {"tuned": 5},
+        5,
+    ],
+)
+def test_a_crafted_description_of_faiss(folder, index, ranker, contexts, change):
+    pytest.importorskip("faiss")
+    index.build_faiss("flat")
+    values = json.loads(index.meta.to_json())
+    values["faiss"] = values["faiss"] | change if isinstance(change, dict) else change
+    describe(folder, json.dumps(values))
+    with pytest.raises(CheckpointError, match="damaged|made of other vectors|cannot be searched"):
+        FolderIndex.open(folder, ranker).search(contexts, top_k=2, exactness="approximate", list_length=4)
