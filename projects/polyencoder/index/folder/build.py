@@ -40,8 +40,8 @@ from polyencoder.index.folder.files import (
     locked,
 )
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
-from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.vectors import VectorDtype, check_dtype, scales_file
+from polyencoder.index.meta import IndexMeta, separable
+from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import onto_the_disk, replacing
 
@@ -100,16 +100,8 @@ def build_index(
             f"workers is {workers} under torchrun, which has started {share.processes} processes already",
             argument="workers",
         )
-    model = separable(ranker)
-    plan = IndexMeta(
-        architecture=model.config.architecture,
-        dim=model.dim,
-        dtype=dtype,
-        fingerprints=Fingerprints.of(ranker),
-        model_name=model_name,
-        shard_size=shard_size,
-        build=secrets.token_hex(8),
-    )
+    build = secrets.token_hex(8)
+    plan = IndexMeta.of(ranker, model_name=model_name, dtype=dtype, shard_size=shard_size, build=build)
     first = share.rank == 0
     with ExitStack() as stack:
         if first:
@@ -124,7 +116,7 @@ def build_index(
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
                 if workers == 1 or len(shards) < 2:
-                    encode_here(folder, model, ranker.text, plan, shards, advance=bar.update)
+                    encode_here(folder, separable(ranker), ranker.text, plan, shards, advance=bar.update)
                 else:
                     workers = min(workers, len(shards))
                     encode_in_processes(folder, ranker, plan, shards, workers=workers, advance=bar.update)
@@ -241,11 +233,7 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
 def _finish(folder: Path, plan: IndexMeta) -> None:
     while missing_shards(folder, plan):  # other processes are at them
         time.sleep(_POLL_SECONDS)
-    files = []
-    for path, rows in shards_of(folder, plan).values():
-        files.append(recorded(path, rows))
-        if plan.dtype == "int8":
-            files.append(recorded(scales_file(path)))
+    files = [file for path, rows in shards_of(folder, plan).values() for file in recorded(path, rows)]
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("BEGIN IMMEDIATE")

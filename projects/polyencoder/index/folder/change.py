@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.file import FaissFile, Tuned, build_faiss
 from polyencoder.index.faiss.search import FaissSearch
-from polyencoder.index.faiss.tuning import sample
+from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
@@ -40,6 +40,7 @@ from polyencoder.index.vectors import (
 )
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
+from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.files import fingerprint
 
 __all__ = ["Change", "checksum", "recorded"]
@@ -129,11 +130,11 @@ class Change:
         """See `polyencoder.index.faiss.file.build_faiss`."""
         faiss = build_faiss(self._vectors(), kind=kind, **overrides)
         self._forget_faiss()
-        self.catalogue.add_file(recorded(self.folder / faiss.file))
+        self._add_files(self.folder / faiss.file)
         self._describe_faiss(faiss)
 
-    def tune_faiss(self, choose: Callable[[FaissSearch, Tensor | None], Tuned]) -> Tuned:
-        """Give the FAISS index the settings that `choose` finds for it and the living rows (None for all).
+    def tune_faiss(self, contexts: Sequence[ContextEncoding], **settings: Any) -> Tuned:
+        """Give the FAISS index the settings that `polyencoder.index.faiss.tuning.tune` finds for the living rows.
 
         Raises:
             ConfigError: there is no FAISS index.
@@ -142,7 +143,7 @@ class Change:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
         vectors = self._vectors()
         living = self._living(len(vectors))
-        tuned = choose(FaissSearch(faiss, vectors), None if living.all() else living)
+        tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=None if living.all() else living, **settings)
         self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
 
@@ -252,9 +253,11 @@ class Change:
         path = vectors_file(self.folder, first, tag=tag) if there is None else self.folder / there
         if there is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype):
             write_vectors(self.folder, first, *make(), tag=tag)
-        self.catalogue.add_file(recorded(path, rows))
-        if meta.dtype == "int8":
-            self.catalogue.add_file(recorded(scales_file(path)))
+        self._add_files(path, rows)
+
+    def _add_files(self, path: Path, rows: int = 0) -> None:
+        for file in recorded(path, rows):
+            self.catalogue.add_file(file)
 
     def _describe_faiss(self, faiss: FaissFile) -> None:
         self.meta = replace(self.meta, faiss=faiss, version=self._version)
@@ -267,9 +270,11 @@ class Change:
         self.catalogue.forget_files([*names, *(scales_file(Path(name)).name for name in names)])
 
 
-def recorded(path: Path, rows: int = 0) -> File:
-    """A file, written as `replacing` does it, as the database names it."""
-    return File(path.name, rows, path.stat().st_size, checksum(path))
+def recorded(path: Path, rows: int = 0) -> list[File]:
+    """A file, with that of its scales if it has one, as the database names them; `rows` is 0 for other than vectors."""
+    scales = scales_file(path)
+    files = [(path, rows), *([(scales, 0)] if rows and scales.exists() else [])]
+    return [File(path.name, n, path.stat().st_size, checksum(path)) for path, n in files]
 
 
 def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:

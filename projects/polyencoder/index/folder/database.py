@@ -24,7 +24,7 @@ from polyencoder.errors import CheckpointError, first_line
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 
-__all__ = ["Database", "check_there", "connect", "connect_to_fill", "connect_to_unfinished"]
+__all__ = ["Database", "check_there", "connect", "connect_to_fill"]
 
 T = TypeVar("T")
 
@@ -158,11 +158,6 @@ def connect_to_fill(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = OFF")
     Catalogue.create_tables(connection)
     return connection
-
-
-def connect_to_unfinished(folder: Path) -> sqlite3.Connection:
-    """The database of an index whose texts are entered and whose vectors are encoded now, to be read."""
-    return connect(folder / UNFINISHED, "mode=ro&immutable=1")
 
 
 def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:

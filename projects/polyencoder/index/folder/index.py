@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +20,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import scan_vectors
-from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample, tune
+from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
@@ -234,11 +233,9 @@ class FolderIndex(Index):
                 )
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
             parts = [self._ranker.encode_contexts(texts[i : i + _AT_ONCE]) for i in range(0, len(texts), _AT_ONCE)]
-            measured = partial(
-                tune, contexts=parts, recall=recall, top_k=top_k, attention=self.attention, source=source
-            )
+            settings = {"recall": recall, "top_k": top_k, "attention": self.attention, "source": source}
             with explained(self.folder):
-                tuned = change.tune_faiss(lambda searcher, living: measured(searcher, allowed=living))
+                tuned = change.tune_faiss(parts, **settings)
         if not tuned.reached:
             _log.warning("recall %g was not reached: %s", recall, tuned)
         return tuned

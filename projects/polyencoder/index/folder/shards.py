@@ -18,7 +18,8 @@ import torch
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.database import connect_to_unfinished
+from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
 from polyencoder.modeling import RankerModel
@@ -70,7 +71,7 @@ def encode_here(
     folder: Path, model: RankerModel, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
     """Encode the shards that begin at these rows, one after the other."""
-    with closing(connect_to_unfinished(folder)) as connection:
+    with closing(connect(folder / UNFINISHED, "mode=ro&immutable=1")) as connection:  # which nobody changes now
         catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
