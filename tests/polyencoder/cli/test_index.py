@@ -170,7 +170,7 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
         call("update", "--index", folder, "--faiss", faiss)
     else:
         call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
-    assert json.loads(next(folder.glob("faiss-*.json")).read_text())["parameters"].items() >= expected.items()
+    assert json.loads((folder / "meta.json").read_text())["faiss"]["parameters"].items() >= expected.items()
     index = library.read_index(str(next(folder.glob(f"faiss-*-{kind}.index"))))
     built = {
         "flat": lambda: {"storage": {library.ScalarQuantizer.QT_fp16: "float16"}[index.sq.qtype]},

@@ -140,7 +140,7 @@ MOMENTS = [
     (Catalogue, "describe", 1),
     (build_module, "connect", 1),
     (build_module, "recorded", 1),
-    (build_module, "recorded", 10),
+    (build_module, "recorded", 5),
     (Catalogue, "add_file", 1),
     (Catalogue, "add_file", 10),
     (os, "replace", 1),
