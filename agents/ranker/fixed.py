@@ -88,7 +88,7 @@ class FixedCandidates:
                 self._vectors = [encode(self.texts)]
             else:
                 like = next(ranker().model.parameters())
-                self._vectors = [chunk.to(like) for _, chunk in index.vectors.chunks(SHARD_SIZE)]
+                self._vectors = [chunk.rows.to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
         return self._vectors
 
     def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
