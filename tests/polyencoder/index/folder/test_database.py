@@ -219,7 +219,7 @@ class TestChanging:
         def fail():
             yield Candidate("new", "a new one")
             index._change._connection.execute("ROLLBACK")
-            monkeypatch.setattr("polyencoder.index.folder.catalogue.Catalogue.put", lambda *_: full_database())
+            monkeypatch.setattr("polyencoder.index.folder.catalogue.Catalogue.put", lambda *_, **__: full_database())
             yield Candidate("newer", "a newer one")
 
         version = index.meta.version
