@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlai.agents.convert.dictionary import ConvertDictionary
-from parlai.agents.convert.family import ConvertFamily, describe_in_opt
-from parlai.agents.ranker.examples import MESSAGE_TURNS
+from parlai.agents.convert.model import ConvertDictionary, ConvertFamily, describe_in_opt
+from parlai.agents.ranker.dialogue import MESSAGE_TURNS, RankerHistory
 from parlai.agents.ranker.flags import given_flags
-from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.separable_agent import SeparableAgent
 from parlai.core.message import Message
 from parlai.core.opt import Opt

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlai.agents.ranker.examples import EARLIER
+from parlai.agents.ranker.dialogue import EARLIER
 from parlai.core.message import Message
 
 from polyencoder.data.seeded_random import SeededRandom

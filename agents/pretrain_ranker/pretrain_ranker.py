@@ -17,9 +17,8 @@ from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER, OF_THE
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.arguments import OTHER_NAMES
-from parlai.agents.ranker.examples import BadExamples, example_error, label_of
+from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
 from parlai.agents.ranker.flags import given_flags
-from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.parts import trainer_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.core.message import Message

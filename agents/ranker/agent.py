@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parlai.agents.ranker.confidence import Confidence, answer_metrics, confidence
-from parlai.agents.ranker.examples import BadExamples, example_error, label_of
+from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, index_place, read_candidates
-from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.model_agent import RankerModelAgent
-from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.ranking import Confidence, answer_metrics, confidence, parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metric, SumMetric

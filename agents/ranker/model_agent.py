@@ -19,15 +19,14 @@ from parlai.agents.ranker.architecture import (
 )
 from parlai.agents.ranker.args import MAX_NONFINITE, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
+from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.examples import EPOCH_EXAMPLES
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.checkpoints import Saving
 from parlai.agents.ranker.learning.loop import LoopRun, current_loop
-from parlai.agents.ranker.learning.optimizer import parameter_groups
+from parlai.agents.ranker.learning.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
-from parlai.agents.ranker.learning.schedule import build_schedule
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
 from parlai.core.metrics import GlobalAverageMetric, Metric, dict_report

@@ -1,10 +1,19 @@
-"""The library's metrics of a batch, as ParlAI's."""
+"""ParlAI's metrics of a ranking; and `--min-probability`: an agent says nothing rather than nonsense."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from parlai.core.metrics import AverageMetric, Metric
+from parlai.core.opt import Opt
+
+from polyencoder.calibration import CalibratedRanker, Calibration, least_probability
+from polyencoder.errors import ConfigError
+
+__all__ = ["Confidence", "answer_metrics", "confidence", "parlai_metrics"]
+
 
 # ParlAI's teachers count these from the reply's text_candidates; the agent adds the others that were asked for
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
@@ -13,3 +22,45 @@ TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
     """The library's metrics of one example as ParlAI's, without those that its teachers count."""
     return {name: AverageMetric(value) for name, value in values.items() if name not in TEACHER_HITS}
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How likely an answer must be the right one, and what says how likely it is."""
+
+    calibration: Calibration
+    least: float
+
+    def answers(self, pairs: Sequence[tuple[str, float]], *, among: int) -> list[tuple[str, float]]:
+        """Those of the best candidates, with their scores, that are likely enough: the best of `among` candidates."""
+        texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
+        values = self.calibration.of_ranking(texts, scores, among=among)
+        return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
+
+
+def confidence(
+    opt: Opt, calibration: Callable[[], Calibration | None], *, of: Callable[[], CalibratedRanker], learns: bool
+) -> Confidence | None:
+    """What `--min-probability` asks for; None if it is not given.
+
+    Raises ConfigError if the model is not calibrated, or is about to change.
+    """
+    wanted = opt.get("min_probability")
+    if wanted is None:
+        return None
+    if learns:
+        raise ConfigError("--min-probability holds for a model that has learnt: leave it out in training")
+    found = calibration()
+    least = least_probability(found, wanted, of=of())
+    return None if found is None or least is None else Confidence(found, least)
+
+
+def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:
+    """Of each example: whether it got an answer and, if it did, whether that was right."""
+    many: list[dict[str, Metric]] = []
+    for pairs, label in zip(answers, labels, strict=True):
+        metrics: dict[str, Any] = {"answered": AverageMetric(int(bool(pairs)))}
+        if pairs:
+            metrics["right_of_answered"] = AverageMetric(int(pairs[0][0].strip() == label.strip()))
+        many.append(metrics)
+    return many

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from parlai.agents.ranker.agent import Ranked, RankerAgent, contexts_of
 from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
-from parlai.agents.ranker.fixed import FixedCandidates
+from parlai.agents.ranker.fixed import FixedCandidates, VectorCache
 from parlai.agents.ranker.indexed import IndexSearch, check_index_options, distinct
 from parlai.agents.ranker.sources import INDEX
-from parlai.agents.ranker.vectors import VectorCache
 from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser

@@ -17,9 +17,8 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
-from parlai.agents.ranker.examples import BadExamples, example_error, label_of
+from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
-from parlai.agents.ranker.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from parlai.agents.ranker.console import explain_errors
-from parlai.agents.ranker.examples import EPOCH_EXAMPLES, MESSAGE_TURNS
+from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES, MESSAGE_TURNS
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.sources import evaluation_source
 from parlai.core.message import Message

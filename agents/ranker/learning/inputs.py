@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from parlai.agents.ranker.console import did_you_mean
-from parlai.agents.ranker.examples import BadExamples, candidates_error, label_of
+from parlai.agents.ranker.dialogue import BadExamples, candidates_error, label_of
 from parlai.agents.ranker.fixed import read_candidates
-from parlai.agents.ranker.learning.schedule import needs_length
+from parlai.agents.ranker.learning.optimization import needs_length
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.core.agents import Agent
 from parlai.core.message import Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.learning.schedule import build_schedule
+from parlai.agents.ranker.learning.optimization import build_schedule
 
 from polyencoder.errors import ConfigError
 

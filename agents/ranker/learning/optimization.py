@@ -1,15 +1,58 @@
-"""From ParlAI's flags of the learning rate to the library's `Schedule`."""
+"""From ParlAI's flags to optimizers' parameter groups and the library's `Schedule`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import parlai.utils.logging as logging
 from parlai.core.opt import Opt
+from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.training.optimizer import FUSED
+from polyencoder.training.optimizer import parameter_groups as matrices_and_others
 from polyencoder.training.schedule import Schedule, ScheduleConfig, ScheduleName
 
-__all__ = ["build_schedule", "check_schedule", "limit_warmup", "needs_length"]
+__all__ = ["build_schedule", "check_optimizer", "check_schedule", "limit_warmup", "needs_length", "parameter_groups"]
+
+
+ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
+
+
+# What `--optimizer` offers, as everything in torch.optim, and no ranker can learn with
+_UNUSABLE = {
+    "lbfgs": "it computes the loss several times for each update, which ParlAI's training loop does not",
+    "muon": "it takes matrices alone, and a ranker has biases and layer norms too",
+    "optimizer": "it is what the others are made of, and none itself",
+    "sparseadam": "it takes sparse gradients alone, and a ranker's are dense",
+}
+
+
+def check_optimizer(opt: Opt) -> None:
+    """Raise ConfigError for an optimizer that cannot train a ranker."""
+    name = opt["optimizer"]
+    if name in _UNUSABLE:
+        raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
+
+
+def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups for the optimizer: with weight decay, without, and clipped embeddings."""
+    decay = opt.get("weight_decay")
+    if decay is None:
+        decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
+    groups = matrices_and_others(model, weight_decay=decay, embedding_clip=opt.get("embedding_clip") or None)
+    if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
+        for group in groups:
+            group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)
+    if opt["optimizer"] == "adadelta" and opt.get("adadelta_eps") is not None:
+        for group in groups:
+            group["eps"] = opt["adadelta_eps"]
+    if opt["optimizer"] in FUSED:
+        for group in groups:
+            group["fused"] = True
+    return groups
+
 
 UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate with the run's last update
 NAMES: dict[str, ScheduleName] = {
