@@ -1,1 +1,1 @@
-"""`-m tfidf`: the keyword baseline, without any learnt model."""
+"""`-m tfidf`: the keyword baseline, without a neural model."""

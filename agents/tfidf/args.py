@@ -16,7 +16,7 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         choices=["last", "all"],
         help="What is compared with the candidates: the last line, or the whole context with the persona.",
     )
-    group.add_argument("--tfidf-ngrams", type=int, default=1, help="Count sequences of up to so many words, too.")
+    group.add_argument("--tfidf-ngrams", type=int, default=1, help="Also count sequences of up to this many words.")
     group.add_argument(
         "--tfidf-max-examples",
         type=int,
@@ -51,5 +51,5 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."
     )
     group.add_argument("--return-cand-scores", type="bool", default=False, help="List their scores, too.")
-    # All is learnt before the first step, and nothing in it. The teacher need not look for candidates.
+    # The weights are fitted before the first step. The teacher need not look for candidates.
     parser.set_defaults(max_train_steps=1, candidates="batch")

@@ -1,7 +1,7 @@
 """The keyword baseline of the ConveRT paper: candidates by the cosine of their TF-IDF vector with the context's.
 
 `parlai eval_model -m tfidf -t TASK` fits itself on the labels of the task's training data; `parlai train_model -m tfidf
--t TASK -mf FILE` keeps what was learnt, for the other commands.
+-t TASK -mf FILE` keeps the weights for the other commands.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TfidfAgent(Agent):
         self.history = RankerHistory(self.opt)
         self._has_examined = False
         self.hits_at = parse_hits_at(self.opt.get("hits_at", "1,5,10"))
-        check_sources(self.opt, in_loop=False)  # nothing is learnt from batches
+        check_sources(self.opt, in_loop=False)  # batches train nothing
         self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
         self._bad = BadExamples(self.global_metrics)
@@ -135,7 +135,7 @@ class TfidfAgent(Agent):
         return reply
 
     def batch_act(self, observations: Sequence[Message]) -> list[Message]:
-        """Ranked candidates and metrics for each example; nothing in training, where there is nothing to learn."""
+        """Ranked candidates and metrics for each example; nothing in training."""
         replies = [Message({"id": self.getID(), "episode_done": False}) for _ in observations]
         if any("labels" in obs for obs in observations):
             return replies

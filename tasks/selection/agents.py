@@ -33,7 +33,7 @@ class DefaultTeacher(SampleTeacher):
 
 
 class UnknownTaskError(ConfigError, AttributeError):
-    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as whoever asks a module expects."""
+    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as the import system expects."""
 
 
 def __getattr__(name: str) -> NoReturn:

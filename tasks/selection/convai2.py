@@ -56,7 +56,7 @@ class Convai2Teacher(SelectionTeacher):
         return parts[0].removesuffix("_original") if parts else DEFAULT
 
     def _find(self, split: str) -> Path:
-        """The file of a split: with candidates if it is there, else without."""
+        """The file of a split: with candidates if there is one, else without."""
         if self._variant not in (*VARIANTS, BOTH_SIDES):
             known = ", ".join([*VARIANTS, BOTH_SIDES])
             raise ConfigError(f"-t selection:convai2:{self._variant}: unknown variant; use one of {known}")

@@ -16,7 +16,7 @@ __all__ = ["find"]
 
 
 def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
-    """The first of these files that is in `folder` under `--datapath`, as it is or with `.gz` behind its name.
+    """The first of these files that is in `folder` under `--datapath`, plain or with `.gz` behind its name.
 
     When there is none, `build` downloads them to a place of its own beside the folder, and only what has come whole is
     moved there: ParlAI leaves a file with a wrong checksum, or half an archive, where it would be taken for the data.

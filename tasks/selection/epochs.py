@@ -36,7 +36,7 @@ class Epochs:
             its turn, and another episode when its own is over. So the stopped run was in the middle of as many.
         draw: makes an epoch's messages from a stored conversation.
         mix: `draw` may make several episodes of one, each up to a message that is `episode_done`. With a seed they are
-            shuffled among those of other conversations, through a buffer of so many. None: they stay together, taken
+            shuffled among those of other conversations, through a buffer of that size. None: they stay together, taken
             one after another as if they were one, as they do without a seed.
     """
 
@@ -60,7 +60,7 @@ class Epochs:
         self._looked = False
 
     def restart(self) -> None:
-        """Begin the epoch again; endless reading just goes on."""
+        """Begin the epoch again; endless reading continues."""
         if not self._endless:
             self._stream, self._next, self._looked = self._read(), None, False
 

@@ -53,8 +53,8 @@ def add_negatives_args(parser: ParlaiParser) -> None:
 class SelectionTeacher(FixedDialogTeacher):
     """A teacher that says which files a split has (`files`) and what is in one (`read`).
 
-    `-dt train` keeps the episodes in memory, `-dt train:stream` reads them as they are needed; both shuffle, another
-    order in each epoch, give every reader its share and go on where a stopped training was. ParlAI draws with
+    `-dt train` keeps the episodes in memory, `-dt train:stream` reads them when they are needed; both shuffle, another
+    order in each epoch, give every reader its share and continue an interrupted training. ParlAI draws with
     replacement instead.
 
     `label_candidates` of a message are its own, or sampled ones if there is a `sampler` and the agent's
@@ -89,7 +89,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
-        if opt.get("metrics", "default") == "default":  # whoever asks for more with --metrics gets ParlAI's
+        if opt.get("metrics", "default") == "default":  # with --metrics they are ParlAI's
             self.metrics = RankingMetrics("default", shared=shared and shared["metrics"])
         super().__init__(opt, shared)
         source = opt.get("candidates") if self.training else evaluation_source(opt)
@@ -119,7 +119,7 @@ class SelectionTeacher(FixedDialogTeacher):
         raise NotImplementedError
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        """The episodes of a file. `bad` is told of what cannot be used; it raises, or returns to go on without it."""
+        """The episodes of a file. `bad` gets the error of a bad record; it raises, or returns to continue."""
         raise NotImplementedError
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
@@ -283,7 +283,7 @@ def _reader(opt: Opt) -> Reader:
 
 
 def _epochs_done(opt: Opt) -> float:
-    """The epochs of the training run that this one continues, if any: what ParlAI's training loop goes on from."""
+    """The epochs of the training run that this one continues, if any, as ParlAI's training loop counts them."""
     model = opt.get("model_file")
     if not model:
         return 0.0

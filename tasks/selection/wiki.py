@@ -88,7 +88,7 @@ class WikiTeacher(SelectionTeacher):
         return [Example([sentences[asked]], rest, others)]
 
     def _other_articles(self, split: str) -> list[str]:
-        """The articles that stand beside every right one, and two to spare, for queries whose own is among them.
+        """The candidates beside every right one, and two to spare, for queries whose own article is among them.
 
         Those of StarSpace's file for it, else of the split itself and, where it is too small, of the training data. One
         sentence is enough for them.

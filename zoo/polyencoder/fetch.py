@@ -1,4 +1,4 @@
-"""Downloads that go on where they stopped.
+"""Downloads files and resumes interrupted downloads.
 
 ParlAI's own `download` begins anew after an interruption, and on the next start takes the part that came for the whole
 file. Here the part has another name until all of it came, and says of which version of the file it is.
@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) -> None:
-    """Download `url` to `path`, or go on with it; until all is there and right, `path` does not exist.
+    """Download `url` to `path`, or resume that; until all is there and right, `path` does not exist.
 
     Raises:
         CheckpointError: the server cannot be reached (which is known in seconds), the file is not there, or the

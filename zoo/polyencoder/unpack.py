@@ -18,7 +18,7 @@ from polyencoder.errors import CheckpointError, first_line
 
 MEMBERS = 10_000
 RATIO, ROOM = 20, 1 << 30
-"""An archive may unpack to this many times its size, and so many bytes more: weights do not compress to half."""
+"""An archive may unpack to this many times its size, and this many bytes more: weights do not compress to half."""
 _PIECE = 1 << 20
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # bytes: of what most systems can hold
 

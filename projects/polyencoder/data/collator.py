@@ -15,12 +15,12 @@ from polyencoder.text import TextEncoder, TokenBatch
 __all__ = ["OWN_CANDIDATES", "Batch", "Collator"]
 
 OWN_CANDIDATES = ("inline", "batch-all-cands")
-"""Sources to which each example brings candidates of its own."""
+"""Sources that take the candidates of each example."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch: what one training step learns from, or one evaluation scores.
+    """The input of one training step or one evaluation.
 
     contexts: [batch, length]. pool: the candidates, with the column of each label. candidates: the tokens of the pool's
     texts, [texts, length]; None where they are not the same in each step, and tokenized by it. turns: the contexts as
@@ -41,14 +41,14 @@ class Batch:
 
 
 class Collator:
-    """Tokenizes the examples of a batch and pools their candidates, ahead of the step that learns from them.
+    """Tokenizes the examples of a batch and pools their candidates, before the training step needs them.
 
     Args:
         text: the model's tokenizer and lengths.
         candidates: where they come from: "batch", the labels of the batch; "inline", each example's own;
             "batch-all-cands", those of all examples for each of them; "fixed", the same list for all.
         fixed: that list.
-        add_label: with fixed candidates, a label that is none of them is one more candidate of its own example.
+        add_label: with fixed candidates, add a label that is missing to the candidates of its own example.
         with_turns: keep the contexts as text too.
     """
 

@@ -20,7 +20,7 @@ from polyencoder.errors import ConfigError, InputError
 __all__ = ["SAMPLED_FROM", "NegativeSampler", "normalized"]
 
 SAMPLED_FROM = 100_000
-"""Of data that is read as it is needed, the labels at its beginning that negatives are sampled from."""
+"""Labels at the beginning of streamed data that negatives are sampled from."""
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -61,9 +61,9 @@ class NegativeSampler:
         return list(dict.fromkeys(self._labels))
 
     def skip(self, draws: int, *, reader: Reader) -> None:
-        """Go on after so many draws without a key, those of a run that was stopped.
+        """Continue after `draws` draws without a key, those of an interrupted run.
 
-        Of several readers each has the draws of its own examples, so together they draw what one alone does.
+        Each of several readers has the draws of its own examples, so together they draw what one alone does.
         """
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 

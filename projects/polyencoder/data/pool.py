@@ -37,7 +37,7 @@ class CandidatePool:
 
     @property
     def has_negatives(self) -> bool:
-        """Whether any example has more than one candidate: else nothing can be learnt or measured."""
+        """Whether any example has more than one candidate: else there is nothing to train on or to measure."""
         return len(self.texts) > 1 if self.own is None else any(len(texts) > 1 for texts in self.own)
 
     def to(self, device: torch.device) -> CandidatePool:

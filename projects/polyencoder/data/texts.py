@@ -1,4 +1,4 @@
-"""Plain texts from files of any format, for what learns from texts alone, such as vocabularies."""
+"""Reads plain texts from files of any format, to train vocabularies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A multi-context ConveRT that reads less than it was trained on, to see what each part of a context is worth."""
+"""Evaluates a multi-context ConveRT on parts of the context, to see what each part contributes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _multi_context(model: RankerModel) -> RankerModel:
 
 
 def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
-    """The ranker with so many turns before the last one, and with one of its `CONTEXT_VECTORS`; None leaves its own.
+    """The ranker with `extra_contexts` turns before the last one and one of its `CONTEXT_VECTORS`; None keeps its own.
 
     The model is shared: it keeps the vector that it was given last.
 

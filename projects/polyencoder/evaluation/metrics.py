@@ -84,7 +84,7 @@ class Tally:
             self.merge({name: (value, 1) for name, value in one.items()})
 
     def merge(self, sums: Mapping[str, tuple[float, int]]) -> None:
-        """Sums and the number of what was summed, of more examples; a number of 0 stands for a plain sum."""
+        """Sums and the number of what was summed, of more examples; a number of 0 marks a plain sum."""
         for name, (value, count) in sums.items():
             total, counted = self.sums[name]
             self.sums[name] = total + value, counted + count

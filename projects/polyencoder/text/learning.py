@@ -1,4 +1,4 @@
-"""Vocabularies of merged characters, BPE and word pieces, learnt from a stream of texts by the `tokenizers` library.
+"""Trains vocabularies of merged characters, BPE and word pieces, on a stream of texts with the `tokenizers` library.
 
 The paper's is "computed using BPE trained on lower-cased" text "with 30k merges. The resulting dictionary has 54,940
 terms" (Humeau et al., 2019, the first version): special tokens, what the merges make, and for all the rest single
@@ -47,7 +47,7 @@ _ALPHABET = 2_000  # characters at a place, the most that a size takes without `
 
 
 class _Marks(NamedTuple):
-    """How a piece says where in its word it is: by what stands before or behind it."""
+    """The marks of a piece's place in its word, before or behind it."""
 
     before: str
     behind: str
@@ -78,8 +78,10 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class PieceSettings:
-    """What is learnt: at most `size` tokens, of which `merges` are merged from others; None for 30,000, or for what
-    special tokens and the 2,000 most frequent characters at a place leave of the size."""
+    """The vocabulary to train: at most `size` tokens, of which `merges` are merged from others.
+
+    Without `merges`: 30,000, or what special tokens and the 2,000 most frequent characters of a place leave of it.
+    """
 
     type: PieceType = "bpe"
     size: int = SIZE
@@ -102,7 +104,7 @@ class PieceSettings:
 
 @dataclass(frozen=True)
 class Characters:
-    """The characters of texts. `counts`: how often each is there, with the mark of its place; `texts`: how many."""
+    """The characters of texts. `counts`: of each, with the mark of its place; `texts`: their number."""
 
     counts: Counter[str]
     texts: int
@@ -112,7 +114,7 @@ class Characters:
         return [form for form, _ in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))]
 
     def unknown(self, tokenizer: Tokenizer) -> float:
-        """The share of them, as often as they are there, that a vocabulary has no token for."""
+        """The share of all occurrences that a vocabulary has no token for."""
         known = tokenizer.get_vocab()
         return sum(count for form, count in self.counts.items() if form not in known) / max(1, self.counts.total())
 
@@ -137,7 +139,7 @@ def count_characters(texts: Iterable[str], settings: PieceSettings) -> Character
 def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
     """The vocabulary of texts; equal ones give equal vocabularies.
 
-    Its tokens are in this order: special ones, characters, the most frequent first, and merges, the first learnt first.
+    Its tokens are in this order: special ones, characters, the most frequent first, and merges as they were trained.
 
     Args:
         texts: a stream, read once; in memory are its different words.

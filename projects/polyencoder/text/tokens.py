@@ -85,8 +85,8 @@ def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS) -> list[list
     """The places of sequences of these lengths, in groups that cost least to compute, each padded to its longest.
 
     A group costs its tokens, padding included, and `pass_cost`. Sorted by length the cheapest groups are neighbours, so
-    that they are found exactly: the best first k sequences end with some group, before which the best of fewer stand.
-    Groups come from the shortest sequences to the longest.
+    that dynamic programming finds them: the best groups of the first k sequences are a last group and the best groups
+    of the sequences before it. Groups come from the shortest sequences to the longest.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     sizes, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)  # equals stay together

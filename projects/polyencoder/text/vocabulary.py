@@ -1,4 +1,4 @@
-"""Where a tokenizer comes from: learnt from text, or taken from a pre-trained model."""
+"""Trains a tokenizer on text, or takes that of a pre-trained model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
 
 TurnSeparator = Literal["sep", "newline", "none"]
-"""What stands between two turns of a context: the tokenizer's separator, a newline token, or nothing."""
+"""The separator of two turns of a context: the tokenizer's separator, a newline token, or nothing."""
 
 NEWLINES = ("[NEWLINE]", "__newln__")
 """The papers' name for such a token, which is added where a vocabulary has neither, and that of their dictionaries."""
@@ -57,7 +57,7 @@ def special_tokens(tokenizer: Any) -> dict[str, str]:
     """The `TextConfig` fields of a transformers tokenizer: its padding, start, end and separator tokens.
 
     Encoders name them differently: BERT has [CLS] and [SEP], RoBERTa <s> and </s>. Where one is missing its nearest
-    relative stands in.
+    relative is used.
     """
     start = tokenizer.cls_token or tokenizer.bos_token
     end = tokenizer.sep_token or tokenizer.eos_token

@@ -1,4 +1,4 @@
-"""What to do with a record that cannot be used: stop with its error, or count it and go on."""
+"""Handles records that cannot be used: raises the error, or counts it and continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polyencoder.errors import InputError
 __all__ = ["BadExamples", "OnBad", "raise_it"]
 
 OnBad: TypeAlias = Callable[[InputError], None]
-"""Called with the error of each record that cannot be used; when it returns, the reader goes on with the next one."""
+"""Called with the error of each record that cannot be used; when it returns, the reader continues with the next one."""
 
 
 def raise_it(error: InputError) -> None:
@@ -26,7 +26,7 @@ class BadExamples:
     Attributes:
         skip: continue with the next record; otherwise the first bad one raises its error.
         count: how many there were.
-        first: what was wrong with the first; None while there is none.
+        first: what was wrong with the first; None without any.
     """
 
     def __init__(self, *, skip: bool = False) -> None:

@@ -64,7 +64,7 @@ def holds_array(file: DataFile) -> bool:
             file.read(len(codecs.BOM_UTF8))
         return file.peek().lstrip().startswith(b"[")
     except DamagedFile:
-        return False  # whoever reads it meets the damage again
+        return False  # reading it meets the damage again
 
 
 def _what_it_is(head: bytes) -> str:

@@ -47,7 +47,7 @@ def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it)
 
 
 def format_of(source: Source) -> str:
-    """The format that a file's name stands for."""
+    """The format of a file, by its name."""
     path = Path(source.path if isinstance(source, DataFile) else source)
     if is_compressed(path.name):
         path = path.with_suffix("")

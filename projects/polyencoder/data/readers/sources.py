@@ -109,8 +109,8 @@ def is_compressed(path: str) -> bool:
 def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """The files that are named: paths and glob patterns (`**` too), a comma between them, or a list of such.
 
-    In the order given, the matches of a pattern sorted; a file that is named twice comes once. A name that is there
-    as it stands is taken so, whatever characters are in it; `-` (standard input) always is.
+    In the order given, the matches of a pattern sorted; a file that is named twice comes once. A name of
+    an existing file is no pattern, whatever characters are in it, and neither is `-` (standard input).
 
     Raises:
         InputError: a path or pattern that names no file.

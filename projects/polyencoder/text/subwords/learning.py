@@ -1,4 +1,4 @@
-"""A vocabulary of subwords learnt from words and their counts, as tensor2tensor's `SubwordTextEncoder` learns it.
+"""Trains a vocabulary of subwords on words and their counts, as tensor2tensor's `SubwordTextEncoder` does.
 
 Source: `build_from_token_counts` of Vaswani et al., "Tensor2Tensor for neural machine translation" (2018), as note 4 of
 ConveRT uses it: 4 iterations, subwords that occur at least 250 times, of at most 20 characters and at most 4 digits in
@@ -22,7 +22,7 @@ __all__ = ["SubwordSettings", "count_words", "learn_subwords", "learn_subwords_o
 
 @dataclass(frozen=True)
 class SubwordSettings:
-    """How a vocabulary is learnt; the defaults are the paper's (note 4).
+    """Settings of a vocabulary's training; the defaults are the paper's (note 4).
 
     iterations: each segments the words with the vocabulary of the one before. min_count: of a subword. max_length: of
     one, in characters, its mark included. max_digits: of one in a row. buckets: ids for unknown characters.
@@ -41,7 +41,7 @@ class SubwordSettings:
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often each word is there, with its mark."""
+    """The number of times that each word occurs, with its mark."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(split_words(text))
@@ -79,8 +79,8 @@ def learn_subwords_of_size(
 ) -> tuple[SubwordTokenizer, int]:
     """The vocabulary nearest to `size` subwords, and its minimum count, found by halving the interval of counts.
 
-    The count is at least `least_count`, unless nothing occurs so often. `said` is told each minimum count that was
-    tried, and how many subwords it gave.
+    The count is at least `least_count`, unless nothing occurs so often. `said` is called with each minimum
+    count that was tried, and the number of subwords that it gave.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; a vocabulary has at least 1 subword", argument="size")
@@ -109,7 +109,7 @@ def learn_subwords_of_size(
 
 
 def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length: int) -> dict[str, int]:
-    """How often each text that begins where a subword does is there, within words."""
+    """The number of times that each text which begins where a subword does occurs within words."""
     counts: dict[str, int] = {}
     get = counts.get
     for word, count in words.items():

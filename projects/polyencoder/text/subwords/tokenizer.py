@@ -1,4 +1,4 @@
-"""`SubwordTokenizer`: words into the ids of a learnt vocabulary, at tens of thousands of utterances a second."""
+"""`SubwordTokenizer`: splits words into the ids of a trained vocabulary, tens of thousands of utterances a second."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _64_BITS = (1 << 64) - 1
 class SubwordTokenizer:
     """Splits words into the longest subwords that the vocabulary has, from left to right (Section 2.1 of ConveRT).
 
-    Ids: 0 to V - 1 are the vocabulary; V to V + buckets - 1 stand for characters that are not in it, each always for
-    the same ones; then padding and the beginning of extra contexts, which have no embeddings. Threads may share one.
+    Ids: 0 to V - 1 are the vocabulary; V to V + buckets - 1 are of characters that are not in it, each always the
+    same ones; then padding and the beginning of extra contexts, which have no embeddings. Threads may share one.
 
     Args:
         subwords: the vocabulary, in the order of its ids; those that begin a word begin with `MARKER`.
         buckets: how many ids unknown characters share.
 
     Raises:
-        ConfigError: an empty subword, or one that is there twice.
+        ConfigError: an empty subword, or one that occurs twice.
     """
 
     def __init__(self, subwords: Iterable[str], *, buckets: int = BUCKETS) -> None:
@@ -167,7 +167,7 @@ def is_subword_tokenizer(text: str) -> bool:
 
 
 def _joined(text: str) -> str:
-    """Marked words as text: between two of letters stands a space, as before it was dropped."""
+    """Marked words as text: the dropped space between two words of letters comes back."""
     out = ""
     for word in text.split(MARKER):
         if out and word and not separates(out[-1]) and not separates(word[0]):

@@ -2,7 +2,7 @@
 
 A-Z become lower case, and nothing else does. A word is a run of characters of which either none or all are punctuation
 or separators (Unicode's P and Z); so `", "` is one, and so is `"..."`. A single space between two words of the first
-kind is dropped: it is what one expects there. Where a word begins stands a mark, so that words joined are the text.
+kind is dropped: it is what one expects there. A mark begins each word, so that words joined are the text.
 """
 
 from __future__ import annotations
