@@ -25,7 +25,7 @@ from parlai.utils.distributed import num_workers
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.evaluation import of_example
-from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.evaluation.names import current_name, parse_hits_at
 from polyencoder.training.progress import Goal
 from polyencoder.training.randomness import random_state, restore_random_state
 
@@ -94,12 +94,14 @@ def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
                 check_metric(opt, {**report, **dict.fromkeys(OF_EVERY_AGENT)})
 
 
-def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless a validation's report has the metric of `--validation-metric`."""
+def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
+    """The name that the metric of `--validation-metric` has in a validation's report; ConfigError if it has none."""
     name = opt.get("validation_metric") or "accuracy"
-    if name not in report:
+    found = name if name in report else current_name(name)
+    if found not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, {one: one for one in report})
         raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}{meant}")
+    return found
 
 
 def planned_updates(opt: Opt) -> int | None:

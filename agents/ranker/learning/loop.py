@@ -130,14 +130,14 @@ class LoopRun:
     # ---- validations
 
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
-        """Check a validation.
+        """Check a validation, and give ParlAI's loop the metric also under the name that it once had (`R@1/20`).
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
             TrainingError: it gives no numbers, and would be that of the best model.
         """
         metric = self._opt.get("validation_metric") or "accuracy"
-        check_metric(self._opt, report)
+        report[metric] = report[check_metric(self._opt, report)]
         values = dict_report(report)
         for name in ("loss", metric):
             if not math.isfinite(values.get(name, 0.0)):

@@ -8,9 +8,10 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["main_measures", "number_of_candidates", "parse_hits_at", "recall_name", "summary"]
+__all__ = ["current_name", "main_measures", "number_of_candidates", "parse_hits_at", "recall_name", "summary"]
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
+_EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
 _MRR = re.compile(r"mrr(@\d+)?")
 
 
@@ -22,12 +23,18 @@ def recall_name(k: int, n: int) -> str:
     return f"R{n}@{k}"
 
 
+def current_name(name: str) -> str:
+    """`R@1/20`, `task/R@1/20`, as reports had it once -> `R20@1`, `task/R20@1`. Other names stay."""
+    match = _EARLIER_RECALL.fullmatch(name)
+    return f"{match[1] or ''}{recall_name(int(match[2]), int(match[3]))}" if match else name
+
+
 def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     """What of a report is shown: recall, MRR and loss, under the names that readers know them by.
 
     Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
     """
-    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    numbers = {current_name(name): value for name, value in report.items() if isinstance(value, int | float)}
     recalls = sorted((int(m[2]), int(m[1]), name) for name in numbers if (m := _RECALL.fullmatch(name)))
     several = len({n for _, n, _ in recalls}) != 1
     names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]

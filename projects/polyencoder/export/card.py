@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import TextConfig
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
@@ -229,7 +229,7 @@ def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     """The validation that gave the model which was kept."""
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
-    return next((one for one in reports if best == one.get(metric)), None)
+    return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)
 
 
 def _without_folder(value: Any) -> Any:
