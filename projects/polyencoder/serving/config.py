@@ -1,4 +1,4 @@
-"""The settings of a server: model and index, address, limits."""
+"""Settings of a server: model and index, address, limits."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Limits:
     """The limits of one worker. All are whole numbers of at least 1 or seconds above 0; else ConfigError."""
 
     concurrent: int = 256
-    """Requests in progress; one more is answered 429, with the seconds to wait in Retry-After."""
+    """Maximum concurrent requests per worker; more are answered 429, with the seconds to wait in Retry-After."""
     connections: int = 1024
-    """Open connections; a request on one more is answered 503."""
+    """Maximum open connections; a request on another one is answered 503."""
     bytes: int = 8 << 20
-    """Of a request's body; more is answered 413."""
+    """Maximum bytes of a request; more are answered 413."""
     documents: int = 1000
-    """Texts of a request; more is answered 422, as everything below."""
+    """Maximum texts of a request; more are answered 422."""
     characters: int = 100_000
-    """Of one text."""
+    """Maximum characters of a text; more are answered 422."""
     tokens: int = 1 << 17
-    """Of a request, as the model reads them: after texts were cut to what it takes."""
+    """Maximum tokens of a request, after texts were truncated for the model; more are answered 422."""
     top_k: int = 1000
-    """Results of a search."""
+    """Maximum results of a search; more are answered 422."""
     queued_tokens: int = 1 << 19
-    """Tokens that wait for the model before `/ready` says that it is not."""
+    """Maximum tokens that wait for the model; with more, `/ready` is 503."""
     ready_seconds: float = 5.0
-    """In which the index has to say that it can be searched; if it does not, `/ready` is 503."""
+    """Seconds for the index to answer; after that, `/ready` is 503."""
     seconds: float = 30.0
-    """From the whole request to its answer; later it is answered 504, and the work is dropped."""
+    """Seconds after which a request is given up and answered 504."""
     read_seconds: float = 10.0
-    """For the body of a request; a slower one is answered 408. Slow headers are a proxy's business."""
+    """Seconds for the body of a request; a slower one is answered 408. Slow headers are left to a proxy."""
     drain_seconds: float = 30.0
-    """After SIGTERM: what is under way then is finished, what takes longer is dropped."""
+    """Seconds to finish open requests after SIGTERM."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -55,44 +55,52 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """How `polyencoder serve` was called.
+    """Settings of `polyencoder serve`.
 
     Raises:
         ConfigError: the settings contradict each other; an address that others reach, but no key.
     """
 
     model: str
+    """The ranker: a model folder, a model file or a hub id."""
     index: str | None = None
-    """A folder, or `milvus:` and an address; None for a server that only re-ranks."""
+    """The index to search: a folder, or milvus: and an address; None for a server that only re-ranks."""
     rerank: str | None = None
-    """A cross-encoder that orders the first results of a search."""
+    """A cross-encoder to rerank the first results."""
     rerank_k: int = 50
+    """The number of results that the cross-encoder reranks."""
     min_probability: LeastProbability | None = None
-    """Of searches that say nothing else."""
+    """Leave out less probable results; a request may give another minimum."""
     no_answer: str | None = None
-    """What the chat says where nothing is likely enough; None for "I have no good answer to that."."""
+    """The chat's reply if nothing is likely enough; None for "I have no good answer to that."."""
     host: str = "127.0.0.1"
+    """Address to listen on; one that other machines can reach needs a key."""
     port: int = 8000
-    """0 for one that is free."""
+    """Port to listen on; 0 for a free one."""
     api_key: str | None = field(default=None, repr=False)
-    """What requests must show as `Authorization: Bearer KEY`."""
+    """The key in requests' `Authorization: Bearer KEY`."""
     allow_hosts: tuple[str, ...] = ()
-    """Names, without ports, by which clients may call this server, besides those of the loopback."""
+    """Host names, without ports, that clients may use for this server, besides the loopback's."""
     workers: int = 1
+    """Worker processes, each with its own model; they share one index."""
     threads: int | None = None
-    """Of each worker's model; None for what torch would take, shared out among the workers."""
+    """Threads of each worker's model; None for torch's, divided among the workers."""
     device: str | None = None
+    """The device of the models; None for a GPU if there is one, else the CPU."""
     model_dtype: WeightDtype = "float32"
+    """The type of the weights."""
     backend: Backend = "torch"
+    """How the model is computed."""
     batch_tokens: int = 4096
-    """Tokens that go through the model together; one text that has more goes alone."""
+    """Maximum tokens of a batch through the model; a longer text goes alone."""
     sessions: str | None = None
-    """A SQLite file of the chat's sessions; None for a temporary one, if there is an index to chat with."""
+    """SQLite file for the chat's sessions; None for a temporary one."""
     max_sessions: int = 10_000
+    """The number of sessions that are kept."""
     session_seconds: float = 24 * 3600.0
-    """After which a session that nobody spoke in is forgotten."""
+    """Seconds after which an unused session is dropped."""
     feedback: str | None = None
-    """A file to which the page's thumbs are written; None for a page without them."""
+    """JSON lines file for ratings given on the page; None for a page without ratings."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -129,7 +137,7 @@ class ServerConfig:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return self.host in LOOPBACK
 
 

@@ -18,19 +18,20 @@ __all__ = ["router"]
 router = APIRouter(tags=["health"])
 
 _STARTED = int(time.time())
+_SHOWN_LIMITS = ("bytes", "documents", "characters", "tokens", "top_k", "concurrent", "seconds")
 
 
 @router.head("/health", include_in_schema=False)  # some balancers ask so
 @router.get("/health")
 async def health() -> dict[str, str]:
-    """That the process is alive."""
+    """The process is alive."""
     return {"status": "ok"}
 
 
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(service: Serving) -> Response:
-    """Whether requests are welcome: 503 while too many tokens wait, or if the index cannot be searched.
+    """Whether the server accepts requests: 503 while too many tokens wait, or if the index cannot be searched.
 
     The model is loaded and warm before the server listens.
     """
@@ -45,7 +46,7 @@ async def ready(service: Serving) -> Response:
 
 @router.get("/info")
 async def info(service: Serving) -> dict[str, Any]:
-    """What is served, and what is taken at most."""
+    """The model, the index and the limits."""
     ranker, limits = service.engine.ranker, service.engine.limits
     text = ranker.text.config
     return {
@@ -60,15 +61,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "candidates": await service.count(),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,
-        "limits": {
-            "bytes": limits.bytes,
-            "documents": limits.documents,
-            "characters": limits.characters,
-            "tokens": limits.tokens,
-            "top_k": limits.top_k,
-            "concurrent": limits.concurrent,
-            "seconds": limits.seconds,
-        },
+        "limits": {name: getattr(limits, name) for name in _SHOWN_LIMITS},
     }
 
 

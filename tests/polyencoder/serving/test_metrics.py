@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from polyencoder.serving.metrics import Metrics
+
 _WORKERS = """
 import os
 from polyencoder.serving.metrics import Metrics
@@ -30,3 +32,15 @@ def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tm
     assert "polyencoder_requests_under_way 2.0" in both
     assert "polyencoder_requests_under_way 1.0" in alone
     assert 'polyencoder_requests_total{route="/score",status="200"} 1.0' in alone
+
+
+def test_a_worker_of_another_user_is_alive(tmp_path, monkeypatch):
+    def kill(pid, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    gauge = tmp_path / "gauge_livesum_12345.db"
+    gauge.write_bytes(bytes(1 << 10))  # of no values
+    Metrics().exposition()
+    assert gauge.exists()
