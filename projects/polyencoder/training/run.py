@@ -25,7 +25,7 @@ from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines
-from polyencoder.training.callbacks.checkpoints import MODEL, Checkpoints
+from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.log import Log
@@ -182,7 +182,7 @@ def _checkpoints(settings: RunSettings, ranker: Ranker, data: RunData, processes
 
 
 def _of_the_run(settings: RunSettings) -> dict[str, Any]:
-    """The settings that a run which goes on must have again; those that shape the model are that model's."""
+    """The settings that a resumed run must have again; those that shape the model are that model's."""
     values = dataclasses.asdict(settings) | {"precision": settings.precision or TrainingConfig.precision}
     return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN | SHAPES}
 
@@ -196,7 +196,7 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
     if config.convert is not None:
         shape |= {name: getattr(config.convert, name) for name in OF_A_CONVERT}
         shape["extra_contexts"] = shape.pop("history_size") - 1
-    return {MODEL: shape}
+    return shape
 
 
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:

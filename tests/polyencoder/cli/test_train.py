@@ -11,7 +11,6 @@ import shutil
 from contextlib import suppress
 
 import pytest
-import torch
 
 from polyencoder import Ranker
 from polyencoder.cli.train import HELP, _next
@@ -348,21 +347,6 @@ def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs
     run(*again, "--history-size", 3)  # the same, said
     with pytest.raises(CheckpointError, match="was begun with history_size 3, not 20;"):
         run(*again, "--history-size", TextConfig.history_size)
-
-
-def test_a_run_of_an_earlier_version_goes_on(run, arguments, pairs):
-    """Its checkpoint has what was given of the model's settings, and the defaults of a new ranker for the others."""
-    flags = ["--architecture", "bi", "--epochs", 1]
-    run(*arguments, *flags)
-    path = pairs / "out" / "training" / "checkpoint.pt"
-    states = torch.load(path, weights_only=True)
-    del states["settings"]["model"]
-    earlier = {"n_codes": 4, "reduction": "mean", "share_encoders": False, "text_truncate": 24, "history_size": 20}
-    states["settings"] |= {**earlier, "label_truncate": 16}
-    torch.save(states, path)
-    run(*arguments, *flags)
-    with pytest.raises(CheckpointError, match="was begun with text_truncate 24, not 20"):
-        run(*arguments, *flags, "--text-truncate", 20)
 
 
 def test_a_model_that_is_there_stays(run, arguments, pairs):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.export.onnx.attention import for_graphs
-from polyencoder.export.onnx.exporters import write_graph
+from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.export.onnx.runtime import Graph, inputs_of
 from polyencoder.modeling import RankerModel

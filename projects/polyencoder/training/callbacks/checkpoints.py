@@ -18,10 +18,9 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["MODEL", "Checkpoints"]
+__all__ = ["Checkpoints"]
 
 FORMAT_VERSION = 1
-MODEL = "model"  # where settings have those that the model itself has
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +35,7 @@ class Checkpoints(Callback):
 
     Args:
         path: of the checkpoint.
-        settings: of the run, in plain values: a run that was begun with others is not resumed. Those of its model
-            are in a mapping of their own, `MODEL`.
+        settings: of the run, in plain values: a run that was begun with others is not resumed.
         changeable: settings that may change when the run is resumed.
         given: those that were given explicitly, which an error names first.
         instead: what else could be done, for that error.
@@ -81,7 +79,7 @@ class Checkpoints(Callback):
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
         """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
-        begun, now = _flat(begun), _flat(self._settings)
+        now = self._settings
         others = [name for name in begun if name not in self._changeable and now.get(name) != begun[name]]
         if others:
             name = min(others, key=lambda name: (name not in self._given, name))
@@ -136,8 +134,3 @@ class Checkpoints(Callback):
         if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
             raise CheckpointError(f"{self.path}: another version of polyencoder wrote it; give another folder")
         return states
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those of the model among them."""
-    return {name: value for name, value in settings.items() if name != MODEL} | dict(settings.get(MODEL, {}))

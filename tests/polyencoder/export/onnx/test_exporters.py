@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModel
 
 from polyencoder.errors import ConfigError
-from polyencoder.export.onnx import attention, exporters
+from polyencoder.export.onnx import exporters
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.export.onnx.runtime import Graph
 from polyencoder.modeling.backbone import Backbone
@@ -79,7 +79,7 @@ def said(caplog) -> list[str]:
 
 def write(backbone: Backbone, path) -> None:
     tokens = batch(LENGTHS[0])
-    write_graph(Outputs(attention.for_graphs(backbone)).eval(), (tokens.ids, tokens.mask), path)
+    write_graph(Outputs(exporters.for_graphs(backbone)).eval(), (tokens.ids, tokens.mask), path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,8 +110,8 @@ def test_a_graph_names_its_axes_and_says_nothing_of_this_machine(tmp_path, by_cu
 def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
     backbone = encoder("bert")
     before = backbone.model.config._attn_implementation
-    copy = attention.for_graphs(backbone)
-    assert copy.model.config._attn_implementation == attention.NAME
+    copy = exporters.for_graphs(backbone)
+    assert copy.model.config._attn_implementation == exporters.NAME
     assert backbone.model.config._attn_implementation == before == "polyencoder"
     pairs = zip(backbone.parameters(), copy.parameters(), strict=True)
     assert all(one is other for one, other in pairs)  # no second copy of the weights
