@@ -42,14 +42,14 @@ class Outputs(Step):
     """-> outputs of the encoder [batch, length, dim], 0 at padding."""
 
     def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
+        self.backbones = [backbone]
 
     def axes(self, name):
         return ("batch", "length")
 
     def forward(self, ids, mask):
-        return (self.backbone(TokenBatch(ids, mask)) * mask.unsqueeze(-1),)
+        return (self.model(TokenBatch(ids, mask)) * mask.unsqueeze(-1),)
 
 
 def encoder(family: str, implementation: str | None = None) -> Backbone:
@@ -79,7 +79,7 @@ def said(caplog) -> list[str]:
 
 def write(backbone: Backbone, path) -> None:
     tokens = batch(LENGTHS[0])
-    write_graph(Outputs(exporters.for_graphs(backbone)).eval(), (tokens.ids, tokens.mask), path)
+    write_graph(exporters.for_graphs(Outputs(backbone)), (tokens.ids, tokens.mask), path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,7 +110,7 @@ def test_a_graph_names_its_axes_and_says_nothing_of_this_machine(tmp_path, by_cu
 def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
     backbone = encoder("bert")
     before = backbone.model.config._attn_implementation
-    copy = exporters.for_graphs(backbone)
+    copy = exporters.for_graphs(Outputs(backbone)).model
     assert copy.model.config._attn_implementation == exporters.NAME
     assert backbone.model.config._attn_implementation == before == "polyencoder"
     pairs = zip(backbone.parameters(), copy.parameters(), strict=True)
