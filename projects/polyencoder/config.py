@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from polyencoder.checks import check_fields
 from polyencoder.errors import ConfigError
@@ -35,11 +35,6 @@ def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any
         name: identity(value) if isinstance(value, (TextConfig, ConvertConfig)) else value
         for name, value in values.items()
     }
-
-
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if not isinstance(value, str) or value not in get_args(choices):
-        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(get_args(choices))}", argument=name)
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,6 @@ class TextConfig:
         return self.text_truncate + (2 if self.truncation == "tokens" and self.surround else 0)
 
     def __post_init__(self) -> None:
-        _check_choice("truncation", self.truncation, Truncation)
         check_fields(self)
         for name in ("text_truncate", "label_truncate"):
             if getattr(self, name) < 3:
@@ -146,9 +140,22 @@ class ConvertConfig:
     quantization_update: int = field(default=100, metadata=LATER)
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(
+                f"dropout of a convert model is {self.dropout}; it must be at least 0 and below 1", argument="dropout"
+            )
         for f in dataclasses.fields(self):
-            _check_size(f.name, getattr(self, f.name), str(f.type))
-        _check_choice("activation", self.activation, Activation)
+            value, least = getattr(self, f.name), 0 if f.name in ("scale_batches", "attention_limits") else 1
+            if f.name == "dropout" or isinstance(value, (bool, str)):
+                continue
+            numbers = value if isinstance(value, tuple) else (value,)
+            fits = all(type(one) is int and one >= least for one in numbers) and len(numbers) <= 1_000
+            if not fits or not (numbers or f.name == "attention_limits"):
+                kind = "whole numbers, each" if isinstance(value, tuple) else "a whole number,"
+                raise ConfigError(
+                    f"{f.name} of a convert model is {value!r:.60}; it must be {kind} at least {least}", argument=f.name
+                )
 
     @property
     def separator_id(self) -> int:
@@ -193,10 +200,6 @@ class RankerConfig:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        _check_choice("reduction", self.reduction, Reduction)
-        _check_choice("context_vectors", self.context_vectors, ContextVectors)
-        _check_choice("codes_attention", self.codes_attention, Attention)
-        _check_choice("poly_attention", self.poly_attention, Attention)
         check_fields(self)
         if not self.output_scaling > 0:
             raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0", argument="output_scaling")
@@ -243,23 +246,3 @@ def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
         return cls(**values)
     except (TypeError, ConfigError) as error:
         raise ConfigError(f"{origin}: {error}") from None
-
-
-def _check_size(name: str, value: Any, kind: str) -> None:
-    """Raise ConfigError for a number that cannot be a size, a limit or a rate."""
-    least = 0 if name in ("scale_batches", "attention_limits") else 1
-    if kind == "int":
-        fits, wanted = type(value) is int and value >= least, f"a whole number, at least {least}"
-    elif kind.startswith("tuple"):
-        wanted = f"whole numbers, each at least {least}"
-        fits = isinstance(value, tuple) and all(type(one) is int and one >= least for one in value)
-        fits = fits and len(value) <= 1_000 and (bool(value) or name == "attention_limits")
-    elif kind == "float":
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        wanted = "at least 0 and below 1"
-    elif kind == "bool":
-        fits, wanted = isinstance(value, bool), "true or false"
-    else:
-        fits, wanted = isinstance(value, str), "a text"
-    if not fits:
-        raise ConfigError(f"{name} of a convert model is {value!r:.60}; it must be {wanted}", argument=name)

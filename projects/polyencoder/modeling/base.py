@@ -72,7 +72,7 @@ class RankerModel(TrainableModel, ABC):
     """That of the weights it was loaded with, where it computes with rounded ones; see `ranker.encoding`."""
     weights_fingerprints: Mapping[str, str] | None = None
     """The same of all weights, by dtype."""
-    candidate_map: nn.Linear | None = None
+    candidate_map: nn.Linear | None
     """The map behind the vectors of candidates, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None
     """Of a model with several contexts: which of their vectors `encode_context` gives."""

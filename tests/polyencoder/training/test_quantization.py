@@ -186,7 +186,7 @@ def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     assert not torch.equal(last[words.replace("weight", "scale")], scale)
     config = json.loads((tmp_path / "second" / "config.json").read_text())
     assert config["convert"]["quantized"] is True
-    assert config["backbone"]["quantization_update"] == 2
+    assert config["convert"]["quantization_update"] == 2
 
 
 def test_a_model_in_float32_goes_on_quantized(make_settings, make_convert_ranker, tmp_path):

@@ -120,15 +120,13 @@ class Graph:
         return [torch.from_numpy(output) for output in self._session.run(None, feed)]
 
 
-class _Exported(nn.Module):
-    """What exported rankers share: they stand on a device like any module, but hold no weights."""
+class _Exported(RankerModel):
+    """What exported rankers share: they are on a device like any module, but hold no weights."""
 
     precision: Precision = "float32"
-    title: str
-    has_one_vector: bool
 
-    def _stand(self, config: RankerConfig) -> None:
-        self.config = config
+    def __init__(self, config: RankerConfig) -> None:
+        RankerModel.__init__(self, config)  # no subclass's: there is nothing to build
         ours = family(config.architecture).model
         self.title, self.has_one_vector = ours.title, ours.has_one_vector
         # Empty: it moves with `to(device)`, and what the graphs give goes where it is.
@@ -143,12 +141,11 @@ class _Exported(nn.Module):
         )
 
 
-class OnnxSeparable(_Exported, RankerModel):
+class OnnxSeparable(_Exported):
     """A bi- or poly-encoder, or a ConveRT, of two graphs."""
 
     def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph) -> None:
-        nn.Module.__init__(self)  # not RankerModel's: there are no towers to build
-        self._stand(config)
+        super().__init__(config)
         self._context, self._candidates = context, candidates
         self.context_vector = "combined" if context.takes_both_texts else None
 
@@ -181,8 +178,7 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
     """A cross-encoder of one graph."""
 
     def __init__(self, config: RankerConfig, *, scorer: Graph) -> None:
-        nn.Module.__init__(self)  # not CrossEncoder's: there is no tower to build
-        self._stand(config)
+        super().__init__(config)
         self._scorer = scorer
 
     def _score_pairs(self, tokens: TokenBatch) -> Tensor:
