@@ -205,8 +205,9 @@ def check_fields(config: Any, *, origin: str = "") -> None:
         value = getattr(config, field.name)
         if not _is_of(value, hints[field.name]):
             where = f"{origin}: " if origin else ""
+            found = f"{value!r:.60}" if get_origin(hints[field.name]) is Literal else shown(value)
             raise ConfigError(
-                f"{where}{field.name} is {shown(value)}; it must be {_kind(hints[field.name])}",
+                f"{where}{field.name} is {found}; it must be {_kind(hints[field.name])}",
                 argument=None if origin else field.name,
             )
 
