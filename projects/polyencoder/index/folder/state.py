@@ -95,24 +95,23 @@ class State:
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Allowed:
         """What the filter lets through. Asked once: a state does not change."""
         key = json.dumps(checked_filter(filter), sort_keys=True)
-        if (known := self._allowed.get(key)) is None:
-            if len(self._allowed) >= _FILTERS:
-                self._allowed.clear()
-            known = self._allowed[key] = self._evaluated(catalogue, filter)
-        return known
-
-    def _evaluated(self, catalogue: Catalogue, filter: Filter | None) -> Allowed:
-        if not filter:
+        if (known := self._allowed.get(key)) is not None:
+            return known
+        if filter:
+            matching, entries = catalogue.matching(filter)
+            found = Allowed(self._mask(matching, True), entries)
+        else:
             dead = catalogue.dead_rows()
-            if len(dead) == 0:
-                return Allowed(None, self.meta.entries)
-            rows = torch.ones(len(self.vectors), dtype=torch.bool)
-            rows[dead] = False
-            return Allowed(rows, self.meta.entries)
-        matching, entries = catalogue.matching(filter)
-        rows = torch.zeros(len(self.vectors), dtype=torch.bool)
-        rows[matching] = True
-        return Allowed(rows, entries)
+            found = Allowed(self._mask(dead, False) if len(dead) else None, self.meta.entries)
+        if len(self._allowed) >= _FILTERS:
+            self._allowed.clear()
+        self._allowed[key] = found
+        return found
+
+    def _mask(self, rows: Tensor, value: bool) -> Tensor:
+        mask = torch.full((len(self.vectors),), not value)
+        mask[rows] = value
+        return mask
 
     def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
         """The first `top_k` entries in the rows that were found; those that share a row follow each other."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import polyencoder.index.folder.change as change_module
+import polyencoder.index.folder.verify as verify_module
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
 from polyencoder.index.folder import remove_index
@@ -20,6 +22,7 @@ from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, connect
 from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, locked
+from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints
 
 
@@ -311,6 +314,31 @@ class TestVerify:
     def test_none(self, tmp_path):
         with pytest.raises(CheckpointError, match="no index"):
             verify(tmp_path)
+
+    def test_beside_a_change_that_removes_files(self, index, folder, monkeypatch):
+        changes = iter([lambda: index.remove(["0", "twin 0"]), index.compact])
+
+        def state(*args):
+            for change in changes:
+                change()
+            return State(*args)
+
+        monkeypatch.setattr(verify_module, "State", state)
+        before = {path.name for path in folder.glob("vectors-*")}
+        verify(folder)
+        assert before - {path.name for path in folder.glob("vectors-*")}
+
+    def test_a_file_that_went_and_came_back(self, index, folder, monkeypatch):
+        """Between a look at it and one at the names of the files."""
+        gone = iter([True])
+
+        def checksum(path, **more):
+            if next(gone, False):
+                raise FileNotFoundError(path)
+            return change_module.checksum(path, **more)
+
+        monkeypatch.setattr(verify_module, "checksum", checksum)
+        verify(folder)
 
 
 def full() -> None:
