@@ -105,14 +105,9 @@ class Database:
             if stamp is None or reader.stamp == stamp:
                 return reader
             reader.connection.close()
-        while True:
-            stamp = _stamp(self._path)
-            if stamp is None:
-                raise _missing(self._folder)
-            reader = _open_to_read(self._path, stamp)
-            if stamp == _stamp(self._path):
-                return reader
-            reader.connection.close()
+        if stamp is None:
+            raise _missing(self._folder)
+        return _open_to_read(self._path, stamp)  # of a file that came since then: it is not used a second time
 
     def _give_back(self, reader: _Reader) -> None:
         with suppress(sqlite3.Error):
@@ -209,8 +204,6 @@ def _close_all() -> None:
 def _missing(folder: Path) -> CheckpointError:
     if (folder / UNFINISHED).is_file():
         what = "this index is not finished; run the command that began it again, it goes on from there"
-    elif (folder / "catalogue.sqlite").is_file():
-        what = f"an index of an earlier version, which this one does not read; {_AGAIN}, in another folder"
     else:
         what = f"no index (no {DATABASE} in it); make one by `Ranker.index` or `polyencoder index`"
     return CheckpointError(f"{folder}: {what}")

@@ -47,12 +47,6 @@ def test_one_that_is_not_finished(folder, ranker):
         FolderIndex.open(folder, ranker)
 
 
-def test_one_of_an_earlier_version(folder, ranker):
-    (folder / DATABASE).rename(folder / "catalogue.sqlite")
-    with pytest.raises(CheckpointError, match="an index of an earlier version.*build the index again"):
-        FolderIndex.open(folder, ranker)
-
-
 def describe(folder, text) -> None:
     with closing(connect(folder / DATABASE)) as connection:
         Catalogue(connection, folder).describe(text)
