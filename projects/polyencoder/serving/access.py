@@ -19,9 +19,9 @@ from polyencoder.serving.problems import problem
 __all__ = ["Access"]
 
 _PROBES = frozenset({"/health", "/ready"})
-"""Asked by balancers, by whatever address they have of the server, and without a key."""
+"""Balancers request these without a key, and by any name of the server."""
 _PAGE = frozenset({"/", "/page/page.css", "/page/page.js"})
-"""The page, which asks for the key."""
+"""The page asks its user for the key."""
 
 
 class Access:

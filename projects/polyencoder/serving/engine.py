@@ -50,30 +50,30 @@ class Engine:
         return self._model.queued_tokens > self.limits.queued_tokens
 
     def close(self) -> None:
-        """Finish what was asked for, and end both threads."""
+        """Finishes the accepted jobs, and ends both threads."""
         self._tokenizer.shutdown()
         self._model.close()
 
     async def tokenized(self, call: Callable[[], T]) -> T:
-        """The result of a call that tokenizes or reads the disk, on the tokenizer's thread."""
+        """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
         start = time.perf_counter()
         result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
         self.metrics.tokenizing.observe(time.perf_counter() - start)
         return result
 
     async def run(self, job: Job) -> Any:
-        """The job's result."""
+        """Computes a job on the model's thread."""
         return await asyncio.wrap_future(self._model.submit(job))
 
     def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
-        """A context within the limits. InputError that names it."""
+        """Checks a context against the limits. InputError that names it."""
         with _of(name):
             turns = checked_context(name, value)
         self._check_characters(sum(map(len, turns)), name)
         return turns
 
     def texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
-        """Texts within the limits, at least one. InputError that says which is not."""
+        """Checks texts, at least one, against the limits. InputError that names the text."""
         if not values:
             raise InputError(f"{name} is empty; it must have at least one text", argument=name)
         if len(values) > self.limits.documents:
@@ -94,10 +94,10 @@ class Engine:
             )
 
     def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: int | None = None) -> int:
-        """The number of tokens of a request.
+        """Counts the tokens of a request.
 
-        InputError if it is above the limit; it names the text that is one too many if that is one of the first
-        `numbered` items, those of the request's texts in order; None for all.
+        InputError above the limit; it names the first text that is too many, if that is one of the first `numbered`
+        items, which are the request's texts in order (None: all are).
         """
         total = 0
         for place, item in enumerate(items):
@@ -114,7 +114,7 @@ class Engine:
 
 @contextmanager
 def _of(name: str) -> Iterator[None]:
-    """Errors inside are of the request's field of this name."""
+    """Attributes errors of the block to the request's field of this name."""
     try:
         yield
     except InputError as error:

@@ -26,7 +26,7 @@ router = APIRouter(tags=["chat"])
 
 
 class Feedback:
-    """A file of good replies, each with its context and the other candidates, and beside it one of those that are not.
+    """A file of good replies, with their contexts and candidates, and one beside it of rejected replies.
 
     Args:
         path: of the good ones, `{"context", "response", "candidates"}`; `PATH.rejected.jsonl` has
@@ -48,10 +48,10 @@ class Feedback:
             ) from None
 
     def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
-        """Keep the rating of a reply, in a line that training and evaluation read.
+        """Appends the rating of a reply, a line that training and evaluation read.
 
         Raises:
-            InputError: they would refuse it.
+            InputError: training would refuse it.
             PolyencoderError: the disk is full.
         """
         texts = list(dict.fromkeys(text.strip() for text in (response, *candidates)))

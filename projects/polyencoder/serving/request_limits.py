@@ -1,4 +1,4 @@
-"""Limits of concurrent requests, of the bytes and seconds of a body, and of the seconds until the answer."""
+"""Limits: concurrent requests, bytes and seconds of a body, seconds until the answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RETRY_AFTER = "1"  # seconds
 
 
 class RequestLimits:
-    """Answers 429, 413, 408 and 504 to what is above the limits.
+    """ASGI middleware: answers 429, 413, 408 and 504 to requests beyond the limits.
 
-    The application gets the whole body, and is cancelled when its time is over or the client has disconnected; what it
-    waits for in the model's queue is then dropped.
+    The application gets the whole body. It is cancelled when its time is over or the client has disconnected; its items
+    in the model's queue are then dropped.
     """
 
     def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics) -> None:
@@ -51,7 +51,7 @@ class RequestLimits:
             self._metrics.under_way.dec()
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Response:
-        """The body, or the answer to one that is too large or too slow."""
+        """Reads the body; returns the answer to one that is too large or too slow."""
         limits = self._limits
         too_large = problem(413, f"the body has more than {limits.bytes:,} bytes: send less at once")
         if int(Headers(scope=scope).get("content-length", "0")) > limits.bytes:  # uvicorn has refused other values
@@ -103,7 +103,7 @@ class RequestLimits:
             await _cancelled(leaving)
 
     async def _refuse(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send an answer to a client that may not read, whose place is free again after some seconds."""
+        """Sends an answer to a client that may not read it, and gives up after some seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(response(scope, receive, send), self._limits.read_seconds)
 
@@ -119,7 +119,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _cancelled(task: asyncio.Future[None]) -> None:
-    """Cancel a task that has not ended, and wait until it has; its error is of no use any more."""
+    """Cancels a task and waits until it has ended; its error is of no use any more."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

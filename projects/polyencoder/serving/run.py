@@ -1,4 +1,4 @@
-"""`serve`: an address, and behind it uvicorn with one worker or several."""
+"""`serve`: binds an address and runs uvicorn, with one worker or several."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["bound", "serve", "uvicorn_config"]
 
 
 def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM; then finish what is under way.
+    """Serves until SIGINT or SIGTERM; then finishes open requests.
 
     Args:
         config: see `ServerConfig`.
-        listening: is told the URL once there is an address. What asks it is answered when the model is loaded and warm.
+        listening: called with the URL once the address is bound. Requests are answered when the model is warm.
 
     Raises:
         PolyencoderError: the model or the index cannot be used, or the address cannot.
@@ -60,7 +60,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
 
 def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bool = False) -> uvicorn.Config:
-    """How uvicorn runs an application, or with `factory` the one that a function makes in each worker."""
+    """The configuration of uvicorn for an application or, with `factory`, for a function that makes one."""
     return uvicorn.Config(
         app,
         factory=factory,
@@ -82,14 +82,14 @@ def _worker(config: ServerConfig) -> ASGIApp:
 
 
 def _end_with_parent() -> None:
-    """End this worker as SIGTERM does when the process that started it is gone, killed perhaps, and could not."""
+    """Ends this worker, as SIGTERM does, when its parent has died, which may have been killed."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def bound(config: ServerConfig) -> socket.socket:
-    """A socket at the address. ConfigError where there is none."""
+    """Binds a socket to the address. ConfigError if that fails."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Named, as asyncio turns Nagle's algorithm off (40 ms an answer) only for sockets that say they speak TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,4 +1,4 @@
-"""Chat sessions in a SQLite file that all workers share, limited in number and age."""
+"""Chat sessions: a SQLite file that all workers share, limited in number and age."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUSY_SECONDS = 5.0
 
 
 class NoSession(PolyencoderError):
-    """There is no session of this id, or none any more."""
+    """No session has this id, or it has expired."""
 
 
 class SessionBusy(PolyencoderError):
@@ -38,12 +38,12 @@ class Session(NamedTuple):
     id: str
     persona: list[str]
     turns: list[str]
-    """What was said, oldest first: by the user and the server in turn."""
+    """Oldest first, by the user and the server in turn."""
     version: int = 0
-    """How often something was said in it; 0 if it is not kept yet."""
+    """The number of exchanges; 0 if it is not stored yet."""
 
     def context(self, message: str, *, most_characters: int) -> list[str]:
-        """The turns of a context: persona, what was said, the new message. Old turns that do not fit are left out."""
+        """The turns of a context: persona, dialogue, the new message. Old turns that do not fit are left out."""
         room = most_characters - len(message) - sum(map(len, self.persona))
         kept: list[str] = []
         for turn in reversed(self.turns):
@@ -55,15 +55,15 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """Sessions in a file, each for as long as `seconds` after its last use.
+    """Stores sessions in a file, each for `seconds` after its last use.
 
     Args:
-        path: of the file, made if it is not there.
-        most: of those that are kept; one more drops the one that was not used for longest.
-        seconds: for which one is kept.
-        most_turns, most_characters: of one; older turns are forgotten, the last two never.
+        path: of the file, created if missing.
+        most: maximum sessions; another one drops the least recently used.
+        seconds: after which an unused session expires.
+        most_turns, most_characters: of one session; older turns are dropped, the last two never.
 
-    All methods raise PolyencoderError where the file can be neither read nor written, for instance on a full disk.
+    All methods raise PolyencoderError if the file cannot be read or written, for instance on a full disk.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -93,11 +93,11 @@ class Sessions:
             raise ConfigError(f"{path}: is no file for sessions ({error}); give another", argument="sessions") from None
 
     def new(self, persona: list[str]) -> Session:
-        """A session that is kept once something is said in it."""
+        """A new session, which `say` stores."""
         return Session(uuid.uuid4().hex, persona, [])
 
     def read(self, id_: str) -> Session:
-        """The session of this id. NoSession if there is none, or it is too old."""
+        """Reads the session of this id. NoSession if there is none, or it has expired."""
         with self._connected() as connection:
             row = connection.execute(
                 "SELECT persona, turns, version FROM sessions WHERE id = ? AND used > ?",
@@ -108,7 +108,7 @@ class Sessions:
         return Session(id_, json.loads(row[0]), json.loads(row[1]), row[2])
 
     def say(self, session: Session, said: str, reply: str) -> None:
-        """Keep one more turn of each side. SessionBusy if something was said since the session was read."""
+        """Stores one more turn of each side. SessionBusy if something else was said since the session was read."""
         kept = [*session.turns, said, reply][-self._most_turns :]
         while len(kept) > 2 and sum(map(len, kept)) > self._most_characters:
             del kept[:2]
@@ -141,7 +141,7 @@ class Sessions:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction, which is taken back after an error."""
+        """A connection for one transaction, which is rolled back after an error."""
         try:
             with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
