@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss import search as approximate
+from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
-from polyencoder.index.meta.faiss.file import FaissFile, build_faiss
 from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, score, search

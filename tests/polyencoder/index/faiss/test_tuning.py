@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex, open_index
 from polyencoder.index.faiss import tuning
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
-from polyencoder.index.meta.faiss.file import build_faiss
 from polyencoder.index.open import described
 from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.scoring import ContextEncoding, search
