@@ -24,7 +24,7 @@ from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.checkpoints import Saving
-from parlai.agents.ranker.learning.loop import LoopRun, current_loop
+from parlai.agents.ranker.learning.loop import LoopRun
 from parlai.agents.ranker.learning.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
 from parlai.agents.ranker.options import check_option_files
@@ -151,6 +151,12 @@ class RankerModelAgent(TorchRankerAgent):
         self.opt.update(dictionary.special_tokens_opt())
         return dictionary
 
+    def _get_init_model(self, opt: Opt, shared: dict[str, Any] | None) -> tuple[str | None, bool]:
+        if self._run.evaluates_the_best:
+            opt["load_from_checkpoint"] = False  # which would be loaded in the place of the best model
+        path, is_finetune = super()._get_init_model(opt, shared)
+        return path, is_finetune
+
     def _origin(self) -> CheckpointSource | None:
         """Where weights are loaded from, if they are."""
         path, is_finetune = self._get_init_model(self.opt, None)
@@ -163,7 +169,7 @@ class RankerModelAgent(TorchRankerAgent):
         opt, origin, start = self.opt, self._origin(), None
         if origin is not None:
             self._is_finetune = origin.is_finetune
-            if not self._is_finetune and self._run.is_in_loop and current_loop() is not None:
+            if not self._is_finetune and self._run.is_in_loop:
                 self.refuse_to_overwrite()
             self._checkpoint = read_ranker_file(origin.path)
             start = LoadedModel(self._checkpoint[0], origin)

@@ -23,7 +23,7 @@ from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
-from parlai.scripts.train_model import TrainModel
+from parlai.scripts.train_model import TrainLoop, TrainModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder import shards
@@ -220,9 +220,17 @@ def make_agent(dictionary: str, task: dict[str, Any]) -> Callable[..., Any]:
         defaults = {**TINY, **particular, **data, "dict_file": dictionary, "datatype": "train"}
         own = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
         defaults = {name: value for name, value in defaults.items() if name not in own}
-        return create_agent(_parse(**{**defaults, "model": model, **options}))
+        opt = _parse(**{**defaults, "model": model, **options})
+        return Beginning(opt).agent if opt.get("load_from_checkpoint") else create_agent(opt)
 
     return make
+
+
+class Beginning(TrainLoop):
+    """ParlAI's training loop, as far as making its agent."""
+
+    def __init__(self, opt: Any) -> None:
+        self.agent = create_agent(opt)
 
 
 @pytest.fixture(scope="session")

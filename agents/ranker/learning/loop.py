@@ -53,7 +53,8 @@ class LoopRun:
         ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
 
     Attributes:
-        is_in_loop: whether ParlAI's training loop made the agent, to learn.
+        is_in_loop: whether ParlAI's training loop is making the agent, to learn.
+        evaluates_the_best: whether it is making its last one, of the best model.
         planned_updates: how many the run has, if anybody knows.
         resumed_at: the updates that were done, of a run that was begun before.
         has_ended: whether the agent was shut down.
@@ -62,9 +63,9 @@ class LoopRun:
     def __init__(self, opt: Opt, *, shared: bool = False, ranks: bool = True) -> None:
         self._opt = opt
         self.trains = not shared and trains(opt)
-        # ParlAI's training loop alone sets it; the options of some published models have it as well
-        self.is_in_loop = self.trains and bool(opt.get("load_from_checkpoint"))
-        evaluates_the_best = self.trains and (opt.get("override") or {}).get("load_from_checkpoint") is False
+        loop = current_loop() if self.trains else None
+        self.evaluates_the_best = hasattr(loop, "train_time")  # its clocks are set when it has its first agent
+        self.is_in_loop = loop is not None and not self.evaluates_the_best
         self.planned_updates: int | None = None
         self.resumed_at: int | None = None
         self.has_ended = False
@@ -79,12 +80,9 @@ class LoopRun:
                 f"--model-file {path} is a folder, which no run can write to: give another --model-file, and start "
                 f"from this model with --init-model {path}"
             )
-        if opt.get("model_file") and (self.is_in_loop or evaluates_the_best):
+        if opt.get("model_file") and (self.is_in_loop or self.evaluates_the_best):
             self._lock = _locked_model(opt["model_file"])
         if self.is_in_loop:
-            # At its end the loop makes its agent anew, to evaluate the best model: not from the checkpoint. This very
-            # dictionary of what the command has set is passed to it.
-            opt.setdefault("override", {})["load_from_checkpoint"] = False
             check_evaluation_data(opt, rehearse=ranks)
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
@@ -147,8 +145,7 @@ class LoopRun:
 
     def say_what_was_made(self, next_steps: Sequence[str]) -> None:
         """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""
-        is_last = not self.is_in_loop and (self._opt.get("override") or {}).get("load_from_checkpoint") is False
-        if not (is_last and self.resumed_at is not None and is_primary_worker()):
+        if not (self.evaluates_the_best and self.resumed_at is not None and is_primary_worker()):
             return
         path, measures = self._opt["model_file"], summary(self._measures)
         logging.success(f"{path}: the model after {self.resumed_at:,} updates{measures and f', {measures}'}")
