@@ -55,7 +55,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 _NOT_HERE = """
     type_optimization learn_embeddings attention_dropout pair_tokens compile data_parallel backbone
-    history_size delimiter person_tokens special_tok_lst fp16 fp16_impl
+    history_size delimiter person_tokens special_tok_lst fp16
 """
 FOLLOWED = (flags.FOLLOWED - frozenset(_NOT_HERE.split())) | {
     *("vocabulary", "extra_contexts", "number_turns", "context_vector", "adadelta_eps"),

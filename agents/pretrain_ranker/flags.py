@@ -41,6 +41,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(_OF_LEARNT_DICTIONARIES.split(), ((None,), _TOKENIZER)),
     **{name: flags.UNSUPPORTED[name] for name in ("history_reversed", "history_add_global_end_token")},
     "force_fp16_tokens": flags.UNSUPPORTED["force_fp16_tokens"],
+    "fp16_impl": flags.UNSUPPORTED["fp16_impl"],
     "label_truncate": ((None,), _WHOLE),
     "embedding_type": (("random",), _EMBEDDINGS),
     "embedding_projection": (("random",), _EMBEDDINGS),
@@ -58,7 +59,7 @@ _FOLLOWED = """
     truncate text_truncate history_size person_tokens split_lines use_reply add_p1_after_newln special_tok_lst
     ignore_bad_candidates
 
-    gpu no_cuda fp16 fp16_impl bf16 interactive_mode
+    gpu no_cuda fp16 bf16 interactive_mode
 
     dict_file dict_class dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
 """

@@ -69,6 +69,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "history_add_global_end_token": ((None,), "a context ends with the tokenizer's own token"),
     "rank_candidates": ((True,), "a ranker ranks"),
     "force_fp16_tokens": ((False,), "vocabularies are not padded"),
+    "fp16_impl": (("safe",), "--fp16 keeps weights in float32, by autocast"),
     "model_parallel": ((False,), _GROUP),
     "checkpoint_activations": ((False,), "--grad-cache, of a cross-encoder --pair-tokens, is what saves memory here"),
     "interactive_candidates": (("fixed", "inline"), "a vocabulary is no list of replies"),
@@ -116,7 +117,7 @@ _FOLLOWED = """
     cap_num_predictions rank_top_k inference topk return_cand_scores hits_at min_probability no_answer interactive_mode
     index index_top_k index_effort index_list_length index_dtype rerank rerank_k
 
-    gpu no_cuda fp16 fp16_impl bf16 compile data_parallel
+    gpu no_cuda fp16 bf16 compile data_parallel
 
     backbone dict_file dict_class dict_textfields dict_maxexs dict_include_valid dict_include_test
     dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
