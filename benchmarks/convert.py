@@ -51,11 +51,11 @@ from polyencoder.modeling.convert import ConveRT, ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.packages import require
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.checkpoint import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from polyencoder.training import Trainer
-from polyencoder.training.config import TrainingConfig
 
 ROWS = 31_476 + 1_000  # of the embeddings
 BERT_BASE: dict[str, Any] = {"dim": 768, "n_layers": 12, "n_heads": 12, "ffn_dim": 3072, "n_positions": 512}

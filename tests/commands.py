@@ -2,24 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
+from typing import NamedTuple
+from unittest import mock
+
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
+from polyencoder.cli.main import main, run
 
-__all__ = ["command_fails", "run_command"]
+__all__ = ["Result", "command_fails", "invoke", "run_command"]
+
+
+class Result(NamedTuple):
+    """What a command said, and its exit code."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Both, one behind the other."""
+        return self.stdout + self.stderr
+
+
+def invoke(*arguments: object, input: str | None = None) -> Result:
+    """What a command says and its exit code, as a shell has it."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with (
+        mock.patch.object(sys, "argv", ["polyencoder", *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO((input or "").encode()))),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def run_command(*arguments: object, input: str | None = None) -> Result:
     """What a command that must succeed said: `stdout`, `stderr`, and both in `output`. Its errors are raised."""
-    result = CliRunner().invoke(app, [*map(str, arguments)], input=input, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO((input or "").encode()))),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        run([*map(str, arguments)])
+    return Result(0, out.getvalue(), err.getvalue())
 
 
 def command_fails(error: type[Exception], match: str, *arguments: object, input: str | None = None) -> None:
     """Assert that a command ends with this error, whose message is one line."""
     with pytest.raises(error, match=match) as raised:
-        CliRunner().invoke(app, [*map(str, arguments)], input=input, catch_exceptions=False)
+        run_command(*arguments, input=input)
     assert "\n" not in str(raised.value)

@@ -10,11 +10,10 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
-from polyencoder.config import Reduction
-from polyencoder.pretraining.heads import NextName
+from polyencoder.config import NextName, Reduction
 from polyencoder.pretraining.inputs import CONTEXT_SHARE
-from polyencoder.pretraining.settings import WARMUP, WARMUP_SHARE
 from polyencoder.pretraining.start import POSITIONS
+from polyencoder.settings.pretrain import WARMUP, WARMUP_SHARE
 
 __all__ = ["add_pretraining_args", "settle_schedule"]
 

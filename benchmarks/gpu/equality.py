@@ -36,8 +36,8 @@ PLAIN = TrainingConfig(
     epochs=None,
     max_updates=1,
     fine_tuned="all",
-    optimizer=OptimizerConfig("sgd", 0.1, weight_decay=0.0),
-    schedule=ScheduleConfig("constant", warmup_updates=0),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.0),
+    schedule=ScheduleConfig(name="constant", warmup_updates=0),
 )
 
 

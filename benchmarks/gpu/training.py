@@ -42,7 +42,7 @@ def training(*, device: str, quick: bool) -> dict[str, Any]:
         fine_tuned="all",
         precision="bfloat16",
         optimizer=OptimizerConfig(learning_rate=RATE),
-        schedule=ScheduleConfig("constant", warmup_updates=0),
+        schedule=ScheduleConfig(name="constant", warmup_updates=0),
     )
     kinds: list[Architecture] = ["bi", "poly"]
     rows: list[dict[str, Any]] = []

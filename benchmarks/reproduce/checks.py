@@ -11,11 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
-import typer
-
 from benchmarks.reproduce.runs import TORCHRUN, Places, Run
-from polyencoder.cli.main import app
+from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
 
 __all__ = ["missing", "wrong"]
@@ -95,13 +92,8 @@ def _refused(command: tuple[str, ...]) -> str:
 
 
 def _refused_by_ours(name: str, words: list[str]) -> str:
-    group = typer.main.get_group(app)
-    if name not in group.commands:
-        return f"polyencoder has no command {name}"
     try:
-        group.commands[name].make_context(name, list(words))
-    except click.exceptions.ClickException as error:
-        return error.format_message()
+        parse([name, *words])
     except PolyencoderError as error:
         return str(error)
     return ""

@@ -12,8 +12,24 @@ from polyencoder.errors import ConfigError
 
 FORMAT_VERSION = 1
 
+Backend = Literal["torch", "onnx", "onnx-int8"]
+"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
+WeightDtype = Literal["float32", "float16", "bfloat16"]
+"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32.
+
+A quantized ConveRT has its embeddings in 8 bits and other weights in float16, also where float32, the default, is asked
+for.
+"""
+ContextVector = Literal["combined", "immediate", "extra"]
+"""Of a multi-context ConveRT: which vector of a context ranks."""
 Architecture = str
 """A name in `modeling.families.FAMILIES`."""
+FineTuned = Literal["top_layer", "top4_layers", "all_encoder_layers", "all"]
+"""Layer freezing: ParlAI's names (its `type_optimization`) for the rows of Table 3; embeddings learn in the last."""
+TurnSeparator = Literal["sep", "newline", "none"]
+"""What stands between two turns of a context: the tokenizer's separator, a newline token, or nothing."""
+NextName = Literal["yes-no", "contrastive"]
+"""How pre-training predicts next utterances."""
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
 Attention = Literal["basic", "sqrt", "multihead"]

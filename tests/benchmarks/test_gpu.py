@@ -93,8 +93,8 @@ def test_operations_are_those_of_the_layers():
 
 
 def test_torch_and_transformers_are_enough():
-    """Nothing that the command imports is from a package that these two do not bring, ParlAI least of all."""
-    others = ["parlai", "sklearn", "scipy", "pandas", "datasets", "faiss", "pymilvus", "matplotlib", "typer", "pyarrow"]
+    """Nothing else is imported, ParlAI least of all, but what settings are declared with: pydantic and cyclopts."""
+    others = ["parlai", "sklearn", "scipy", "pandas", "datasets", "faiss", "pymilvus", "matplotlib", "pyarrow"]
     others += ["sentence_transformers", "onnx", "onnxruntime", "ijson", "nltk"]
     code = f"""
 import sys

@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from polyencoder.cli.main import app
+from polyencoder.cli.main import parse
+from polyencoder.settings.base import flat_values
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -29,10 +29,16 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name}\s+(.+)$", DOCKERFILE.replace("\\\n", ""), re.MULTILINE)
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    """As the compose file's environment has one."""
+    monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret")
+
+
 def options(command: list[str]) -> dict:
     """What `polyencoder` understands; an error where it does not."""
-    name, *arguments = command
-    return typer.main.get_command(app).commands[name].make_context(name, arguments).params
+    (given,) = parse(command)[1].arguments.values()
+    return flat_values(given)
 
 
 @pytest.mark.parametrize(

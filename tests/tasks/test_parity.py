@@ -10,13 +10,12 @@ import json
 import pytest
 import torch
 from parlai.scripts.train_model import TrainModel
-from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.cli.main import app
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
+from tests.commands import run_command
 
 UPDATES, EXAMPLES = 10, 30  # batches of four: more than an epoch
 NAMES = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
@@ -103,7 +102,7 @@ def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architect
         arguments.append("--streaming")
 
     theirs = losses(lambda: TrainModel.main(**with_parlai))
-    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    mine = losses(lambda: run_command("train", *arguments))
     assert len(mine) == UPDATES
     assert len({round(loss, 3) for loss in mine}) > 5
     assert mine == pytest.approx(theirs, abs=1e-5)
@@ -147,7 +146,7 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
     arguments = [part for name, value in given for part in ((name,) if value is None else (name, str(value)))]
 
     theirs = losses(lambda: TrainModel.main(**with_parlai))
-    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    mine = losses(lambda: run_command("train", *arguments))
     assert len(mine) == UPDATES
     assert len({round(loss, 3) for loss in mine}) > 5
     assert mine == pytest.approx(theirs, abs=1e-6)
@@ -171,6 +170,6 @@ def test_convert_begins_with_the_same_weights(folder, convert, losses, tmp_path)
     ours |= {"evaluations": 0.1} | sizes
     arguments = [part for name, value in ours.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     theirs = losses(lambda: TrainModel.main(**with_parlai, **sizes, **NEVER))
-    mine = losses(lambda: CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False))
+    mine = losses(lambda: run_command("train", *arguments))
     assert len(mine) == updates
     assert mine == pytest.approx(theirs, abs=1e-6)

@@ -113,7 +113,7 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
         group["lr"] = full  # that of a checkpoint's optimizer has fallen already
     name, warmup = NAMES[opt.get("lr_scheduler") or "none"], max(0, opt.get("warmup_updates") or 0)
     if name == "constant" or (opt.get("lr_scheduler_decay") == 1.0 and not (final and name in UNTIL_THE_END)):
-        return Schedule(optimizer, ScheduleConfig("constant", 0), total_updates=None)
+        return Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)
     total = None
     if name in UNTIL_THE_END:
         end = updates or opt.get("max_train_steps") or -1
@@ -125,11 +125,11 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
         total = max(end, warmup + 1)  # a run that is shorter than its warm-up never comes to the decay
     gamma = opt.get("invsqrt_lr_decay_gamma") or -1
     config = ScheduleConfig(
-        name,
-        warmup,
+        name=name,
+        warmup_updates=warmup,
         decay=opt["lr_scheduler_decay"],
         patience=opt["lr_scheduler_patience"],
-        final=final / full,
+        final_learning_rate=final if name in UNTIL_THE_END else 0.0,
         warmup_start=opt["warmup_rate"],
         gamma=gamma if gamma > 0 else None,
     )

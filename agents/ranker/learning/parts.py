@@ -18,8 +18,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.evaluation import ranks
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distillation import DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.objective import Objective, Outcome
@@ -40,7 +40,7 @@ def training_config(opt: Opt) -> TrainingConfig:
     if opt.get("teacher_scores") and not opt.get("teacher_model"):
         raise ConfigError(f"--teacher-scores {opt['teacher_scores']}: whose? Give --teacher-model as well")
     return TrainingConfig(
-        candidates=opt["candidates"],
+        candidates=_source(opt),
         gather_negatives=bool(opt.get("gather_negatives")),
         label_smoothing=opt.get("label_smoothing") or 0.0,
         precision="bfloat16" if opt.get("bf16") else "float32",
@@ -48,29 +48,39 @@ def training_config(opt: Opt) -> TrainingConfig:
         pair_tokens=opt.get("pair_tokens", 0),
         distillation=_distillation(opt),
         hard_negatives=_hard_negatives(opt),
-        hard_negatives_every=opt.get("hard_negatives_every", TrainingConfig.hard_negatives_every),
     )
+
+
+def _source(opt: Opt) -> Any:
+    """The source of candidates; of a list that all examples have, or of each example alone, nothing is shared."""
+    return "inline" if opt["candidates"] == "fixed" else opt["candidates"]
 
 
 def _distillation(opt: Opt) -> DistillationConfig:
     if "teacher_model" not in opt:  # of a cross-encoder
         return DistillationConfig()
     model_file = opt.get("model_file")
+    if not opt["teacher_model"]:
+        return DistillationConfig()
     return DistillationConfig(
-        opt["teacher_model"],
-        opt.get("teacher_scores") or (f"{model_file}.teacher.sqlite" if model_file else None),
-        opt["distillation_weight"],
-        opt["distillation_loss"],
-        opt["distillation_temperature"],
-        opt["distillation_candidates"],
+        teacher=opt["teacher_model"],
+        scores=opt.get("teacher_scores") or (f"{model_file}.teacher.sqlite" if model_file else None),
+        weight=opt["distillation_weight"],
+        kind=opt["distillation_loss"],
+        temperature=opt["distillation_temperature"],
+        candidates=opt["distillation_candidates"],
     )
 
 
-def _hard_negatives(opt: Opt) -> HardNegatives | None:
+def _hard_negatives(opt: Opt) -> HardNegatives:
     if not opt.get("hard_negatives"):
-        return None
-    ranks = parse_ranks(opt["hard_negative_ranks"])
-    return HardNegatives(opt["hard_negatives"], *ranks, opt["hard_negative_margin"])
+        return HardNegatives()
+    return HardNegatives(
+        count=opt["hard_negatives"],
+        every=opt["hard_negatives_every"],
+        ranks=parse_ranks(opt["hard_negative_ranks"]),
+        margin=opt["hard_negative_margin"],
+    )
 
 
 def build_trainer(

@@ -3,102 +3,83 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import field, replace
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
-from polyencoder.cli.flags import check_flags, given_flags
-from polyencoder.cli.options import (
-    BackendName,
-    CandidatesColumn,
-    ContextColumn,
-    Device,
-    KeepTurns,
-    Model,
-    ModelDtype,
-    ResponseColumn,
-    left_out,
-    load,
-)
+from polyencoder.cli.shared.loading import left_out, load, load_named
+from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import Columns, read_examples
+from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import there
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
+from polyencoder.settings.base import Count, Needs, Settings, Without, settings
+from polyencoder.settings.common import ColumnSettings, ModelSettings
 from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.storage.files import check_writable
 
 __all__ = ["calibrate"]
 
-_DATA = (
-    "FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right "
-    "`response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."
-)
-_INDEX = "Calibrate for searching this index instead of ranking each example's candidates."
-_RERANK = "With --index: calibrate this cross-encoder, which reranks what --model finds."
-_UNANSWERABLE = "Expected share of contexts that no candidate answers."
-_PRECISION = "Also find the threshold above which this share of the answers is right, for --min-probability auto."
+
+@settings()
+class CalibrateSettings(Settings):
+    """What is calibrated, and on which examples."""
+
+    model: ModelSettings
+    data: Annotated[str, Parameter(alias="-d")]
+    """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
+    `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
+    columns: ColumnSettings = field(default_factory=ColumnSettings)
+    index: Annotated[str | None, Parameter(alias="-i")] = None
+    """Calibrate for searching this index instead of ranking each example's candidates."""
+    rerank: Annotated[str | None, Needs("index")] = None
+    """With --index: calibrate this cross-encoder, which reranks what --model finds."""
+    rerank_k: Annotated[Count, Needs("rerank")] = 50
+    """How many results the cross-encoder reranks."""
+    keep_turns: Annotated[bool, Needs("index")] = False
+    """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
+    num_negatives: Annotated[Count | None, Without("index")] = None
+    """Candidates to sample for an example that has none (default: 19)."""
+    negatives: Annotated[str | None, Without("index")] = None
+    """FILE to sample them from (default: the responses of --data)."""
+    seed: Annotated[int, Without("index")] = 0
+    """Seed of sampled candidates."""
+    unanswerable: float = 0.5
+    """Expected share of contexts that no candidate answers."""
+    precision: float | None = None
+    """Also find the threshold above which this share of the answers is right, for --min-probability auto."""
 
 
-def calibrate(
-    ctx: typer.Context,
-    model: Model,
-    data: Annotated[Path, typer.Option("--data", "-d", help=_DATA)],
-    context: ContextColumn = "context",
-    response: ResponseColumn = "response",
-    candidates: CandidatesColumn = "candidates",
-    index: Annotated[str | None, typer.Option("--index", "-i", help=_INDEX)] = None,
-    rerank: Annotated[str | None, typer.Option(help=_RERANK)] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
-    keep_turns: KeepTurns = False,
-    num_negatives: Annotated[
-        int | None, typer.Option(help="Candidates to sample for an example that has none (default: 19).")
-    ] = None,
-    negatives: Annotated[
-        str | None, typer.Option(help="FILE to sample them from (default: the responses of --data).")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sampled candidates.")] = 0,
-    unanswerable: Annotated[float, typer.Option(help=_UNANSWERABLE)] = 0.5,
-    precision: Annotated[float | None, typer.Option(help=_PRECISION)] = None,
-    device: Device = None,
-    model_dtype: ModelDtype = "float32",
-    backend: BackendName = "torch",
-) -> None:
+def calibrate(settings: CalibrateSettings) -> None:
     """Fit a temperature and the score of "none of these", so that results say how likely they are right.
 
     Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
     until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
     own: --backend onnx-int8.
     """
-    check_flags(
-        ctx,
-        needs={"index": ["rerank", "keep_turns"], "rerank": ["rerank_k"]},
-        excludes={"index": ["num_negatives", "negatives", "seed"]},
-    )
-    calibrated = rerank or model
+    data, index, unanswerable = settings.data, settings.index, settings.unanswerable
+    calibrated = settings.rerank or settings.model.model
     if not there(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
-    columns = Columns(context, response, candidates)
     examples, drawn = read_examples(
         data,
-        columns=columns,
+        columns=settings.columns.columns,
         with_candidates=index is None,
-        num_negatives=num_negatives,
-        negatives=negatives,
-        seed=seed,
+        num_negatives=settings.num_negatives,
+        negatives=settings.negatives,
+        seed=settings.seed,
     )
-    for name in sorted(given_flags(ctx) & {"num_negatives", "negatives", "seed"} if not drawn else ()):
+    for name in sorted(settings.given & {"num_negatives", "negatives", "seed"} if not drawn else ()):
         raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
-    ranker = load(model, device=device, dtype=model_dtype, backend=backend)
-    reranker = load(rerank, device=device, dtype=model_dtype) if rerank else None
-    searcher = None
+    ranker, searcher = load(settings.model), None
+    reranker = load_named(settings.rerank, replace(settings.model, backend="torch")) if settings.rerank else None
     if index is None:
         observations = observe(ranker, examples)
     else:
@@ -108,8 +89,8 @@ def calibrate(
             top_k=DEPTH + 1,
             texts=DEPTH + 1,
             reranker=reranker,
-            rerank_k=rerank_k,
-            keep_turns=keep_turns,
+            rerank_k=settings.rerank_k,
+            keep_turns=settings.keep_turns,
         )
         observations = observe_search(searcher, examples)
     ordering = reranker or ranker
@@ -117,21 +98,21 @@ def calibrate(
         observations,
         fingerprint=model_fingerprint(ordering.model, ordering.text),
         unanswerable=unanswerable,
-        precision=precision,
+        precision=settings.precision,
     )
     among = round(observations.among.double().mean().item())
     today = datetime.date.today().isoformat()
-    own = replace(fitted.calibration, fitted_on=FittedOn(str(data), len(examples), among, today, index))
+    own = replace(fitted.calibration, fitted_on=FittedOn(data, len(examples), among, today, index))
     kept = own.beside(ordering.calibration)
     kept.save(calibrated, of=ordering)
-    typer.echo(_report(fitted, examples, unanswerable=unanswerable))
+    say(_report(fitted, examples, unanswerable=unanswerable))
     if drawn:
-        typer.echo(f"{drawn:,} of the examples had no candidates: other responses of {negatives or data} were drawn")
+        say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if searcher is not None and (said := left_out(searcher)):
-        typer.echo(said)
-    typer.echo(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
+        say(said)
+    say(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
     if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
-        typer.echo(f"the one for {_use(beside)} is kept beside it")
+        say(f"the one for {_use(beside)} is kept beside it")
 
 
 def _use(calibration: Calibration) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from tqdm import tqdm
 
+from polyencoder.cli.shared.output import say, shows_bars
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
@@ -20,54 +18,49 @@ from polyencoder.storage.checkpoint import CONFIG, WEIGHTS, check_archive, check
 
 __all__ = ["check"]
 
-_NAMES = (
-    "Model folders and index folders; model files (FILE with FILE.opt beside it), or .opt files as for ParlAI's "
-    "--init-opt."
-)
-_NAMED = "A module or package that the options may name because you trust its code; repeatable."
-_PROGRESS = "Show progress on standard error; the default in a terminal."
 
-
-def check(
-    names: Annotated[list[str], typer.Argument(help=_NAMES)],
-    trust: Annotated[list[str] | None, typer.Option(help=_NAMED)] = None,
-    progress: Annotated[bool | None, typer.Option(help=_PROGRESS)] = None,
-) -> None:
+def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | None = None) -> None:
     """Verify the checksums of models and indexes, and that no code of their own runs when ParlAI reads a model file.
 
     Every byte is read, and an error names the damaged file; nothing is repaired. `parlai ... -mf FILE` reads FILE.opt
     before it knows whose model it is, takes what is not JSON for a pickle, and imports the agent that it names. So of a
     model file this looks at FILE.opt and its checkpoint's first, and at the weights.
+
+    Args:
+        names: Model folders and index folders; model files (FILE with FILE.opt beside it), or .opt files as for
+            ParlAI's --init-opt.
+        trust: A module or package that the options may name because you trust its code; repeatable.
+        progress: Show progress on standard error; the default in a terminal.
     """
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = shows_bars(progress)
     for name in names:
         if name.endswith(".opt"):
-            check_options(name, named=trust or ())
-            typer.echo(f"{name}: JSON, and names no code outside ParlAI and this project")
+            check_options(name, named=trust)
+            say(f"{name}: JSON, and names no code outside ParlAI and this project")
         elif os.path.isdir(name):
             _check_folder(Path(name), shown=shown)
         else:
-            _check_model(name, named=trust or [], shown=shown)
+            _check_model(name, named=trust, shown=shown)
 
 
 def _check_folder(folder: Path, *, shown: bool) -> None:
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
         verify(folder, progress=shown)
-        typer.echo(f"{folder}: an index, undamaged")
+        say(f"{folder}: an index, undamaged")
         return
     if weights or not graphs:
         size = (folder / WEIGHTS).stat().st_size if weights else 0
         with _bar(size, shown=shown) as bar:
             check_folder(folder, progress=bar.update)
-        typer.echo(f"{folder}: a model, undamaged")
+        say(f"{folder}: a model, undamaged")
     if graphs:
         with _bar(sum(path.stat().st_size for path in folder.glob("*.onnx")), shown=shown) as bar:
             found = check_graphs(folder, progress=bar.update)
-        typer.echo(f"{folder}: {', '.join(found)}: undamaged")
+        say(f"{folder}: {', '.join(found)}: undamaged")
 
 
-def _check_model(file: str, *, named: list[str], shown: bool) -> None:
+def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
     options = model_option_files(file)
     if not options and not os.path.exists(file):
         raise CheckpointError(f"{file:.200}: no such model, index or .opt file")
@@ -75,13 +68,13 @@ def _check_model(file: str, *, named: list[str], shown: bool) -> None:
     for path in options:
         found = check_options(path, named=named)
         model = model or next((value for key, value, _ in named_modules(found) if key == "model"), "")
-        typer.echo(f"{path}: JSON, and names no code outside ParlAI and this project")
+        say(f"{path}: JSON, and names no code outside ParlAI and this project")
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
     for name in weights if model != "tfidf" else []:  # whose weights are JSON
         read_states(name)
         with _bar(os.path.getsize(name), shown=shown) as bar:
             verified = check_archive(name, progress=bar.update)
-        typer.echo(f"{name}: weights, readable without running code" + (", undamaged" if verified else ""))
+        say(f"{name}: weights, readable without running code" + (", undamaged" if verified else ""))
 
 
 @contextmanager

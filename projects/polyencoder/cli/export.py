@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
-import typer
-
-from polyencoder.cli.flags import check_flags
-from polyencoder.cli.options import CandidatesColumn, ContextColumn, ResponseColumn
+from polyencoder.cli.shared.output import say
+from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import Columns, read_examples
+from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
 from polyencoder.export.folder import README, export_folder
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import WeightDtype
+from polyencoder.settings.base import Needs, Settings, settings
+from polyencoder.settings.common import ColumnSettings
 
 __all__ = ["export"]
 
-_CHECK = (
-    "With --int8: FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and perhaps "
-    "`candidates` (else up to 19 other responses are drawn), to measure what int8 costs in R@1."
-)
-_QUANTIZE = "Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."
+
+@settings()
+class ExportSettings(Settings):
+    """What is written into the folder of an export."""
+
+    dtype: WeightDtype = "float32"
+    """Precision of the weights."""
+    onnx: bool = False
+    """Also write ONNX graphs, checked against torch."""
+    int8: bool = False
+    """Also write ONNX graphs in int8, for CPUs."""
+    quantize: bool = False
+    """Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."""
+    check: Annotated[str | None, Needs("int8")] = None
+    """FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and perhaps `candidates` (else up
+    to 19 other responses are drawn), to measure what int8 costs in R@1."""
+    columns: Annotated[ColumnSettings, Needs("check")] = field(default_factory=ColumnSettings)
 
 
-def export(
-    ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model file of parlai train_model, a model folder, or a hub id.")],
-    folder: Annotated[Path, typer.Argument(help="The folder to write: a new one, or an earlier export.")],
-    dtype: Annotated[str, typer.Option(help="Precision of the weights: float32, float16 or bfloat16.")] = "float32",
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX graphs, checked against torch.")] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX graphs in int8, for CPUs.")] = False,
-    quantize: Annotated[bool, typer.Option("--quantize", help=_QUANTIZE)] = False,
-    check: Annotated[Path | None, typer.Option(help=_CHECK)] = None,
-    context: ContextColumn = "context",
-    response: ResponseColumn = "response",
-    candidates: CandidatesColumn = "candidates",
-) -> None:
+_DEFAULTS = ExportSettings()
+
+
+def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS) -> None:
     """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
 
-    Whatever goes wrong, the folder stays as it was.
+    After an error the folder is unchanged.
+
+    Args:
+        model: A model file of parlai train_model, a model folder, or a hub id.
+        folder: The folder to write: a new one, or an earlier export.
     """
-    check_flags(ctx, needs={"int8": ["check"], "check": ["context", "response", "candidates"]})
-    examples = read_examples(check, columns=Columns(context, response, candidates))[0] if check else []
+    examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
-    if quantize:
+    if settings.quantize:
         try:
             ranker.model.quantize()
         except ConfigError:
@@ -57,18 +63,18 @@ def export(
     change = export_folder(
         ranker,
         folder,
-        dtype=cast("WeightDtype", dtype),  # which is checked there
+        dtype=settings.dtype,
         run=read_run(model),
         earlier_card=card.read_text(encoding="utf-8") if card.is_file() else None,
-        onnx=onnx,
-        int8=int8,
+        onnx=settings.onnx,
+        int8=settings.int8,
         examples=examples,
     )
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
-            typer.echo(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
+            say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
     if change:
-        typer.echo(
+        say(
             f"{_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "
             f"{100 * change.after:.2f} in int8 ({100 * (change.after - change.before):+.2f} points)"
         )

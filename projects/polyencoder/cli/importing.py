@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import check_no_model, export_folder, placing
 from polyencoder.hub.resolve import there
@@ -17,55 +16,86 @@ from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.pickles import read_checkpoint
 from polyencoder.importing.xlm import import_xlm
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.base import Settings, settings
 from polyencoder.storage.checkpoint import CONFIG, CONFIG_KEY
 from polyencoder.storage.files import check_writable_folder, explaining
 
 __all__ = ["import_model"]
 
 
-def import_model(
-    file: Annotated[Path, typer.Argument(help="A model file of ParlAI, or a checkpoint of fairseq or XLM.")],
-    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
-    dictionary: Annotated[Path | None, typer.Option(help="fairseq: the model's dict.txt.")] = None,
-    encoder_json: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's encoder.json.")] = None,
-    vocab_bpe: Annotated[Path | None, typer.Option(help="fairseq: GPT-2's vocab.bpe.")] = None,
-    codes: Annotated[Path | None, typer.Option(help="XLM: fastBPE's codes (merges).")] = None,
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="XLM: fastBPE's vocabulary, if the checkpoint has none.")
-    ] = None,
-    language: Annotated[
-        list[str] | None, typer.Option(help="XLM: language of the segments; once for both, or once for each.")
-    ] = None,
-    keep_case: Annotated[
-        bool,
-        typer.Option("--keep-case", help="XLM: keep capitals and accents, as multilingual models do."),
-    ] = False,
-    tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="XLM: text is already split into words by spaces.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in FOLDER.")] = False,
-) -> None:
+@settings()
+class ImportSettings(Settings):
+    """The files that fairseq's and XLM's checkpoints need, and how their texts are read."""
+
+    dictionary: Path | None = None
+    """fairseq: the model's dict.txt."""
+    encoder_json: Path | None = None
+    """fairseq: GPT-2's encoder.json."""
+    vocab_bpe: Path | None = None
+    """fairseq: GPT-2's vocab.bpe."""
+    codes: Path | None = None
+    """XLM: fastBPE's codes (merges)."""
+    vocabulary: Path | None = None
+    """XLM: fastBPE's vocabulary, if the checkpoint has none."""
+    language: tuple[str, ...] = ()
+    """XLM: language of the segments; once for both, or once for each."""
+    keep_case: bool = False
+    """XLM: keep capitals and accents, as multilingual models do."""
+    tokenized: bool = False
+    """XLM: text is already split into words by spaces."""
+    overwrite: bool = False
+    """Replace a model in FOLDER."""
+
+
+_DEFAULTS = ImportSettings()
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "ParlAI": (),
+    "fairseq": ("dictionary", "encoder_json", "vocab_bpe"),
+    "XLM": ("codes", "vocabulary", "language", "keep_case", "tokenized"),
+}
+_NEEDED = {"ParlAI": (), "fairseq": _FLAGS["fairseq"], "XLM": ("codes",)}
+
+
+def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEFAULTS) -> None:
     """Convert a model trained with ParlAI, fairseq or XLM into a folder; its kind is detected.
 
     A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
     fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run.
+
+    Args:
+        file: A model file of ParlAI, or a checkpoint of fairseq or XLM.
+        folder: The folder to write.
     """
-    given: dict[str, Any] = {
-        "--dictionary": dictionary,
-        "--encoder-json": encoder_json,
-        "--vocab-bpe": vocab_bpe,
-        "--codes": codes,
-        "--vocabulary": vocabulary,
-        "--language": language,
-        "--keep-case": keep_case,
-        "--tokenized": tokenized,
-    }
-    given = {flag: value for flag, value in given.items() if value}
     check_writable_folder(folder, argument="folder")
     kind = _kind(file)
-    _check_flags(given, kind, file=file)
-    check_no_model(folder, overwrite=overwrite)
-    _IMPORTS[kind](file, folder, given)
+    if missing := [name for name in _NEEDED[kind] if not getattr(settings, name)]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise ConfigError(f"{file} is a checkpoint of {kind}: give {flags} too")
+    for name in sorted(settings.given - {*_FLAGS[kind], "overwrite"}):
+        raise ConfigError(f"{file} is a model of {kind}, which {name} has no meaning for: leave it out", argument=name)
+    check_no_model(folder, overwrite=settings.overwrite)
+    if kind == "ParlAI":
+        _import_parlai(file, folder)
+        return
+    with explaining(folder, CheckpointError), placing(folder) as made:
+        if kind == "fairseq":
+            dictionary, encoder_json, vocab_bpe = settings.dictionary, settings.encoder_json, settings.vocab_bpe
+            assert dictionary is not None and encoder_json is not None and vocab_bpe is not None  # noqa: PT018
+            import_fairseq(file, dictionary=dictionary, encoder_json=encoder_json, vocab_bpe=vocab_bpe, out=made)
+        else:
+            assert settings.codes
+            import_xlm(
+                file,
+                codes=settings.codes,
+                out=made,
+                vocabulary=settings.vocabulary,
+                languages=list(settings.language),
+                lower_case=not settings.keep_case,
+                tokenized=settings.tokenized,
+            )
+    config = json.loads((folder / CONFIG).read_bytes())
+    say(f"{folder}: an encoder that {kind} trained, {_size(config)}")
+    say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
 
 
 def _kind(file: Path) -> str:
@@ -90,27 +120,12 @@ def _kind(file: Path) -> str:
     )
 
 
-_FLAGS: dict[str, tuple[str, ...]] = {
-    "ParlAI": (),
-    "fairseq": ("--dictionary", "--encoder-json", "--vocab-bpe"),
-    "XLM": ("--codes", "--vocabulary", "--language", "--keep-case", "--tokenized"),
-}
-_NEEDED = {"ParlAI": (), "fairseq": _FLAGS["fairseq"], "XLM": ("--codes",)}
-
-
-def _check_flags(given: Mapping[str, Any], kind: str, *, file: Path) -> None:
-    if missing := [flag for flag in _NEEDED[kind] if flag not in given]:
-        raise ConfigError(f"{file} is a checkpoint of {kind}: give {', '.join(missing)} too")
-    if unused := [flag for flag in given if flag not in _FLAGS[kind]]:
-        raise ConfigError(f"{file} is a model of {kind}, which {unused[0]} has no meaning for: leave it out")
-
-
-def _import_parlai(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
+def _import_parlai(file: Path, folder: Path) -> None:
     ranker = Ranker(*import_parlai(file), device="cpu")
     export_folder(ranker, folder)
     config = ranker.model.config
-    typer.echo(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
-    typer.echo(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))
+    say(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
+    say(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))
 
 
 def _search(ranker: Ranker, folder: Path) -> str:
@@ -119,45 +134,6 @@ def _search(ranker: Ranker, folder: Path) -> str:
     return f", or polyencoder index --model {folder} --candidates FILE --out INDEX"
 
 
-def _import_fairseq(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
-    with explaining(folder, CheckpointError), placing(folder) as made:
-        import_fairseq(
-            file,
-            dictionary=given["--dictionary"],
-            encoder_json=given["--encoder-json"],
-            vocab_bpe=given["--vocab-bpe"],
-            out=made,
-        )
-    _report_backbone(folder, "fairseq")
-
-
-def _import_xlm(file: Path, folder: Path, given: Mapping[str, Any]) -> None:
-    with explaining(folder, CheckpointError), placing(folder) as made:
-        import_xlm(
-            file,
-            codes=given["--codes"],
-            out=made,
-            vocabulary=given.get("--vocabulary"),
-            languages=given.get("--language", ()),
-            lower_case="--keep-case" not in given,
-            tokenized="--tokenized" in given,
-        )
-    _report_backbone(folder, "XLM")
-
-
-def _report_backbone(folder: Path, origin: str) -> None:
-    config = json.loads((folder / CONFIG).read_bytes())
-    typer.echo(f"{folder}: an encoder that {origin} trained, {_size(config)}")
-    typer.echo(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
-
-
 def _size(backbone: Mapping[str, Any]) -> str:
     layers, dim, tokens = (backbone[key] for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
     return f"{backbone['model_type']}, {layers} layers, {dim} dimensions, {tokens:,} tokens"
-
-
-_IMPORTS: dict[str, Callable[[Path, Path, Mapping[str, Any]], None]] = {
-    "ParlAI": _import_parlai,
-    "fairseq": _import_fairseq,
-    "XLM": _import_xlm,
-}

@@ -6,13 +6,15 @@ import dataclasses
 import json
 import os
 import shlex
+from collections.abc import Mapping
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal
 
-import typer
+from cyclopts import App, Parameter
 
-from polyencoder.cli.flags import check_flags, given_flags
-from polyencoder.cli.options import BackboneName, BackendName, Device, ModelDtype, ModelOrNone, load_encoder
+from polyencoder.cli.shared.loading import load_encoder
+from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import there
@@ -20,206 +22,161 @@ from polyencoder.intents.classifier import HEAD, EncoderSource, IntentClassifier
 from polyencoder.intents.examples import read_labelled, read_plain
 from polyencoder.intents.head import HeadConfig
 from polyencoder.intents.metrics import Metrics
-from polyencoder.intents.mlp import FitSettings, HeadOptimizer
+from polyencoder.intents.mlp import FitSettings
 from polyencoder.intents.training import IntentReport, train_intents
 from polyencoder.ranker.encoding import VectorKind
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.base import Count, Needs, Settings, settings
+from polyencoder.settings.common import EncoderSettings
 from polyencoder.storage.files import check_writable_folder
 
 __all__ = ["intents"]
 
-_HEAD, _FIT = HeadConfig(), FitSettings()
-_OF_USE = ("min_probability", "top_k")
-_SHARED = {"model", "backbone", "predict", "head", "text_column", "progress", "device", "model_dtype", "backend"}
-_OF_MLP = {
-    *("grid", "hidden_layers", "hidden_size", "dropout"),
-    *("optimizer", "learning_rate", "batch_size", "patience", "max_epochs"),
-}
-_DATA, _LEARNING, _MLP, _USE = "Data", "Training", "The paper's head (--head mlp)", "Use of a head"
+_OF_MLP = Needs("head", ("mlp",))
 _SHOWN = 5  # confusions
 
+intents = App(name="intents")
 
-def intents(
-    ctx: typer.Context,
-    model: ModelOrNone = None,
-    backbone: BackboneName = None,
-    train: Annotated[
-        str | None,
-        typer.Option(
-            help="FILE or GLOB, comma-separated: texts and labels as JSON lines, CSV, TSV or Parquet.",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    test: Annotated[str | None, typer.Option(help="Test data in the same form.", rich_help_panel=_DATA)] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to write the trained head to.", rich_help_panel=_DATA)
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a head in --out.", rich_help_panel=_DATA)
-    ] = False,
-    text_column: Annotated[str, typer.Option(help="The column with texts.", rich_help_panel=_DATA)] = "text",
-    label_column: Annotated[
-        str | None,
-        typer.Option(help="The column with labels (default: label, intent or category).", rich_help_panel=_DATA),
-    ] = None,
-    skip_bad_examples: Annotated[
-        bool,
-        typer.Option("--skip-bad-examples", help="Skip and count records that cannot be used.", rich_help_panel=_DATA),
-    ] = False,
-    per_intent: Annotated[
-        int | None, typer.Option(help="Train on a sample of this many texts per label.", rich_help_panel=_DATA)
-    ] = None,
-    held_out: Annotated[
-        float, typer.Option(help="Share of each label's training texts to hold out.", rich_help_panel=_DATA)
-    ] = _FIT.held_out,
-    seeds: Annotated[
-        int,
-        typer.Option(help="Number of runs, with seeds from --seed upwards.", min=1, rich_help_panel=_LEARNING),
-    ] = 1,
-    seed: Annotated[
-        int, typer.Option(help="Seed of sampling, of held-out texts and of the head.", rich_help_panel=_LEARNING)
-    ] = 0,
-    grid: Annotated[
-        bool,
-        typer.Option(
-            "--grid",
-            help="Search the paper's Table 8, 50 heads, instead of the next five settings.",
-            rich_help_panel=_MLP,
-        ),
-    ] = False,
-    hidden_layers: Annotated[
-        int, typer.Option(help="Hidden layers of the head; 0 for a linear one.", rich_help_panel=_MLP)
-    ] = _HEAD.hidden_layers,
-    hidden_size: Annotated[int, typer.Option(help="Units of each of them.", rich_help_panel=_MLP)] = _HEAD.hidden_size,
-    dropout: Annotated[
-        float, typer.Option(help="Dropout of the hidden layers' inputs.", rich_help_panel=_MLP)
-    ] = _HEAD.dropout,
-    optimizer: Annotated[
-        str, typer.Option(help="sgd, or adam with a learning rate that decays to 0.", rich_help_panel=_MLP)
-    ] = _FIT.optimizer,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Default: 0.75 for sgd, 4e-4 for adam.", rich_help_panel=_MLP),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Texts per batch.", rich_help_panel=_MLP)] = _FIT.batch_size,
-    patience: Annotated[
-        int, typer.Option(help="Stop after this many epochs without improvement.", rich_help_panel=_MLP)
-    ] = _FIT.patience,
-    max_epochs: Annotated[int, typer.Option(help="Maximum epochs.", rich_help_panel=_MLP)] = _FIT.max_epochs,
-    kind: Annotated[
-        str, typer.Option(help="Which vectors: pooled, context or candidate, as in encode.", rich_help_panel=_LEARNING)
-    ] = "pooled",
-    baseline: Annotated[
-        str | None, typer.Option(help="tfidf: also measure a linear classifier on TF-IDF.", rich_help_panel=_LEARNING)
-    ] = None,
-    predict: Annotated[
-        str | None, typer.Option(help="FILE or GLOB with texts: print one JSON line per text.", rich_help_panel=_USE)
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help="With --train: logistic (regression; the default) or mlp, the paper's head. With --predict: the "
-            "folder of a trained head.",
-            rich_help_panel=_USE,
-        ),
-    ] = None,
-    min_probability: Annotated[
-        float,
-        typer.Option(help="Print null (none of these) for less probable intents; 0 to 1.", rich_help_panel=_USE),
-    ] = 0.0,
-    top_k: Annotated[
-        int, typer.Option(help="How many intents to show with their probabilities.", min=1, rich_help_panel=_USE)
-    ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
-    device: Device = None,
-    model_dtype: ModelDtype = "float32",
-    backend: BackendName = "torch",
-) -> None:
-    """Train and evaluate an intent classifier on a frozen encoder's vectors; or use one, with --predict."""
 
-    def load(source: EncoderSource) -> Ranker:
-        return load_encoder(source.model, source.backbone, device=device, backend=backend, dtype=model_dtype)
+@settings(panel="Data")
+class IntentData(Settings):
+    """The labelled texts, and where the head is written."""
 
-    given = EncoderSource(model, backbone)
-    if (predict is None) == (train is None):
-        raise ConfigError("give either --train, to train a head, or --predict with --head, to use one")
-    flags = given_flags(ctx)
-    check_flags(ctx, needs={"predict": _OF_USE, "train": sorted(flags - _SHARED - {*_OF_USE, "train"})})
-    if predict is not None:
-        if head is None:
-            raise ConfigError("--predict needs --head, the folder of a trained head")
-        texts = read_plain(predict, text=text_column)
-        classifier = IntentClassifier.from_pretrained(head, lambda source: load(_chosen(given, source, head)))
-        _show(texts, classifier.predict(texts, min_probability=min_probability, top_k=top_k))
-        return
-    if head not in (None, "logistic", "mlp"):
-        raise ConfigError(f"head is {head!r}; it must be logistic or mlp, to be trained", argument="head")
-    is_mlp = head == "mlp" or (grid and head is None)
-    for name in sorted(flags & _OF_MLP if not is_mlp else ()):
-        raise ConfigError(f"{name} is of the paper's head: give --head mlp too, or leave it out", argument=name)
-    assert train is not None
-    if baseline not in (None, "tfidf"):
-        raise ConfigError(f"baseline is {baseline!r}; it must be tfidf", argument="baseline")
-    if baseline and not test:
-        raise ConfigError(
-            "a baseline is measured on texts of which nothing is learnt: give --test", argument="baseline"
-        )
+    train: str
+    """FILE or GLOB, comma-separated: texts and labels as JSON lines, CSV, TSV or Parquet."""
+    test: str | None = None
+    """Test data in the same form."""
+    out: Annotated[Path | None, Parameter(alias="-o")] = None
+    """The folder to write the trained head to."""
+    overwrite: Annotated[bool, Needs("out")] = False
+    """Replace a head in --out."""
+    text_column: str = "text"
+    """The column with texts."""
+    label_column: str | None = None
+    """The column with labels (default: label, intent or category)."""
+    skip_bad_examples: bool = False
+    """Skip and count records that cannot be used."""
+    per_intent: int | None = None
+    """Train on a sample of this many texts per label."""
+
+
+@settings()
+class IntentSettings(Settings):
+    """How intent classifiers are trained, and on what."""
+
+    data: IntentData
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    seeds: Count = 1
+    """Number of runs, with seeds from --seed upwards."""
+    seed: int = 0
+    """Seed of sampling, of held-out texts and of the head."""
+    head: Literal["logistic", "mlp"] = "logistic"
+    """logistic regression, or mlp, the paper's head (default: mlp with --grid, else logistic)."""
+    grid: Annotated[bool, _OF_MLP] = False
+    """Search the paper's Table 8, 50 heads, instead of the settings of one."""
+    config: Annotated[HeadConfig, _OF_MLP] = field(default_factory=HeadConfig)
+    fit: FitSettings = field(default_factory=FitSettings)
+    kind: VectorKind = "pooled"
+    """Which vectors, as in polyencoder encode."""
+    baseline: Annotated[Literal["tfidf"] | None, Needs("test")] = None
+    """tfidf: also measure a linear classifier on TF-IDF."""
+    as_json: Annotated[bool, Parameter(name="--json")] = False
+    """Print the report as one JSON object."""
+    progress: bool = True
+    """Show progress on standard error."""
+
+    @classmethod
+    def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"head": "mlp"} if given.get("grid") else {}
+
+
+@intents.command
+def train(*, settings: IntentSettings) -> None:
+    """Train and evaluate an intent classifier on a frozen encoder's vectors."""
+    data, encoder, out = settings.data, settings.encoder, settings.data.out
     if out is not None:
         check_writable_folder(out, argument="out")
-        if (out / HEAD).exists() and not overwrite:
+        if (out / HEAD).exists() and not data.overwrite:
             raise ConfigError(f"{out / HEAD}: is there already; give another folder", argument="overwrite")
-    config = HeadConfig(hidden_layers, hidden_size, dropout) if is_mlp else None
-    settings = FitSettings(cast("HeadOptimizer", optimizer), learning_rate, batch_size, patience, max_epochs, held_out)
-    bad = BadExamples(skip=skip_bad_examples)
-    learnt = read_labelled(train, text=text_column, label=label_column, bad=bad)
-    labels = {one.label for one in learnt}
-    tested = read_labelled(test, text=text_column, label=label_column, known=labels, bad=bad) if test else []
+    bad = BadExamples(skip=data.skip_bad_examples)
+    columns: dict[str, Any] = {"text": data.text_column, "label": data.label_column}
+    texts = read_labelled(data.train, **columns, bad=bad)
+    labels = {one.label for one in texts}
+    tests = read_labelled(data.test, **columns, known=labels, bad=bad) if data.test else []
     if summary := bad.summary():
-        typer.echo(summary, err=True)
+        say(summary, err=True)
     report = train_intents(
-        load(given),
-        learnt,
-        tested,
-        config=config,
-        settings=settings,
-        grid=grid,
-        per_intent=per_intent,
-        seeds=range(seed, seed + seeds),
-        kind=cast("VectorKind", kind),
-        baseline=baseline is not None,
-        progress=progress,
-        on_progress=(lambda line: typer.echo(line, err=True)) if progress else (lambda line: None),
+        load_encoder(encoder),
+        texts,
+        tests,
+        config=settings.config if settings.head == "mlp" else None,
+        settings=settings.fit,
+        grid=settings.grid,
+        per_intent=data.per_intent,
+        seeds=range(settings.seed, settings.seed + settings.seeds),
+        kind=settings.kind,
+        baseline=settings.baseline is not None,
+        progress=settings.progress,
+        on_progress=(lambda line: say(line, err=True)) if settings.progress else (lambda line: None),
     )
-    values = _values(report, tests=len(tested))
+    values = _values(report, tests=len(tests))
     if out is not None:
-        report.classifier.save(out, source=EncoderSource(*map(_absolute, given)), measured=values)
-    if as_json:
-        typer.echo(json.dumps(values, ensure_ascii=False))
+        source = EncoderSource(_absolute(encoder.model), _absolute(encoder.backbone))
+        report.classifier.save(out, source=source, measured=values)
+    if settings.as_json:
+        say(json.dumps(values, ensure_ascii=False))
         return
-    typer.echo("\n".join(_lines(report)))
-    typer.echo(
+    say("\n".join(_lines(report)))
+    say(
         "the head was not saved: --out FOLDER keeps it"
         if out is None
-        else f"{out}: written. Next: polyencoder intents --predict FILE --head {shlex.quote(str(out))}"
+        else f"{out}: written. Next: polyencoder intents predict FILE --head {shlex.quote(str(out))}"
     )
+
+
+@settings()
+class PredictSettings(Settings):
+    """Which head labels texts, and which labels are shown."""
+
+    head: str
+    """The folder of a trained head."""
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    text_column: str = "text"
+    """The column with texts."""
+    min_probability: float = 0.0
+    """Print null (none of these) for less probable intents; 0 to 1."""
+    top_k: Count = 3
+    """How many intents to show with their probabilities."""
+
+
+@intents.command
+def predict(texts: str, /, *, settings: PredictSettings) -> None:
+    """Label texts by a trained head: one JSON line per text.
+
+    Args:
+        texts: FILE or GLOB with texts.
+    """
+    rows = read_plain(texts, text=settings.text_column)
+    classifier = IntentClassifier.from_pretrained(
+        settings.head, lambda source: load_encoder(_chosen(settings.encoder, source, settings.head))
+    )
+    _show(rows, classifier.predict(rows, min_probability=settings.min_probability, top_k=settings.top_k))
 
 
 def _show(texts: list[str], predictions: list[Prediction]) -> None:
     """A JSON line for each text."""
     for text, one in zip(texts, predictions, strict=True):
         values = {"text": text, "intent": one.label, "probability": one.probability, "best": dict(one.best)}
-        typer.echo(json.dumps(values, ensure_ascii=False))
+        say(json.dumps(values, ensure_ascii=False))
 
 
-def _chosen(given: EncoderSource, source: EncoderSource, head: str) -> EncoderSource:
+def _chosen(given: EncoderSettings, source: EncoderSource, head: str) -> EncoderSettings:
     """The encoder that the flags name, else that of the head, if it is still there."""
-    if given != EncoderSource():
+    if given.model or given.backbone:
         return given
     name = source.model or source.backbone
     if name is None or (os.path.isabs(name) and not there(name)):
         raise ConfigError(f"{head}: its encoder was {name or 'not kept'}, which is not there; name it by --model")
-    return source
+    return replace(given, model=source.model, backbone=source.backbone)
 
 
 def _absolute(name: str | None) -> str | None:

@@ -8,102 +8,202 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Sequence
+from difflib import get_close_matches
+from inspect import BoundArguments
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import UnknownOptionError, ValidationError
 
-from polyencoder.cli.flags import Command, flag_of
-from polyencoder.errors import PolyencoderError, first_line
+from polyencoder.cli.shared.output import say
+from polyencoder.errors import ConfigError, PolyencoderError, first_line
 from polyencoder.packages import versions_line
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "UsageError", "app", "flag_of", "flags_of", "main", "parse", "run"]
 
-
-class _Place(NamedTuple):
-    """Where a command is: a module of this folder, and a function in it."""
-
-    module: str
-    function: str
-
-    def imported(self) -> Callable[..., None]:
-        function: Callable[..., None] = getattr(import_module(f"polyencoder.cli.{self.module}"), self.function)
-        return function
-
-    def help(self) -> str:
-        """Its docstring, from the source: nothing is imported."""
-        source = (Path(__file__).parent / f"{self.module}.py").read_text(encoding="utf-8")
-        defined = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        return next(ast.get_docstring(node) or "" for node in defined if node.name == self.function)
-
-
-_COMMANDS = {
-    "check": _Place("check", "check"),
-    "vocab": _Place("vocab", "vocab"),
-    "prepare-reddit": _Place("prepare_reddit", "prepare_reddit"),
-    "pretrain": _Place("pretrain", "pretrain_encoder"),
-    "overlap": _Place("overlap", "overlap"),
-    "train": _Place("train", "train"),
-    "evaluate": _Place("evaluate", "evaluate"),
-    "import": _Place("importing", "import_model"),
-    "export": _Place("export", "export"),
-    "calibrate": _Place("calibrate", "calibrate"),
-    "index": _Place("index", "index"),
-    "update": _Place("index", "update"),
-    "search": _Place("search", "search"),
-    "serve": _Place("serve", "serve"),
-    "mine": _Place("mine", "mine"),
-    "encode": _Place("encode", "encode"),
-    "intents": _Place("intents", "intents"),
-    "map": _Place("map", "map_candidates"),
-    "zoo": _Place("zoo", "zoo"),
+COMMANDS = {
+    "check": "check:check",
+    "vocab": "vocab:vocab",
+    "prepare-reddit": "prepare_reddit:prepare_reddit",
+    "pretrain": "pretrain:pretrain_encoder",
+    "overlap": "overlap:overlap",
+    "train": "train:train",
+    "evaluate": "evaluate:evaluate",
+    "import": "importing:import_model",
+    "export": "export:export",
+    "calibrate": "calibrate:calibrate",
+    "index": "index:index",
+    "update": "index:update",
+    "search": "search:search",
+    "serve": "serve:serve",
+    "mine": "mine:mine",
+    "encode": "encode:encode",
+    "intents": "intents:intents",
+    "map": "map:map_candidates",
+    "zoo": "zoo:zoo",
 }
+"""Each command's module in this folder and the function in it."""
+
+OTHER_NAMES = {
+    "allow_hosts": "allow_host",
+    "columns": "column",
+    "columns.candidates": "column_candidates",
+    "dim": "embedding_size",
+    "hard_negative_margin": "margin",
+    "hard_negative_ranks": "ranks",
+    "hard_negatives": "negatives",
+    "on_cpu": "device",
+    "warmup_updates": "warmup_steps",
+    "seconds": "timeout",  # of a server's limits
+    **{name: f"max_{name}" for name in ("concurrent", "bytes", "documents", "characters", "tokens")},
+    **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
+}
+"""What commands call arguments, where they do not have the library's name for them."""
 
 
-class _Commands(Mapping[str, TyperCommand]):
-    """The commands by name, each imported when it is asked for."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, TyperCommand] = {}
-
-    def __getitem__(self, name: str) -> TyperCommand:
-        if name not in self._made:
-            alone = typer.Typer(add_completion=False)
-            alone.command(name, cls=Command)(_COMMANDS[name].imported())
-            self._made[name] = cast("TyperCommand", typer.main.get_command(alone))
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
-
-    def __len__(self) -> int:
-        return len(_COMMANDS)
+class UsageError(ConfigError):
+    """A command line that cannot be read: an unknown command or flag, a missing one, one without its value."""
 
 
-class _Group(TyperGroup):
-    """A group whose list of commands needs none of them."""
+def help_of(place: str) -> str:
+    """A command's docstring without its arguments, from the source: nothing is imported.
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = _Commands()  # type: ignore[assignment]  # nothing adds to it
+    Of an app that is the docstring of its default command, or, where it has none, that of the module.
+    """
+    module, name = place.split(":")
+    source = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
+    for node in source.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        if {name, f"{name}.default"} & {node.name, *map(ast.unparse, node.decorator_list)}:
+            return (ast.get_docstring(node) or "").partition("\n\nArgs:")[0]
+    words = (ast.get_docstring(source) or "").partition(": ")[2]
+    return words[:1].upper() + words[1:]
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
-        """For lists of commands: a command of this name and help alone."""
-        place = _COMMANDS.get(cmd_name)
-        return None if place is None else TyperCommand(cmd_name, help=place.help())
+def _default(value: Any) -> str | None:
+    """A default value in a command's help; None for what is off or empty, where the help says what happens."""
+    if value is None or value is False or value in ("", ()):
+        return None
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and name in self.commands:
-            _prepare_torch()
-            command = self.commands[name]
-        return name, command, rest
+
+app = App(
+    name="polyencoder",
+    help="Rankers for dialogue and search, without ParlAI: trained, evaluated, indexed, searched and served.",
+    help_format="plaintext",
+    version_flags=(),
+    default_parameter=Parameter(
+        negative_iterable=(), show_default=_default, allow_leading_hyphen=True, allow_repeating=True
+    ),
+    result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
+    suppress_keyboard_interrupt=False,
+)
+for _order, (_name, _place) in enumerate(COMMANDS.items()):
+    app.command(f"polyencoder.cli.{_place}", name=_name, help=help_of(_place), sort_key=_order)
+
+
+@app.command(name="--version")
+def version() -> None:
+    """Print the versions of this package and those below it, and exit."""
+    say(versions_line())
+
+
+def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
+    """The function of a command line, and what it is called with.
+
+    Raises:
+        UsageError: there is no such command or flag, or one is missing.
+        ConfigError: a value is not of its type or within its limits, or is read only with another flag.
+    """
+    name = arguments[0] if arguments else "--help"
+    if name in COMMANDS:
+        _prepare_torch()
+    elif not name.startswith("-"):  # cyclopts would import all commands to name one
+        close = get_close_matches(name, COMMANDS, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"commands are {', '.join(COMMANDS)}"
+        raise UsageError(f"no command {name!r}; {meant}")
+    try:
+        command, bound, _ = app.parse_args(list(arguments))
+    except CycloptsError as error:
+        raise _translated(error, arguments) from None
+    words = (word for value in bound.args for word in (value if isinstance(value, list) else [value]))
+    if unknown := [str(word) for word in words if str(word).startswith("-") and word != "-"]:
+        raise _unknown(unknown, arguments)
+    return command, bound
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a command line. Raises what `parse` and the command raise."""
+    command, bound = parse(arguments)
+    command(*bound.args, **bound.kwargs)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on standard error and exit code 1, 2 for a wrong usage."""
+    if not sys.stdout.isatty():
+        os.environ["COLUMNS"] = "120"  # of help in a pipe: 80 would leave few columns for its text
+    try:
+        run(sys.argv[1:])
+        sys.stdout.flush()
+    except UsageError as error:
+        _end(str(error), code=2)
+    except PolyencoderError as error:
+        flag = flag_of(error.argument, "".join(sys.argv[1:2]))
+        _end(f"{error} (flag {flag})" if flag and flag not in str(error) else str(error))
+    except BrokenPipeError:  # whoever reads has enough, as `| head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:  # of the system, for a file that no code of ours expected it of
+        _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
+    except MemoryError as error:
+        _end(f"there is not enough memory ({first_line(error)})")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """The flags of a command, and of those below it, by the names of its settings."""
+    found = app[command]
+    below = [found[name] for name in found if not name.startswith("-")]
+    apps = [one for one in (found, *below) if one.default_command is not None]
+    flags = [argument.name for one in apps for argument in one.assemble_argument_collection() if argument.parse]
+    return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags if flag.startswith("--")}
+
+
+def flag_of(argument: str | None, command: str) -> str | None:
+    """`num_negatives` -> `--num-negatives`, if the command of this name has such a flag; else None."""
+    if argument is None or command not in COMMANDS:
+        return None
+    flags = flags_of(command)
+    names = (argument, OTHER_NAMES.get(argument, argument), argument.rpartition(".")[2])
+    return next((flags[one] for one in names if one in flags), None)
+
+
+def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
+    import pydantic
+
+    from polyencoder.settings.base import config_error
+
+    cause = error.__cause__
+    if isinstance(error, ValidationError) and error.argument and isinstance(cause, pydantic.ValidationError):
+        return config_error(cause, of=error.argument.hint)
+    unused = [error.token.keyword or error.token.value] if isinstance(error, UnknownOptionError) else []
+    unused += [word.partition("=")[0] for word in error.unused_tokens or () if word.startswith("--")]
+    if len(unknown := list(dict.fromkeys(unused))) > 1:  # of one, cyclopts says it
+        return _unknown(unknown, arguments)
+    return UsageError(" ".join(str(error).split()))
+
+
+def _unknown(flags: list[str], arguments: Sequence[str]) -> UsageError:
+    known = list(flags_of(arguments[0]).values())
+    guesses = {flag: get_close_matches(flag, known, n=1) for flag in flags}
+    named = [flag + (f" (did you mean {close[0]}?)" if close else "") for flag, close in guesses.items()]
+    return UsageError(f"unknown option{'s' if len(flags) > 1 else ''}: {', '.join(named)}")
 
 
 def _prepare_torch() -> None:
@@ -117,57 +217,11 @@ def _prepare_torch() -> None:
         transformers_log.disable_progress_bar()  # of loading weights, which a log file has no use for
 
 
-app = typer.Typer(
-    name="polyencoder",
-    cls=_Group,
-    help="Rankers for dialogue and search, without ParlAI: trained, evaluated, indexed, searched and served.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,  # a bug shows Python's own traceback; what we raise on purpose is one line
-)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(versions_line())
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print the versions of this package and those below it, and exit.",
-            is_eager=True,
-            callback=_version,
-        ),
-    ] = False,
-) -> None:
-    """Flags that stand before a command."""
-
-
-def main() -> None:
-    """Run the command line; an error of ours is one line on standard error and exit code 1."""
-    if not sys.stdout.isatty():
-        os.environ.setdefault("TERMINAL_WIDTH", "120")  # of help in a pipe: 80 would leave 23 columns for its text
-    try:
-        app()
-    except PolyencoderError as error:
-        flag = flag_of(error.argument, typer.main.get_group(app), "".join(sys.argv[1:2]))
-        _end(f"{error} (flag {flag})" if flag else str(error))
-    except OSError as error:  # of the system, for a file that no code of ours expected it of
-        _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
-    except MemoryError as error:
-        _end(f"there is not enough memory ({first_line(error)})")
-
-
-def _end(message: str) -> NoReturn:
+def _end(message: str, *, code: int = 1) -> NoReturn:
     # a name that somebody else gave a file says nothing to the terminal
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in message)
     sys.stderr.write(f"polyencoder: {shown}\n")
-    raise SystemExit(1) from None
+    raise SystemExit(code) from None
 
 
 if __name__ == "__main__":

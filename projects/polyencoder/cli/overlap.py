@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 from tqdm import tqdm
 
-from polyencoder.cli.options import Progress, shows_bars
+from polyencoder.checks import checked_count
+from polyencoder.cli.shared.output import say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.pretraining.documents import read_documents
@@ -17,23 +18,25 @@ __all__ = ["overlap"]
 
 
 def overlap(
-    corpus: Annotated[list[str], typer.Argument(help="FILE or GLOB, as for `polyencoder pretrain`.")],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            "--data",
-            "-d",
-            help="FILE or GLOB of evaluation data, repeatable: JSON lines, JSON, CSV or text.",
-        ),
-    ],
-    min_words: Annotated[int, typer.Option(help="Count only utterances of at least this many words.", min=1)] = 8,
-    at_most: Annotated[
-        float, typer.Option(help="Fail if more than this share of a file's utterances is in the corpus.")
-    ] = 0.01,
-    progress: Progress = None,
+    corpus: list[str],
+    /,
+    *,
+    data: Annotated[tuple[str, ...], Parameter(alias="-d")],
+    min_words: int = 8,
+    at_most: float = 0.01,
+    progress: bool | None = None,
 ) -> None:
-    """Count the long utterances of evaluation data that are in a corpus; fail if there are too many."""
-    files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(data)}
+    """Count the long utterances of evaluation data that are in a corpus; fail if there are too many.
+
+    Args:
+        corpus: FILE or GLOB, as for `polyencoder pretrain`.
+        data: FILE or GLOB of evaluation data, repeatable: JSON lines, JSON, CSV or text.
+        min_words: Count only utterances of at least this many words.
+        at_most: Fail if more than this share of a file's utterances is in the corpus.
+        progress: Show progress bars on standard error (default: if it is a terminal).
+    """
+    checked_count("min_words", min_words)
+    files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(list(data))}
     documents = (document for file in expand(corpus) for document in read_documents(file))
     shown = tqdm(
         documents,
@@ -45,12 +48,12 @@ def overlap(
     )
     overlaps = find_overlap(shown, files)
     for name, found in overlaps.items():
-        typer.echo(
+        say(
             f"{name}: {len(found.found):,} of its {found.utterances:,} utterances of {min_words} words or more "
             f"({found.share:.2%}) are in the corpus, in {found.documents:,} documents"
         )
         if found.first:
-            typer.echo(f"  such as {found.first[0]}: {found.first[1]}")
+            say(f"  such as {found.first[0]}: {found.first[1]}")
     for name, found in overlaps.items():
         if found.share > at_most:
             raise InputError(

@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
 
-import typer
+from cyclopts import Parameter
 from tqdm import tqdm
 
-from polyencoder.cli.options import Progress, shows_bars
+from polyencoder.checks import checked_count
+from polyencoder.cli.shared.output import say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
@@ -23,32 +24,30 @@ _FILTERS = Filters()
 
 
 def prepare_reddit(
-    dump: Annotated[
-        list[str],
-        typer.Argument(
-            help="FILE or GLOB: comments (RC_*) and, for the beginnings of threads, submissions (RS_*); .zst."
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The JSON lines file; compressed if it ends in .gz.")],
-    history: Annotated[int, typer.Option(help="Maximum comments of a context.", min=1)] = 10,
-    min_length: Annotated[int, typer.Option(help="Minimum characters of a comment.")] = _FILTERS.min_length,
-    max_length: Annotated[int, typer.Option(help="Maximum characters of a comment.")] = _FILTERS.max_length,
-    keep_bots: Annotated[bool, typer.Option("--keep-bots", help="Keep authors whose names end in `bot`.")] = False,
-    keep_links: Annotated[bool, typer.Option("--keep-links", help="Keep comments with links.")] = False,
-    keep_quotes: Annotated[bool, typer.Option("--keep-quotes", help="Keep comments that quote.")] = False,
-    keep_code: Annotated[bool, typer.Option("--keep-code", help="Keep comments with code.")] = False,
-    skip_bad_examples: Annotated[
-        bool, typer.Option("--skip-bad-examples", help="Skip and count lines that cannot be used.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
-    progress: Progress = None,
+    dump: list[str],
+    /,
+    *,
+    out: Annotated[Path, Parameter(alias="-o")],
+    history: int = 10,
+    filters: Filters = _FILTERS,
+    skip_bad_examples: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
 ) -> None:
     """Join comments to the comments they reply to: JSON lines of contexts and responses, for `polyencoder pretrain`.
 
-    Beside --out stands an index while it runs, about as large as what is kept of the dumps.
+    While it runs there is an index beside --out, about as large as what is kept of the dumps.
+
+    Args:
+        dump: FILE or GLOB: comments (RC_*) and, for the beginnings of threads, submissions (RS_*); .zst.
+        out: The JSON lines file; compressed if it ends in .gz.
+        history: Maximum comments of a context.
+        skip_bad_examples: Skip and count lines that cannot be used.
+        overwrite: Replace --out.
+        progress: Show progress bars on standard error (default: if it is a terminal).
     """
+    checked_count("history", history)
     check_writable(out, argument="out", overwrite=overwrite)
-    filters = Filters(min_length, max_length, keep_bots, keep_links, keep_quotes, keep_code)
     files, bad = expand(dump), BadExamples(skip=skip_bad_examples)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
@@ -67,10 +66,10 @@ def prepare_reddit(
             if not written:
                 raise InputError(f"{', '.join(dump)}: no comment replies to another one that is kept")
     for reason in REASONS:
-        typer.echo(f"left out: {reason:20} {index.left_out[reason]:,}")
+        say(f"left out: {reason:20} {index.left_out[reason]:,}")
     if summary := bad.summary():
-        typer.echo(summary)
-    typer.echo(f"kept: {index.kept:,} comments and submissions; {out}: {written:,} pairs")
+        say(summary)
+    say(f"kept: {index.kept:,} comments and submissions; {out}: {written:,} pairs")
 
 
 def _opened(path: Path, *, packed: bool) -> IO[str]:

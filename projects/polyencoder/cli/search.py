@@ -4,123 +4,96 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any, NoReturn, cast
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import Annotated, Any, NoReturn
 
-import typer
+from cyclopts import Parameter
 
 from polyencoder.checks import half_characters, unencodable
-from polyencoder.cli.contexts import Question, in_batches, read_questions
-from polyencoder.cli.flags import check_flags
-from polyencoder.cli.options import (
-    BackendName,
-    Device,
-    IndexPath,
-    KeepTurns,
-    MinProbability,
-    Model,
-    ModelDtype,
-    left_out,
-    load,
-)
+from polyencoder.cli.shared.contexts import Question, in_batches, read_questions
+from polyencoder.cli.shared.loading import left_out, load, load_named
+from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
 from polyencoder.index.open import open_index
-from polyencoder.index.options import Exactness, Filter, ScanDtype, SearchOptions
+from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
+from polyencoder.settings.base import Count, Needs, Settings, Without, settings
+from polyencoder.settings.common import ModelSettings
 
 __all__ = ["search"]
 
 
-def search(
-    ctx: typer.Context,
-    model: Model,
-    index: IndexPath,
-    context: Annotated[
-        list[str] | None,
-        typer.Option("--context", help="A turn of the context; repeat it, oldest turn first."),
-    ] = None,
-    contexts: Annotated[
-        str,
-        typer.Option(
-            help="FILE, GLOB or - for standard input: one context per line; a line that begins with { is JSON with "
-            "`context`, a text or a list of turns. Also .jsonl, CSV and Parquet."
-        ),
-    ] = "-",
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results per context.")] = None,
-    filter: Annotated[
-        list[str] | None,
-        typer.Option(help="KEY=VALUE that the metadata must match; repeat a key to allow several values."),
-    ] = None,
-    exactness: Annotated[
-        str | None,
-        typer.Option(help="At least exact, certified or approximate (default: the fastest that the index has)."),
-    ] = None,
-    effort: Annotated[
-        int | None,
-        typer.Option(help="Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built)."),
-    ] = None,
-    list_length: Annotated[
-        int | None,
-        typer.Option(help="Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."),
-    ] = None,
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="Precision of a scan: float32, or bfloat16, which is faster if the processor supports it and the "
-            "vectors are stored so. Then the choice is approximate; scores stay exact."
-        ),
-    ] = "float32",
-    rerank: Annotated[str | None, typer.Option(help="A cross-encoder to rerank the first results.")] = None,
-    rerank_k: Annotated[int, typer.Option(help="How many results the cross-encoder reranks.")] = 50,
-    min_probability: MinProbability = None,
-    keep_turns: KeepTurns = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per context and line.")] = False,
-    timing: Annotated[bool, typer.Option("--timing", help="Print on standard error how long each step took.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Contexts per batch.", min=1)] = 32,
-    device: Device = None,
-    model_dtype: ModelDtype = "float32",
-    backend: BackendName = "torch",
-) -> None:
+@settings()
+class SearchSettings(Settings):
+    """What `polyencoder search` reads, and how it searches."""
+
+    model: ModelSettings
+    index: Annotated[str, Parameter(alias="-i")]
+    """The index: its folder, or milvus: and the address of a server or file."""
+    context: tuple[str, ...] = ()
+    """A turn of the context; repeat it, oldest turn first."""
+    contexts: Annotated[str, Without("context")] = "-"
+    """FILE, GLOB or - for standard input: one context per line; a line that begins with { is JSON with `context`, a
+    text or a list of turns. Also .jsonl, CSV and Parquet."""
+    options: SearchOptions = field(default_factory=SearchOptions)
+    filter: tuple[str, ...] = ()
+    """KEY=VALUE that the metadata must match; repeat a key to allow several values."""
+    rerank: str | None = None
+    """A cross-encoder to rerank the first results."""
+    rerank_k: Annotated[int, Needs("rerank")] = 50
+    """How many results the cross-encoder reranks."""
+    min_probability: str | None = None
+    """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
+    was calibrated for. See polyencoder calibrate."""
+    keep_turns: bool = False
+    """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
+    as_json: Annotated[bool, Parameter(name="--json")] = False
+    """Print one JSON object per context and line."""
+    timing: bool = False
+    """Print on standard error how long each step took."""
+    batch_size: Count = 32
+    """Contexts per batch."""
+
+
+def search(*, settings: SearchSettings) -> None:
     """Print the best candidates for each context, with their scores and how they were found."""
-    check_flags(ctx, needs={"rerank": ["rerank_k"]}, excludes={"context": ["contexts"]})
-    questions = iter([Question(context)]) if context else read_questions(expand(contexts))
-    if not context and contexts == "-" and sys.stdin.isatty():
-        batch_size = 1  # who types wants an answer to each line
-    ranker = load(model, device=device, backend=backend, dtype=model_dtype)
-    options = SearchOptions(
-        top_k=top_k,
-        filter=_filter(filter or []),
-        exactness=cast("Exactness | None", exactness),  # which is checked there, as is dtype
-        effort=effort,
-        list_length=list_length,
-        dtype=cast("ScanDtype", dtype),
-    )
+    batch_size = settings.batch_size
+    if settings.context:
+        questions = iter([Question(list(settings.context))])
+    else:
+        questions = read_questions(expand(settings.contexts))
+        if settings.contexts == "-" and sys.stdin.isatty():
+            batch_size = 1  # who types wants an answer to each line
+    ranker = load(settings.model)
     searcher = Searcher(
         ranker,
-        open_index(index, ranker),
-        options,
-        reranker=load(rerank, device=device, dtype=model_dtype) if rerank else None,
-        rerank_k=rerank_k,
-        min_probability=min_probability,
-        keep_turns=keep_turns,
+        open_index(settings.index, ranker),
+        replace(settings.options, filter=_filter(settings.filter)),
+        reranker=load_named(settings.rerank, replace(settings.model, backend="torch")) if settings.rerank else None,
+        rerank_k=settings.rerank_k,
+        min_probability=settings.min_probability,
+        keep_turns=settings.keep_turns,
     )
     for batch in in_batches(questions, batch_size):
         found = searcher([one.turns for one in batch])
         for question, hits, improbable in zip(batch, found, searcher.improbable, strict=True):
-            if as_json:
-                typer.echo(_as_json(question, hits, improbable))
+            if settings.as_json:
+                say(_as_json(question, hits, improbable))
             else:
-                typer.echo(_as_text(question, hits, "" if hits else _why_none(searcher, improbable)))
+                say(_as_text(question, hits, "" if hits else _why_none(searcher, improbable)))
     if searcher.contexts == 0:
-        raise InputError(f"{contexts}: no context in it" if contexts != "-" else "no context on standard input")
-    if said := left_out(searcher):
-        typer.echo(f"polyencoder: {said}", err=True)
-    if timing:
-        typer.echo(_timing(searcher), err=True)
+        where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
+        raise InputError(where)
+    if kept := left_out(searcher):
+        say(f"polyencoder: {kept}", err=True)
+    if settings.timing:
+        say(_timing(searcher), err=True)
 
 
-def _filter(pairs: list[str]) -> Filter | None:
+def _filter(pairs: Sequence[str]) -> Filter | None:
     """`["lang=en", "n=3", "n=4"]` -> `{"lang": ["en"], "n": ["3", 3, "4", 4]}`: a table's numbers may be text."""
     wanted: dict[str, list[Any]] = {}
     for pair in pairs:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
 from tqdm import tqdm
 
 from polyencoder.checks import unencodable
-from polyencoder.cli.options import Progress, shows_bars
+from polyencoder.cli.shared.output import say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.pretraining.documents import read_documents
+from polyencoder.settings.base import Count, Needs, Settings, settings
 from polyencoder.storage.checkpoint import TOKENIZER
 from polyencoder.storage.files import check_writable, explaining, write_text
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
@@ -24,91 +26,60 @@ from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwor
 
 __all__ = ["vocab"]
 
-_DEFAULTS = SubwordSettings()
-TYPES = ("convert", "bpe", "wordpiece")
+_OF_PIECES = Needs("type", ("bpe", "wordpiece"))
 
 
-def vocab(
-    corpus: Annotated[
-        list[str],
-        typer.Argument(
-            help="FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or "
-            "response; plain, .gz, .bz2, .xz or .zst. Read twice.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write tokenizer.json to.")],
-    type: Annotated[
-        str, typer.Option("--type", "-t", help="convert: ConveRT's subwords; bpe, wordpiece: for pre-training.")
-    ] = "convert",
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help=f"bpe, wordpiece: maximum number of tokens (default: {SIZE:,}); convert: search the minimum count "
-            "whose vocabulary comes closest to this size, such as 31476."
-        ),
-    ] = None,
-    merges: Annotated[
-        int | None,
-        typer.Option(help="bpe, wordpiece: number of merges (default: 30,000 if there is room)."),
-    ] = None,
-    lower_case: Annotated[
-        bool | None, typer.Option("--lower-case/--keep-case", help="bpe, wordpiece (default: lower case).")
-    ] = None,
-    min_count: Annotated[
-        int | None, typer.Option(help=f"convert: minimum count of a subword (default: {_DEFAULTS.min_count}).")
-    ] = None,
-    iterations: Annotated[int | None, typer.Option(help=f"convert: passes (default: {_DEFAULTS.iterations}).")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help=f"convert: maximum characters of a subword (default: {_DEFAULTS.max_length}).")
-    ] = None,
-    max_digits: Annotated[
-        int | None,
-        typer.Option(help=f"convert: maximum digits in a row (default: {_DEFAULTS.max_digits})."),
-    ] = None,
-    buckets: Annotated[
-        int | None,
-        typer.Option(help=f"convert: ids for unknown characters (default: {_DEFAULTS.buckets:,})."),
-    ] = None,
-    sample: Annotated[int, typer.Option(help="Maximum number of sentences to learn from.", min=1)] = 10_000_000,
-    column: Annotated[list[str] | None, typer.Option(help="A column with texts; repeatable.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample; equal seeds give equal vocabularies.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer.json in --out.")] = False,
-    progress: Progress = None,
-) -> None:
-    """Learn a vocabulary from texts, for `polyencoder train --architecture convert` or for pre-training."""
-    if type not in TYPES:
-        raise ConfigError(f"--type is {type!r}; it must be one of {', '.join(TYPES)}")
-    of_convert = {
-        "iterations": iterations,
-        "min_count": min_count,
-        "max_length": max_length,
-        "max_digits": max_digits,
-        "buckets": buckets,
-    }
-    of_pieces = {"merges": merges, "lower_case": lower_case}
-    vain = _given(of_pieces if type == "convert" else of_convert)
-    if vain:
-        name = next(iter(vain))
-        raise ConfigError(f"{name} is nothing that a vocabulary of the type {type} knows: leave it out", argument=name)
-    check_writable(out / TOKENIZER, argument="out", overwrite=overwrite)
+@settings()
+class VocabSettings(Settings):
+    """Which vocabulary is learned, and from which texts."""
+
+    out: Annotated[Path, Parameter(alias="-o")]
+    """The folder to write tokenizer.json to."""
+    type: Annotated[Literal["convert", "bpe", "wordpiece"], Parameter(alias="-t")] = "convert"
+    """convert: ConveRT's subwords; bpe, wordpiece: for pre-training."""
+    size: int | None = None
+    """bpe, wordpiece: maximum number of tokens (default: 54,940); convert: search the minimum count whose vocabulary
+    comes closest to this size, such as 31476."""
+    merges: Annotated[int | None, _OF_PIECES] = None
+    """bpe, wordpiece: number of merges (default: 30,000 if there is room)."""
+    lower_case: Annotated[bool, Parameter(negative="--keep-case"), _OF_PIECES] = True
+    """bpe, wordpiece: whether text is lower-cased."""
+    subwords: Annotated[SubwordSettings, Needs("type", ("convert",))] = field(default_factory=SubwordSettings)
+    sample: Count = 10_000_000
+    """Maximum number of sentences to learn from."""
+    column: tuple[str, ...] = ()
+    """A column with texts; repeatable."""
+    seed: int = 0
+    """Seed of the sample; equal seeds give equal vocabularies."""
+    overwrite: bool = False
+    """Replace a tokenizer.json in --out."""
+    progress: bool | None = None
+    """Show progress bars on standard error (default: if it is a terminal)."""
+
+
+def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
+    """Learn a vocabulary from texts, for `polyencoder train --architecture convert` or for pre-training.
+
+    Args:
+        corpus: FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or
+            response; plain, .gz, .bz2, .xz or .zst. Read twice.
+    """
+    out, kind = settings.out, settings.type
+    check_writable(out / TOKENIZER, argument="out", overwrite=settings.overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
-    files, columns = expand(corpus), tuple(column or ())
-    if type == "convert" or columns:
-        read = partial(read_texts, files, columns=columns)
+    files = expand(corpus)
+    if kind == "convert" or settings.column:
+        read = partial(read_texts, files, columns=settings.column)
     else:
         read = partial(_units, files)
-    texts = _Texts(read, corpus=", ".join(corpus), sample=sample, seed=seed, progress=shows_bars(progress))
-    if type == "convert":
-        said = _learn_convert(texts, out, size, SubwordSettings(**_given(of_convert)))
+    bars = shows_bars(settings.progress)
+    texts = _Texts(read, corpus=", ".join(corpus), sample=settings.sample, seed=settings.seed, progress=bars)
+    if kind == "convert":
+        say(_learn_convert(texts, out, settings.size, settings.subwords))
     else:
-        options = _given({"type": type, "size": size, **of_pieces})
-        said = _learn_pieces(texts, out, PieceSettings(**options))
-    typer.echo(said)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+        size = SIZE if settings.size is None else settings.size
+        say(_learn_pieces(texts, out, PieceSettings(kind, size, settings.merges, settings.lower_case)))
 
 
 def _units(files: Sequence[str]) -> Iterator[str]:
@@ -181,4 +152,4 @@ def _learn_pieces(texts: _Texts, out: Path, settings: PieceSettings) -> str:
 
 
 def _say(count: int, size: int) -> None:
-    typer.echo(f"at least {count:,} times: {size:,} subwords", err=True)
+    say(f"at least {count:,} times: {size:,} subwords", err=True)

@@ -7,26 +7,29 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
+from polyencoder.cli.shared.output import say
 from polyencoder.hub.zoo import PAPER, ZooModel, zoo_model, zoo_models
 
 __all__ = ["zoo"]
 
 
-def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show the details of this model (default: list all).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the published models, which ParlAI's commands take as zoo:polyencoder/NAME/model."""
+def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
+    """List the published models, which ParlAI's commands take as zoo:polyencoder/NAME/model.
+
+    Args:
+        name: Show the details of this model (default: list all).
+        as_json: Print JSON.
+    """
     models = list(zoo_models().values()) if name is None else [zoo_model(name)]
     if as_json:
         facts = [_facts(model) for model in models]
-        typer.echo(json.dumps(facts if name is None else facts[0], indent=2))
+        say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
-        typer.echo(_table([("name", "what", "size", "licence"), *map(_row, models)]))
+        say(_table([("name", "what", "size", "licence"), *map(_row, models)]))
     else:
-        typer.echo(_details(models[0]))
+        say(_details(models[0]))
 
 
 def _facts(model: ZooModel) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
 from polyencoder.checks import check_place
-from polyencoder.config import RankerConfig
+from polyencoder.config import RankerConfig, WeightDtype
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
@@ -29,7 +29,6 @@ from polyencoder.storage.checkpoint import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    WeightDtype,
     load_folder,
     model_fingerprint,
     save_folder,

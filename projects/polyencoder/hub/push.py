@@ -10,10 +10,10 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from polyencoder.calibration import CalibratedRanker
+from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.card import model_card
 from polyencoder.export.folder import export_folder
-from polyencoder.storage.checkpoint import WeightDtype
 
 __all__ = ["push"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from cyclopts import Parameter
 
 from polyencoder.checks import checked_count, unencodable
 from polyencoder.errors import ConfigError, InputError
@@ -26,37 +27,34 @@ ScanDtype = Literal["float32", "bfloat16"]
 TOP_K = 10
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """How an index is searched.
-
-    Args:
-        top_k: how many candidates, or all if there are fewer; None for 10.
-        filter: metadata fields and the value that each must have; a list of values stands for any of them.
-        exactness: what every result must be at least; None for the fastest way that the index has. "certified" scores
-            everything where nothing is proven, "exact" always.
-        effort: how hard FAISS looks: `ef_search` of an hnsw index, `nprobe` of an ivf one; None for the index's own,
-            and more if only some candidates pass the filter. A search for certificates reads all lists.
-        list_length: how many candidates each code of a context, or group of codes, proposes; None for the index's
-            choice.
-        tolerance: how far codes of one group may be from each other, as a share of their length, where no certificate
-            is wanted; see `index.groups`. 0 makes no groups, None is 0.4.
-        dtype: of a scan's first pass. After "bfloat16" the best max(4 top_k, 256) are scored again in fp32: scores are
-            exact, and what is found is said to be "approximate". It is faster where processors have bfloat16, most of
-            all with vectors that are stored so. Lists propose and are scored as ever.
 
     Raises:
         ConfigError: there is no such exactness or dtype, or one contradicts the other.
         InputError: a number is too small, or the filter is none.
     """
 
-    top_k: int | None = None
-    filter: Filter | None = None
+    top_k: Annotated[int | None, Parameter(alias="-k")] = None
+    """Number of results per context (default: 10); all candidates if there are fewer."""
+    filter: Annotated[Filter | None, Parameter(parse=False)] = None
+    """Metadata fields and the value that each must have; a list of values stands for any of them."""
     exactness: Exactness | None = None
+    """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
+    where nothing is proven, exact always."""
     effort: int | None = None
+    """Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built, and more if only some
+    candidates pass the filter). A search for certificates reads all lists."""
     list_length: int | None = None
-    tolerance: float | None = None
+    """Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."""
+    tolerance: Annotated[float | None, Parameter(parse=False)] = None
+    """How far codes of one group may be from each other, as a share of their length, where no certificate is wanted;
+    see `scoring`. 0 makes no groups, None is 0.4."""
     dtype: ScanDtype = "float32"
+    """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
+    choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 
     def __post_init__(self) -> None:
         if self.top_k is not None:

@@ -15,11 +15,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import WeightDtype, load_weights, model_fingerprint
+from polyencoder.storage.checkpoint import load_weights, model_fingerprint
 from polyencoder.storage.files import explaining, replacing
 
 __all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from polyencoder.checks import check_fields
-from polyencoder.errors import ConfigError
+from polyencoder.settings.base import Count, Settings, Share, settings
 
 __all__ = ["Head", "HeadConfig", "TrainedHead"]
 
@@ -21,27 +20,16 @@ LENGTH = 3.0
 _TEMPERATURES = (0.05, 20.0)
 
 
-@dataclass(frozen=True)
-class HeadConfig:
+@settings(panel="The paper's head (--head mlp)")
+class HeadConfig(Settings):
     """The shape of a head; the values that ConveRT's paper tried are in its Table 8."""
 
-    hidden_layers: int = 1
-    """Hidden layers; 0 for a linear head."""
-    hidden_size: int = 512
+    hidden_layers: Annotated[int, Field(ge=0, le=MOST_LAYERS)] = 1
+    """Hidden layers of the head; 0 for a linear one."""
+    hidden_size: Count = 512
     """Units of each hidden layer."""
-    dropout: float = 0.25
+    dropout: Share = 0.25
     """Dropout of the inputs of each hidden layer; a linear head has none."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 <= self.hidden_layers <= MOST_LAYERS:
-            raise ConfigError(
-                f"hidden_layers is {self.hidden_layers}; it must be 0 to {MOST_LAYERS}", argument="hidden_layers"
-            )
-        if self.hidden_size < 1:
-            raise ConfigError(f"hidden_size is {self.hidden_size}; it must be at least 1", argument="hidden_size")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1", argument="dropout")
 
     def __str__(self) -> str:
         if not self.hidden_layers:

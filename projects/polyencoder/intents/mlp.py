@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from cyclopts import Parameter
+from pydantic import Field
 from torch import Tensor
 
-from polyencoder.checks import check_fields
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_temperature, score
+from polyencoder.settings.base import Count, Needs, Positive, Settings, settings
 
 __all__ = ["TABLE_8", "FitSettings", "HeadOptimizer", "Trial", "fit_mlp", "grid_search"]
 
@@ -24,32 +26,25 @@ RATES: dict[HeadOptimizer, float] = {"adam": 4e-4, "sgd": 0.75}
 """Learning rates of the paper's Table 8."""
 
 
-@dataclass(frozen=True)
-class FitSettings:
+_OF_MLP = Needs("head", ("mlp",))
+
+
+@settings(panel="The paper's head (--head mlp)")
+class FitSettings(Settings):
     """How a head is trained; the defaults are those of Section 3 and Table 8 of ConveRT's paper."""
 
-    optimizer: HeadOptimizer = "sgd"
-    """sgd, or adam with a learning rate that decays to 0 over `max_epochs`."""
-    learning_rate: float | None = None
-    """The learning rate of the first epoch; None for the paper's, 0.75 for sgd and 4e-4 for adam."""
-    batch_size: int = 32
+    optimizer: Annotated[HeadOptimizer, _OF_MLP] = "sgd"
+    """sgd, or adam with a learning rate that decays to 0 over --max-epochs."""
+    learning_rate: Annotated[Positive | None, _OF_MLP] = None
+    """The learning rate of the first epoch (default: the paper's, 0.75 for sgd and 4e-4 for adam)."""
+    batch_size: Annotated[Count, _OF_MLP] = 32
     """Texts per batch."""
-    patience: int = 5
+    patience: Annotated[Count, _OF_MLP] = 5
     """Stop after this many epochs without improvement on the held-out texts."""
-    max_epochs: int = 100
+    max_epochs: Annotated[Count, _OF_MLP] = 100
     """Maximum epochs."""
-    held_out: float = 0.1
+    held_out: Annotated[float, Field(gt=0, lt=1), Parameter(group="Data")] = 0.1
     """Share of each label's training texts to hold out."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("batch_size", "patience", "max_epochs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out is {self.held_out}; it must be between 0 and 1", argument="held_out")
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate is {self.learning_rate}; it must be above 0", argument="learning_rate")
 
     @property
     def rate(self) -> float:
@@ -125,8 +120,13 @@ def _train_epoch(
 
 
 _SHAPES = [
-    HeadConfig(0, 128, 0.0),  # which has no use for size and dropout
-    *(HeadConfig(n, size, rate) for n in (1, 2) for size in (128, 256, 512, 1_024) for rate in (0.75, 0.5, 0.25)),
+    HeadConfig(hidden_layers=0, hidden_size=128, dropout=0.0),  # which has no use for size and dropout
+    *(
+        HeadConfig(hidden_layers=n, hidden_size=size, dropout=rate)
+        for n in (1, 2)
+        for size in (128, 256, 512, 1_024)
+        for rate in (0.75, 0.5, 0.25)
+    ),
 ]
 TABLE_8 = tuple((shape, optimizer) for optimizer in RATES for shape in _SHAPES)
 """Table 8 of ConveRT's paper: hidden layers, their size, dropout and optimizer; 50 different ones."""

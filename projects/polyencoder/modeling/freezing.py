@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import TrainableModel
 
-# ParlAI's names (its `type_optimization`) for Table 3's rows: top layer, top 4 layers, all but embeddings, every layer
-FINE_TUNED = ("top_layer", "top4_layers", "all_encoder_layers", "all")
+FINE_TUNED = get_args(FineTuned)
 
 
 def freeze(model: TrainableModel, *, fine_tuned: str) -> None:

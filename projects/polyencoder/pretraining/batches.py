@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from polyencoder.config import NextName
 from polyencoder.data.collator import Batch
 from polyencoder.data.epochs import Reader, Source, endless
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.corpus import PairExample
-from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
 from polyencoder.pretraining.masking import Masking
 from polyencoder.text import TextEncoder

@@ -67,7 +67,7 @@ def encoder_card(
 
 
 def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
-    """The settings of a ranker that is made of it, where they are not the default, by their names in `RunSettings`.
+    """The settings of a ranker that is made of it, where they are not the default, by their names in `TrainSettings`.
 
     All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
     Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared

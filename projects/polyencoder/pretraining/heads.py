@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 
-from polyencoder.config import Reduction
+from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import TrainableModel
@@ -17,9 +17,8 @@ from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
 
-__all__ = ["MaskedWords", "NextName", "PretrainingModel"]
+__all__ = ["MaskedWords", "PretrainingModel"]
 
-NextName = Literal["yes-no", "contrastive"]
 """Whether a response follows; or which response of a batch does."""
 
 

@@ -17,6 +17,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cyclopts import Parameter
+
 from polyencoder.data.readers import OnBad, raise_it, records
 from polyencoder.errors import ConfigError, InputError
 
@@ -36,16 +38,23 @@ ROOT = -1  # the number of a submission in its thread
 _KINDS = {"t1_": "comment", "t3_": "submission"}
 
 
+@Parameter(name="*")
 @dataclass(frozen=True)
 class Filters:
-    """What a comment must be: of at least and at most so many characters, and without what is not kept."""
+    """Which comments are kept."""
 
     min_length: int = 9
+    """Minimum characters of a comment."""
     max_length: int = 127
+    """Maximum characters of a comment."""
     keep_bots: bool = False
+    """Keep authors whose names end in `bot`."""
     keep_links: bool = False
+    """Keep comments with links."""
     keep_quotes: bool = False
+    """Keep comments that quote."""
     keep_code: bool = False
+    """Keep comments with code."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_length <= self.max_length:

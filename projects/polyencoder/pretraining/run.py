@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.rate import matmul_throughput
-from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import Pretrained, starting_model
+from polyencoder.settings.base import flat_values
+from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
@@ -77,47 +77,57 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
         TrainingError: the losses are not finite again and again, or another process trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as processes, logged_by_default(show=processes.is_first):
+    with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _pretrain(settings, processes)
 
 
 def _pretrain(settings: PretrainingSettings, processes: Processes) -> PretrainingReport:
-    is_first = processes.is_first
-    bad = BadExamples(skip=settings.skip_bad_examples)
+    is_first, out = processes.is_first, settings.data.out
+    tokens, seed = settings.objective.tokens_per_batch, settings.objective.seed
+    bad = BadExamples(skip=settings.data.skip_bad_examples)
     train, held_out = _corpora(settings, bad)
-    seed_everything(settings.seed)
+    seed_everything(seed)
     pretrained = starting_model(settings)
-    inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.next)
+    inputs = PairInputs(
+        pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.objective.next
+    )
     objective = Pretraining(pretrained.model)
-    evaluation = HeldOut(objective, held_out, inputs, tokens=settings.tokens_per_batch, every=settings.evaluate_every)
+    evaluation = HeldOut(
+        objective,
+        held_out,
+        inputs,
+        tokens=tokens,
+        every=settings.evaluation.evaluate_every,
+    )
     reader = Reader(processes.rank, processes.count)
-    batches = PairBatches(train, inputs, tokens=settings.tokens_per_batch, seed=settings.seed, reader=reader)
+    batches = PairBatches(train, inputs, tokens=tokens, seed=seed, reader=reader)
     log = _logging(settings, pretrained, is_first=is_first)
     checkpoints = Checkpoints(
-        Path(settings.out) / CHECKPOINT,
+        Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | {"processes": processes.count},
-        every_seconds=settings.save_every_seconds,
+        every_seconds=settings.evaluation.save_every_seconds,
     )
     trainer: Trainer
+    values = flat_values(settings)
 
     def save(report: Mapping[str, float]) -> None:
-        pretrained.save(settings.out)
+        pretrained.save(settings.data.out)
         card = encoder_card(
             pretrained,
-            settings.out,
+            settings.data.out,
             report,
-            backbone=settings.backbone,
-            corpus=settings.corpus,
-            flags={name: value for name, value in settings.given().items() if name not in NOT_ON_THE_CARD},
-            seed=settings.seed,
+            backbone=settings.encoder.backbone,
+            corpus=settings.data.corpus,
+            flags={name: values[name] for name in values if name in settings.given - NOT_ON_THE_CARD},
+            seed=seed,
             updates=trainer.updates.count,
             tokens=log.tokens * processes.count,
         )
-        write_text(Path(settings.out) / README, card)
+        write_text(Path(settings.data.out) / README, card)
 
     trainer = Trainer(
         pretrained,
-        settings.training(),
+        settings.objective.training,
         batches=batches,
         objective=objective,
         callbacks=[
@@ -125,9 +135,9 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             log,
             evaluation,
             KeepEncoder(save),
-            *([PretrainingCurve(Path(settings.out) / CURVE, title=Path(settings.out).name)] if is_first else []),
+            *([PretrainingCurve(Path(out) / CURVE, title=Path(out).name)] if is_first else []),
             checkpoints,
-            *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if is_first else []),
+            *([Record(Path(out) / RECORD, values)] if is_first else []),
         ],
     )
     before = evaluation.measure(trainer)
@@ -138,7 +148,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     return PretrainingReport(
         before,
         evaluation.report,
-        Path(settings.out),
+        Path(settings.data.out),
         progress.updates,
         progress.seconds,
         log.tokens * processes.count,
@@ -150,30 +160,30 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
 
 def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
     """What is learnt from, and examples that are held out: of files of their own, or of a share of the documents."""
-    files = expand(settings.corpus)
+    files = expand(settings.data.corpus)
     if unseekable := next((file for file in files if not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: is no file that can be read again in each epoch", argument="corpus")
-    options: dict[str, Any] = {"history": settings.history_size, "bad": bad}
-    share = 0.0 if settings.valid else settings.held_out
-    train = Corpus(files, part="train", held_out=share, buffer=settings.shuffle_buffer, **options)
+    options: dict[str, Any] = {"history": settings.encoder.history_size, "bad": bad}
+    share = 0.0 if settings.data.valid else settings.data.held_out
+    train = Corpus(files, part="train", held_out=share, buffer=settings.data.shuffle_buffer, **options)
     if next(train.items(), None) is None:
         rest = f", with {share:.2%} held out" if share else ""
         raise InputError(
-            f"{', '.join(settings.corpus)}: has no example to learn from{rest}; "
+            f"{', '.join(settings.data.corpus)}: has no example to learn from{rest}; "
             "an example is a turn or a sentence with another before it",
             argument="corpus",
         )
-    if settings.valid:
-        valid = Corpus(expand(settings.valid), **options)
+    if settings.data.valid:
+        valid = Corpus(expand(settings.data.valid), **options)
     else:
         valid = Corpus(files, part="held out", held_out=share, **options)
-    first = islice(valid.items(), SPREAD * settings.held_out_examples)
-    examples = SeededRandom("held out").sample(list(first), settings.held_out_examples)
+    first = islice(valid.items(), SPREAD * settings.data.held_out_examples)
+    examples = SeededRandom("held out").sample(list(first), settings.data.held_out_examples)
     if not examples:
         raise InputError(
-            f"{settings.valid or ', '.join(settings.corpus)}: has no example to evaluate on"
-            + ("" if settings.valid else f", {share:.2%} of its documents held out; hold out more, or give valid"),
-            argument="valid" if settings.valid else "held_out",
+            f"{settings.data.valid or ', '.join(settings.data.corpus)}: has no example to evaluate on"
+            + ("" if settings.data.valid else f", {share:.2%} of its documents held out; hold out more, or give valid"),
+            argument="valid" if settings.data.valid else "held_out",
         )
     _log.info("%d examples are held out; %d files to learn from", len(examples), len(files))
     return train, examples
@@ -182,7 +192,7 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
 def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first: bool) -> PretrainingLog:
     if not is_first:
         return PretrainingLog(every_seconds=None)
-    precision = settings.training().precision
+    precision = settings.objective.training.precision
     peak = matmul_throughput(pretrained.device, dtype=getattr(torch, precision))
     _log.info("peak matmul throughput in %s: %.3g floating-point operations a second", precision, peak)
     return PretrainingLog(peak=peak)
@@ -190,8 +200,11 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
 
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
     """The settings that a run which goes on must have again, in plain values."""
-    values = dataclasses.asdict(settings) | {"corpus": list(settings.corpus)}
-    if settings.schedule not in ("linear", "cosine"):  # the rates of the others do not depend on the last update
+    values = flat_values(settings)
+    if settings.objective.schedule not in (
+        "linear",
+        "cosine",
+    ):  # the rates of the others do not depend on the last update
         values = {name: value for name, value in values.items() if name not in ENDS}
-        values["warmup"] = settings.training().schedule.warmup_updates
+        values["warmup"] = settings.objective.training.schedule.warmup_updates
     return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN}

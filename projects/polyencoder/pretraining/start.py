@@ -23,7 +23,7 @@ from polyencoder.modeling.pretrained_heads import HEADS, read_heads
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
-from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import explaining, replacing
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
@@ -96,10 +96,13 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
     Raises:
         ConfigError: there is no such vocabulary or backbone, or it does not suit the settings.
     """
-    tokenizer, special = starting_tokenizer(vocabulary=settings.vocabulary, backbone=settings.backbone)
-    if settings.backbone:
+    sizes, objective = settings.encoder, settings.objective
+    tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
+    if sizes.backbone:
         encoder = load_pretrained(
-            settings.backbone, dropout=settings.dropout, attention_dropout=settings.attention_dropout
+            sizes.backbone,
+            dropout=sizes.dropout,
+            attention_dropout=sizes.attention_dropout,
         )
         encoder.resize(tokenizer.get_vocab_size())
     else:
@@ -107,17 +110,17 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
             settings, vocabulary=tokenizer.get_vocab_size(), pad_id=_id(tokenizer, special["pad_token"])
         )
     own = max_length(encoder.model.config.to_dict())
-    longest = longest_sequence(settings.n_positions, own, origin=settings.backbone)
-    truncate = longest if settings.text_truncate is None else min(settings.text_truncate, longest)
+    longest = longest_sequence(sizes.n_positions, own, origin=sizes.backbone)
+    truncate = longest if sizes.text_truncate is None else min(sizes.text_truncate, longest)
     text = TextEncoder(
         tokenizer,
-        TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=settings.history_size),
+        TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=sizes.history_size),
     )
-    model = PretrainingModel(encoder, next=settings.next, **text_vectors(settings.reduction, settings.backbone))
-    if settings.backbone:
-        take_heads(model, settings.backbone)
-    device = checked_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Pretrained(model.to(device), text, device, longest, masking_of(text, settings.mask_probability))
+    model = PretrainingModel(encoder, next=objective.next, **text_vectors(objective.reduction, sizes.backbone))
+    if sizes.backbone:
+        take_heads(model, sizes.backbone)
+    device = checked_device(settings.evaluation.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Pretrained(model.to(device), text, device, longest, masking_of(text, objective.mask_probability))
 
 
 def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
@@ -166,11 +169,11 @@ def _new_encoder(settings: PretrainingSettings, *, vocabulary: int, pad_id: int)
     return build_backbone(
         scratch_config(
             vocabulary_size=vocabulary,
-            n_positions=settings.n_positions or POSITIONS,
-            dropout=settings.dropout,
-            attention_dropout=settings.attention_dropout,
+            n_positions=settings.encoder.n_positions or POSITIONS,
+            dropout=settings.encoder.dropout,
+            attention_dropout=settings.encoder.attention_dropout,
             pad_id=pad_id,
-            **settings.sizes,
+            **settings.encoder.sizes,
         )
     )
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 
@@ -17,7 +17,7 @@ from polyencoder.calibration import (
     read_calibration,
 )
 from polyencoder.checks import checked_candidates, checked_count, checked_device
-from polyencoder.config import Architecture
+from polyencoder.config import Architecture, Backend, WeightDtype
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
@@ -41,7 +41,6 @@ from polyencoder.storage.checkpoint import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    WeightDtype,
     holds_encoder,
     holds_ranker,
     load_folder,
@@ -51,10 +50,6 @@ from polyencoder.storage.checkpoint import (
 from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
 
-Backend = Literal["torch", "onnx", "onnx-int8"]
-"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
-
-
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """What `Ranker.load()` ranks with where nothing is named: 6 layers, 384 dimensions, 91 MB."""
 
@@ -63,8 +58,8 @@ _ELSEWHERE = {  # what rankers and encoders of other libraries have
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
     "save": "save_pretrained(folder) writes the model",
     "similarity": "score(contexts, candidates) gives the matrix of scores",
-    "fit": "polyencoder.training.train_ranker(RunSettings(...)) trains",
-    "train": "polyencoder.training.train_ranker(RunSettings(...)) trains",
+    "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
+    "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
 }
 
 

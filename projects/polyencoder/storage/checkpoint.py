@@ -13,14 +13,14 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from polyencoder.config import Architecture, RankerConfig, identity
+from polyencoder.config import Architecture, RankerConfig, WeightDtype, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import RankerModel, build_model
@@ -35,13 +35,6 @@ CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder
 CALIBRATION_INT8 = "calibration.int8.json"  # that of its int8 graphs
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its files
-
-WeightDtype = Literal["float32", "float16", "bfloat16"]
-"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32.
-
-A quantized ConveRT has its embeddings in 8 bits and other weights in float16, also where float32, the default, is asked
-for.
-"""
 
 
 def save_folder(

@@ -1,5 +1,6 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
+from polyencoder.config import TurnSeparator
 from polyencoder.text.context import (
     join_tokens,
     join_turns,
@@ -12,7 +13,6 @@ from polyencoder.text.context import (
 from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 from polyencoder.text.vocabulary import (
-    TurnSeparator,
     own_separator,
     separate_turns,
     special_tokens,

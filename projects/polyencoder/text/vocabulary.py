@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from polyencoder.config import TextConfig
+from polyencoder.config import TextConfig, TurnSeparator
 from polyencoder.errors import ConfigError
-
-TurnSeparator = Literal["sep", "newline", "none"]
-"""The separator of two turns of a context: the tokenizer's separator, a newline token, or nothing."""
 
 NEWLINES = ("[NEWLINE]", "__newln__")
 """The papers' name for such a token, which is added where a vocabulary has neither, and that of their dictionaries."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from polyencoder.data.example import Example
-from polyencoder.training.config import TrainingConfig
-from polyencoder.training.distillation import DistillationConfig
-from polyencoder.training.hard_negatives import HardNegatives
-from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.settings.train import TrainSettings
+from polyencoder.settings.training import (
+    DistillationConfig,
+    HardNegatives,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 from polyencoder.training.run import RunReport, train_ranker
-from polyencoder.training.schedule import ScheduleConfig
-from polyencoder.training.settings import RunSettings
 from polyencoder.training.trainer import Trainer
 
 __all__ = [
@@ -18,8 +20,8 @@ __all__ = [
     "HardNegatives",
     "OptimizerConfig",
     "RunReport",
-    "RunSettings",
     "ScheduleConfig",
+    "TrainSettings",
     "Trainer",
     "TrainingConfig",
     "train_ranker",

@@ -7,9 +7,9 @@ import logging
 from polyencoder.modeling import freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
-from polyencoder.training.config import SHARED_CANDIDATES, TrainingConfig
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import MAX_BATCHES_WITHOUT_NEGATIVES, CrossEntropy, Loss, Ranking
@@ -42,19 +42,19 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
         learner.model,
         learner.text,
         loss=loss,
-        gather_negatives=config.gather_negatives and config.candidates in SHARED_CANDIDATES,
+        gather_negatives=config.gather_negatives and config.candidates != "inline",
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
-        max_without_negatives=None if config.hard_negatives else MAX_BATCHES_WITHOUT_NEGATIVES,
+        max_without_negatives=None if config.hard_negatives.count else MAX_BATCHES_WITHOUT_NEGATIVES,
     )
 
 
 def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
     """The callback that mines hard negatives, where the configuration asks for some."""
-    if config.hard_negatives is None:
+    if not config.hard_negatives.count:
         return []
     ranker = Ranker(learner.model, learner.text, device=learner.device)
-    return [MinedNegatives(ranker, config.hard_negatives, every=config.hard_negatives_every)]
+    return [MinedNegatives(ranker, config.hard_negatives)]
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
@@ -75,6 +75,6 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
         Schedule(optimizer, config.schedule, total_updates=total, by_time=goal.seconds is not None),
         precision=precision,
         accumulate=config.accumulate,
-        clip=config.clip,
+        clip=config.clip or None,
         max_nonfinite=config.max_nonfinite,
     )

@@ -11,17 +11,18 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from cyclopts import Parameter
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from polyencoder.checks import check_fields
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.scorer import Scorer
+from polyencoder.settings.base import Count, NotNegative, Settings, Share, commas, settings
 from polyencoder.training.losses import smoothed_cross_entropy
 
 __all__ = ["LinearMap", "MapSettings", "PairVectors", "fit_map", "mapped", "pair_vectors"]
@@ -30,37 +31,36 @@ EVAL_CANDIDATES = 100
 """Responses of other pairs that what is held out is ranked among, as in the published code."""
 
 
-@dataclass(frozen=True)
-class MapSettings:
-    """The hyperparameters of a map.
+Numbers = Annotated[
+    tuple[NotNegative, ...],
+    BeforeValidator(commas),
+    Parameter(n_tokens=1, show_default=lambda values: ",".join(f"{one:g}" for one in values)),
+]
 
-    learning_rates and regularizers: all combinations are tried. batch_size: pairs, whose other responses are the wrong
-    ones. patience: epochs without a better one that end a trial. label_smoothing: what the wrong ones share.
-    """
 
-    learning_rates: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01)
-    regularizers: tuple[float, ...] = (1.0, 0.1, 0.01, 0.0)
-    batch_size: int = 256
-    patience: int = 10
-    max_epochs: int = 100
-    label_smoothing: float = 0.2
+@settings(panel="Training")
+class MapSettings(Settings):
+    """How a map is trained."""
+
+    learning_rates: Numbers = (0.3, 0.1, 0.03, 0.01)
+    """Learning rates to try, comma-separated."""
+    regularizers: Numbers = (1.0, 0.1, 0.01, 0.0)
+    """Strengths of L2 regularization to try, each with each learning rate."""
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    """Pairs per batch, whose other responses are the wrong ones."""
+    patience: Count = 10
+    """Epochs without improvement that end a try."""
+    max_epochs: Count = 100
+    """Maximum epochs of a try."""
+    label_smoothing: Share = 0.2
+    """Label smoothing: probability mass shared by the wrong responses."""
     seed: int = 0
+    """Seed of the held-out pairs, the batches and the sampled candidates."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("batch_size", "patience", "max_epochs"):
-            least = 2 if name == "batch_size" else 1
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}", argument=name)
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                f"label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1",
-                argument="label_smoothing",
-            )
         for name in ("learning_rates", "regularizers"):
-            values = getattr(self, name)
-            if not values or not all(isinstance(one, (int, float)) and one >= 0 for one in values):
-                raise ConfigError(f"{name} is {values}; it must be numbers of at least 0", argument=name)
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is empty; give one number or several", argument=name)
 
 
 class PairVectors(NamedTuple):

@@ -24,8 +24,8 @@ from polyencoder.data.pairs import (
 )
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
+from polyencoder.settings.train import DataSettings, TrainSettings
 from polyencoder.storage.files import fingerprint
-from polyencoder.training.settings import RunSettings
 
 __all__ = ["RunData", "open_data"]
 
@@ -55,7 +55,7 @@ class RunData:
     """Of what is trained and evaluated on; of a stream, of the sizes of its files and their beginnings and ends."""
 
 
-def open_data(settings: RunSettings) -> RunData:
+def open_data(settings: TrainSettings) -> RunData:
     """Open what the settings name.
 
     Without validation data the last of the training pairs are held out, always the same ones.
@@ -63,29 +63,31 @@ def open_data(settings: RunSettings) -> RunData:
     Raises:
         InputError: it cannot be read, or there is too little of it.
     """
-    bad = BadExamples(skip=settings.skip_bad_examples)
-    valid = list(read_all_pairs(settings.valid, columns=_columns(settings), bad=bad)) if settings.valid else []
-    if settings.valid and not valid:
-        raise InputError(f"{settings.valid}: has no pair to evaluate on")
+    bad = BadExamples(skip=settings.data.skip_bad_examples)
+    files = settings.data
+    valid = list(read_all_pairs(files.valid, columns=_columns(settings), bad=bad)) if files.valid else []
+    if settings.data.valid and not valid:
+        raise InputError(f"{settings.data.valid}: has no pair to evaluate on")
     train: Sequence[Example] | Source[Example]
-    if settings.streaming:
+    if settings.data.streaming:
         train, size, responses = _streamed(settings, bad)
     else:
-        pairs = list(read_all_pairs(settings.train, columns=_columns(settings), bad=bad))
-        if not settings.valid and len(pairs) > 1:
+        pairs = list(read_all_pairs(settings.data.train, columns=_columns(settings), bad=bad))
+        if not settings.data.valid and len(pairs) > 1:
             pairs, valid = _held_out(pairs)
         examples = [_example(pair, settings) for pair in pairs]
         train, size, responses = examples, len(examples), partial(_labels, examples)
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
-        raise InputError(f"{settings.train}: has {size} pairs to learn from; there must be at least 2")
-    sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=settings.train)
+        raise InputError(f"{settings.data.train}: has {size} pairs to learn from; there must be at least 2")
+    seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
+    sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     ranked = _to_rank(valid, responses, settings)
-    parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.train)
+    parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.data.train)
     parts = chain(parts, (repr((pair.text, pair.label, pair.candidates)) for pair in valid))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
-    return RunData(train, size, ranked, responses, sampler if settings.source in OWN_CANDIDATES else None, bad, digest)
+    return RunData(train, size, ranked, responses, sampler if own else None, bad, digest)
 
 
 def _of_files(names: str) -> Iterator[str]:
@@ -100,7 +102,7 @@ def _of_files(names: str) -> Iterator[str]:
             yield f"{size} {fingerprint([first, file.read(ENDS)])}"
 
 
-def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], settings: RunSettings) -> list[Example]:
+def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], settings: TrainSettings) -> list[Example]:
     """The pairs with candidates: as many for whatever the training examples have, unless there are too few responses.
 
     Raises:
@@ -109,18 +111,18 @@ def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], setti
 
     def among(count: int) -> list[Example]:
         return examples_to_rank(
-            valid, NegativeSampler(responses(), count=count, seed=settings.seed, source=settings.train)
+            valid, NegativeSampler(responses(), count=count, seed=settings.training.seed, source=settings.data.train)
         )
 
     try:
-        return among(RunSettings.num_negatives)
+        return among(DataSettings.num_negatives)
     except InputError:
-        return among(settings.num_negatives)
+        return among(settings.data.num_negatives)
 
 
-def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
+def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
     """The training data as a source that is read anew in each epoch, its size, and its first responses."""
-    files = data_files(settings.train)
+    files = data_files(settings.data.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: is no file that can be read again in each epoch, as streaming does")
 
@@ -132,9 +134,9 @@ def _streamed(settings: RunSettings, bad: BadExamples) -> tuple[Source[Example],
         return islice((pair.label for pair in pairs), SAMPLED_FROM)
 
     estimate = partial(pair_counts, files, columns=_columns(settings))
-    source = Streamed(examples, files, buffer=settings.shuffle_buffer, estimate=estimate)
+    source = Streamed(examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
     size = source.counts().examples
-    _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.shuffle_buffer)
+    _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.data.shuffle_buffer)
     return source, size, responses
 
 
@@ -144,13 +146,13 @@ def _held_out(pairs: list[Example]) -> tuple[list[Example], list[Example]]:
     return pairs[:-count], pairs[-count:]
 
 
-def _columns(settings: RunSettings) -> Columns:
-    return Columns(settings.context, settings.response, settings.column_candidates)
+def _columns(settings: TrainSettings) -> Columns:
+    return Columns(settings.data.context, settings.data.response, settings.data.column_candidates)
 
 
-def _example(pair: Example, settings: RunSettings) -> Example:
+def _example(pair: Example, settings: TrainSettings) -> Example:
     """The pair without candidates that training does not read."""
-    return pair if settings.source in OWN_CANDIDATES else replace(pair, candidates=None)
+    return pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
 
 
 def _labels(examples: Sequence[Example]) -> Iterator[str]:

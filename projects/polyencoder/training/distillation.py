@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
-from polyencoder.errors import ConfigError
+from polyencoder.settings.training import DistillationConfig
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.teacher import Teacher, shortlist
 
-__all__ = ["Distillation", "DistillationConfig", "Kind"]
-
-Kind = Literal["kl", "margin-mse"]
-
-
-@dataclass(frozen=True)
-class DistillationConfig:
-    """The teacher of a run, if any, and the loss of its scores; see `Distillation`.
-
-    teacher: a ranker's folder, file or hub id; None for the labels alone. scores: the file that keeps its scores; None
-    for memory. weight: from 0, the labels alone, to 1, the teacher alone. kind: "kl", with its temperature, or
-    "margin-mse"; see `polyencoder.training.losses`. candidates: how many candidates of an example the teacher scores,
-    those that score highest and the label; 0 for all.
-    """
-
-    teacher: str | None = None
-    scores: str | os.PathLike[str] | None = None
-    weight: float = 0.5
-    kind: Kind = "kl"
-    temperature: float = 1.0
-    candidates: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise ConfigError(
-                f"the weight of distillation is {self.weight}; 0 is labels alone, 1 the teacher alone",
-                argument="distillation_weight",
-            )
-        if not self.temperature > 0:
-            raise ConfigError(
-                f"the temperature of distillation is {self.temperature}; it must be above 0",
-                argument="distillation_temperature",
-            )
-        if self.candidates < 0 or self.candidates == 1:
-            raise ConfigError(
-                f"distillation asks about {self.candidates} candidates; give 0, for all, or at least 2",
-                argument="distillation_candidates",
-            )
-
-    @property
-    def has_teacher(self) -> bool:
-        """Whether there is a teacher whose scores count."""
-        return self.teacher is not None and self.weight > 0
+__all__ = ["Distillation", "DistillationConfig"]
 
 
 class Distillation:

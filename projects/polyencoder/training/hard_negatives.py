@@ -6,56 +6,20 @@ passed over, as in DPR's and RocketQA's training, and so can whatever comes near
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.index.meta import separable
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, search
+from polyencoder.settings.training import HardNegatives, parse_ranks
 from polyencoder.text import same
 
 __all__ = ["EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
-
-
-@dataclass(frozen=True)
-class HardNegatives:
-    """Which wrong candidates are taken: the best `count` that pass.
-
-    first_rank, last_rank: their places, from 1, among the wrong candidates, best first. margin: they score at least so
-    much less than the label; None for whatever they score.
-    """
-
-    count: int
-    first_rank: int = 1
-    last_rank: int = 100
-    margin: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.margin is not None and not math.isfinite(self.margin):
-            raise ConfigError(
-                f"hard negatives: the margin is {self.margin}; it must be a number", argument="hard_negative_margin"
-            )
-        if self.count < 1:
-            raise ConfigError(
-                f"hard negatives: their number is {self.count}; it must be at least 1", argument="hard_negatives"
-            )
-        if not 1 <= self.first_rank <= self.last_rank:
-            raise ConfigError(
-                f"hard negatives: the ranks are {self.first_rank}-{self.last_rank}; give the first and the last, as in "
-                "10-100",
-                argument="hard_negative_ranks",
-            )
-        if self.last_rank - self.first_rank + 1 < self.count:
-            raise ConfigError(
-                f"hard negatives: {self.count} are wanted, but the ranks {self.first_rank}-{self.last_rank} are fewer",
-                argument="hard_negative_ranks",
-            )
 
 
 class Found(Protocol):
@@ -138,18 +102,17 @@ class Miner:
             raise InputError(f"{contexts.batch_size} contexts, but {len(excluded)} labels")
         ceilings = self._ceilings(contexts, labels)
         settings = self._settings
-        top_k = settings.last_rank + max(map(len, excluded))
+        first, last = settings.ranks
+        top_k = last + max(map(len, excluded))
         while True:  # an index may have a text several times, so that more must be asked for
             top_k = min(top_k, len(self._index))
             found = self._index.search(contexts, top_k=top_k)
             wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
-            if top_k == len(self._index) or all(len(hits) >= settings.last_rank for hits in wrong):
+            if top_k == len(self._index) or all(len(hits) >= last for hits in wrong):
                 break
             top_k *= 2
         return [
-            [hit.text for hit in hits[settings.first_rank - 1 : settings.last_rank] if hit.score <= ceiling][
-                : settings.count
-            ]
+            [hit.text for hit in hits[first - 1 : last] if hit.score <= ceiling][: settings.count]
             for hits, ceiling in zip(wrong, ceilings, strict=True)
         ]
 
@@ -172,14 +135,3 @@ class Miner:
         vectors = self._ranker.encode_candidates(labels)
         scores = separable(self._ranker).score(contexts, vectors.unsqueeze(1)).squeeze(1)
         return [score - margin for score in scores.tolist()]
-
-
-def parse_ranks(text: str) -> tuple[int, int]:
-    """`10-100` -> (10, 100), `100` -> (1, 100). Raises ConfigError."""
-    first, _, last = text.rpartition("-")
-    try:
-        return int(first or 1), int(last)
-    except ValueError:
-        raise ConfigError(
-            f"ranks {text!r}: give the first and the last, as in 10-100", argument="hard_negative_ranks"
-        ) from None

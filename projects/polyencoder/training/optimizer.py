@@ -6,21 +6,18 @@ that a batch looked up: the L2 regularization of these, as ConveRT's graphs have
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.training import OptimizerConfig, OptimizerName
 from polyencoder.training.adadelta import Adadelta
 
 __all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "clip_embeddings", "parameter_groups"]
-
-OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
 
 _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -33,42 +30,13 @@ FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all nu
 _ADAMS = ("adam", "adamw", "adamax")
 
 
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """Which optimizer, and its numbers: the defaults are the paper's for BERT's weights (Section 5.1)."""
-
-    name: OptimizerName = "adamw"
-    learning_rate: float = 5e-5
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    momentum: float = 0.0
-    """Of sgd."""
-    rho: float = 0.9
-    """Of adadelta: how slowly its running averages forget."""
-    embedding_clip: float | None = None
-    """The largest norm of each embedding table's gradients by themselves; None for no limit, and no group of theirs."""
-
-    def __post_init__(self) -> None:
-        if self.name not in _CLASSES:
-            raise ConfigError(
-                f"the optimizer is {self.name!r}; it must be one of {', '.join(_CLASSES)}", argument="optimizer"
-            )
-        if not 0 < self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate is {self.learning_rate}; it must be above 0", argument="learning_rate")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay is {self.weight_decay}; it must be 0 or more", argument="weight_decay")
-        if self.embedding_clip is not None and not self.embedding_clip > 0:
-            raise ConfigError(f"embedding_clip is {self.embedding_clip}; it must be above 0", argument="embedding_clip")
-
-
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     """The optimizer of the trainable parameters of a model.
 
     Raises:
         ConfigError: no parameter is trainable.
     """
-    groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip)
+    groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip or None)
     if not groups:
         raise ConfigError("nothing to train: all parameters of the model are frozen")
     options: dict[str, Any] = {"lr": config.learning_rate}

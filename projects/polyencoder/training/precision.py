@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -10,10 +10,9 @@ from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
+from polyencoder.settings.training import PrecisionName
 
 __all__ = ["Precision", "PrecisionName"]
-
-PrecisionName = Literal["float32", "bfloat16", "float16"]
 
 
 class Precision:

@@ -1,12 +1,11 @@
 """A whole training run from files to a model folder: what `polyencoder train` does, in one call.
 
->>> report = train_ranker(RunSettings(backbone="sentence-transformers/all-MiniLM-L6-v2", train="my/train.jsonl",
+>>> report = train_ranker(TrainSettings(backbone="sentence-transformers/all-MiniLM-L6-v2", train="my/train.jsonl",
 ...                                   valid="my/valid.jsonl", out="runs/my"))
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,9 @@ from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.base import flat_values
+from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
 from polyencoder.training.callbacks import Callback
@@ -32,13 +34,11 @@ from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.settings import OF_A_NEW_RANKER, RunSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
-NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
+NOT_OF_THE_RUN = {"out", "device", "config"}  # settings that may be others when it goes on, or in another process
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
 OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")
@@ -81,7 +81,7 @@ class RunReport:
     """Why training may not have helped, where the model is no better than before."""
 
 
-def train_ranker(settings: RunSettings) -> RunReport:
+def train_ranker(settings: TrainSettings) -> RunReport:
     """Train a ranker on files and write it, with its model card, to a folder; go on where such a run was killed.
 
     Raises:
@@ -91,25 +91,25 @@ def train_ranker(settings: RunSettings) -> RunReport:
             trains in that folder.
         CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
     """
-    with run_folder(Path(settings.out)) as processes, logged_by_default(show=processes.is_first):
+    with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _train(settings, processes)
 
 
-def _train(settings: RunSettings, processes: Processes) -> RunReport:
-    for line in settings.unread():
-        _log.warning(line)
-    for files in filter(None, (settings.train, settings.valid)):
+def _train(settings: TrainSettings, processes: Processes) -> RunReport:
+    for files in filter(None, (settings.data.train, settings.data.valid)):
         data_files(files)  # looks for them before the model is loaded, which is quick beside reading them
-    seed_everything(settings.seed)
+    seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
     data = open_data(settings)
-    best = KeepBest(ranker, settings.out, metric=METRIC, patience=settings.patience)
+    best = KeepBest(ranker, settings.data.out, metric=METRIC, patience=settings.evaluation.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)
     baselines = Baselines(
         data.valid,
         untrained=partial(untrained_ranker, settings),
         responses=data.responses,
-        on_untrained=None if settings.vocabulary else best.begin,  # that of a new ConveRT is random, and drawn anew
+        on_untrained=None
+        if settings.convert.vocabulary
+        else best.begin,  # that of a new ConveRT is random, and drawn anew
     )
     trainer = Trainer(
         ranker,
@@ -117,13 +117,13 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         train=data.train,
         sampler=data.sampler,
         callbacks=[
-            *([MeasuredScaling()] if settings.output_scaling == "auto" else []),
-            Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluations))),
+            *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
+            Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
             *_shown(settings, is_first=processes.is_first),
             checkpoints,
             baselines,
-            *([Record(Path(settings.out) / RECORD, dataclasses.asdict(settings))] if processes.is_first else []),
+            *([Record(Path(settings.data.out) / RECORD, flat_values(settings))] if processes.is_first else []),
         ],
     )
     if processes.is_first:
@@ -132,7 +132,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
     progress = trainer.fit()
     if trainer.skipped_examples and processes.is_first:
         _log.warning("left out %d times: an example whose response is its only candidate", trainer.skipped_examples)
-    if settings.streaming and data.bad.count:
+    if settings.data.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run
     warning = why_no_better(
@@ -149,7 +149,7 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
         baselines.stands_in,
         baselines.tfidf,
         best.trained,
-        Path(settings.out),
+        Path(settings.data.out),
         progress.updates,
         progress.seconds,
         checkpoints.resumed,
@@ -159,32 +159,32 @@ def _train(settings: RunSettings, processes: Processes) -> RunReport:
     )
 
 
-def training_config(settings: RunSettings, ranker: Ranker) -> TrainingConfig:
+def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     """The numbers of the run: a quantized ConveRT computes in 16 bits on a GPU, and scales its loss."""
-    config = settings.training()
+    scores = str(Path(settings.data.out) / TEACHER_SCORES)
+    config = settings.training.changed(**{"distillation.scores": scores})
     if ranker.model.loss_scale is None:
         return config
-    halves = ranker.device.type == "cuda" and settings.precision is None and not settings.bf16
+    halves = ranker.device.type == "cuda" and not settings.given & {"precision", "bf16"}
     return replace(config, loss_scale=ranker.model.loss_scale, precision="float16" if halves else config.precision)
 
 
-def _checkpoints(settings: RunSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
+def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
     # what each process has of the data goes by their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     return Checkpoints(
-        Path(settings.out) / CHECKPOINT,
+        Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
         changeable={"max_seconds"},
-        given=settings.given(),
-        instead=f"continue its model in another folder (init {settings.out})",
-        every_seconds=settings.save_every_seconds,
+        given=settings.given,
+        instead=f"continue its model in another folder (init {settings.data.out})",
+        every_seconds=settings.evaluation.save_every_seconds,
     )
 
 
-def _of_the_run(settings: RunSettings) -> dict[str, Any]:
+def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
     """The settings that a resumed run must have again; those that shape the model are that model's."""
-    values = dataclasses.asdict(settings) | {"precision": settings.precision or TrainingConfig.precision}
-    return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN | SHAPES}
+    return {name: value for name, value in flat_values(settings).items() if name not in NOT_OF_THE_RUN | SHAPES}
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
@@ -230,23 +230,25 @@ def _planned_updates(trainer: Trainer) -> int | None:
     return trainer.goal.total_updates(batch=config.batch_size * trainer.processes.count, accumulate=config.accumulate)
 
 
-def _shown(settings: RunSettings, *, is_first: bool) -> list[Callback]:
+def _shown(settings: TrainSettings, *, is_first: bool) -> list[Callback]:
     """What the first process shows: a line for whoever looks on, else one of the log now and then; and a curve."""
     if not is_first:
         return [Log(every_seconds=None)]
-    out = Path(settings.out)
-    curve = LearningCurve(out / CURVE, title=f"{out.name}: {settings.architecture} on {Path(settings.train).name}")
+    out = Path(settings.data.out)
+    curve = LearningCurve(
+        out / CURVE, title=f"{out.name}: {settings.model.architecture} on {Path(settings.data.train).name}"
+    )
     if not ProgressLine.is_wanted():
         return [Log(), curve]
     return [Log(every_seconds=None), ProgressLine(handlers=logging.getLogger("polyencoder").handlers), curve]
 
 
 def _write_card(
-    trainer: Trainer, settings: RunSettings, best: KeepBest, baselines: Baselines, *, data: RunData
+    trainer: Trainer, settings: TrainSettings, best: KeepBest, baselines: Baselines, *, data: RunData
 ) -> None:
     ranker = trainer.ranker
     assert isinstance(ranker, Ranker)
-    resolved = dataclasses.asdict(settings) | {"batch_size": trainer.config.batch_size}
+    resolved = flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
     flags = {name: value for name, value in resolved.items() if name not in NOT_OF_THE_RUN and value is not None}
@@ -255,7 +257,7 @@ def _write_card(
         "before training" + (", a bi-encoder of the backbone" if baselines.stands_in else ""): baselines.before,
         "TF-IDF": baselines.tfidf,
     }
-    out = Path(settings.out)
+    out = Path(settings.data.out)
     run = TrainingRun(
         flags,
         {who: {**main_measures(report), "examples": len(data.valid)} for who, report in reports.items() if report},
@@ -263,6 +265,6 @@ def _write_card(
         updates=best.updates,
         examples=best.examples,
         pairs=data.size,
-        seed=settings.seed,
+        seed=settings.training.seed,
     )
     write_text(out / README, model_card(ranker, name=out.resolve().name, run=run))

@@ -7,62 +7,16 @@ resumed has the rates of one that was never stopped.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.training import ScheduleConfig, ScheduleName
 
 __all__ = ["Schedule", "ScheduleConfig", "ScheduleName"]
 
-ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
-
 BETTER = 1e-4  # a validation loss has fallen when it is lower by this share, as torch's ReduceLROnPlateau counts it
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """How the learning rate changes.
-
-    name: None for "linear" where the end of the run is known, else "constant". "plateau", the paper's (Section 5.1),
-    multiplies it by `decay` whenever `patience` + 1 validations in a row have not lowered the loss;
-    "linear" and "cosine" take it to `final` at the run's end; "invsqrt" divides it by the root of the updates;
-    "constant" keeps it. warmup_updates: over which it rises to its full value; None for `warmup_share` of the run, but
-    at most `longest_warmup`.
-    """
-
-    name: ScheduleName | None = None
-    warmup_updates: int | None = None
-    decay: float = 0.4
-    patience: int = 0
-    final: float = 0.0
-    """The factor at the end of "linear" and "cosine"."""
-    warmup_share: float = 0.1
-    longest_warmup: int | None = 100
-    """Updates; None for no limit."""
-    warmup_start: float = 1e-4
-    """The factor at the beginning of a warm-up."""
-    gamma: int | None = None
-    """Updates after which "invsqrt" has divided the rate by the root of 2; None for those of the warm-up."""
-
-    def __post_init__(self) -> None:
-        if self.name is not None and self.name not in get_args(ScheduleName):
-            raise ConfigError(
-                f"the schedule is {self.name!r}; it must be one of {', '.join(get_args(ScheduleName))}",
-                argument="schedule",
-            )
-        if (self.warmup_updates or 0) < 0:
-            raise ConfigError(
-                f"warmup_updates is {self.warmup_updates}; it must be 0 or more", argument="warmup_updates"
-            )
-        if not 0 <= self.final <= 1:
-            raise ConfigError(
-                f"the final learning rate is {self.final:.4g} times the peak; it must be from 0 up to the peak",
-                argument="final_learning_rate",
-            )
-        if not 0 < self.decay <= 1:
-            raise ConfigError(f"the decay of the learning rate is {self.decay}; it must be above 0 and at most 1")
 
 
 WARMUP = 100
@@ -102,6 +56,7 @@ class Schedule:
                 argument="warmup_updates",
             )
         self._base = [float(group["lr"]) for group in optimizer.param_groups]
+        config.check_peak(self._base[0])
         self._updates, self._time, self._reduction = 0, 0.0, 1.0
         self._best, self._bad = math.inf, 0
         self._set()
@@ -174,4 +129,5 @@ class Schedule:
         total = self.expected_updates
         share = 0.0 if total is None else min(1.0, done / max(1, total - warmup))
         falling = 1 - share if self._name == "linear" else (1 + math.cos(math.pi * share)) / 2
-        return config.final + (1 - config.final) * falling
+        final = config.final_learning_rate / self._base[0]
+        return final + (1 - final) * falling

@@ -13,9 +13,9 @@ from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.protocol import Learner
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
 from polyencoder.training.objective import Objective, Outcome, Ranking
 from polyencoder.training.progress import Goal, Progress

@@ -6,7 +6,8 @@ import pytest
 from parlai.agents.convert import flags
 
 from polyencoder.errors import CheckpointError
-from polyencoder.training import RunSettings
+from polyencoder.settings.base import flat_values
+from polyencoder.training import TrainSettings
 from polyencoder.training.optimizer import build_optimizer
 from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
 
@@ -34,24 +35,24 @@ def test_the_papers_numbers_are_the_defaults():
         **{name: name for name in ("optimizer", "weight_decay", "label_smoothing", "embedding_clip")},
         **{name: name for name in ("final_learning_rate", "warmup_updates", "dropout")},
     }
-    new = RunSettings(train="a", out="b", architecture="convert", vocabulary="c")
-    assert {name: getattr(new, ours) for name, ours in names.items()} == {name: defaults()[name] for name in names}
-    further = RunSettings(train="a", out="b", architecture="convert", init="c")
+    new = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c")
+    assert {name: flat_values(new)[ours] for name, ours in names.items()} == {name: defaults()[name] for name in names}
+    further = TrainSettings(train="a", out="b", architecture="convert", init="c")
     found = defaults(init_model="c")
     names["max_train_steps"] = "max_updates"
-    assert {name: getattr(further, ours) for name, ours in names.items()} == {name: found[name] for name in names}
+    assert {name: flat_values(further)[ours] for name, ours in names.items()} == {name: found[name] for name in names}
     assert (found["learningrate"], found["max_train_steps"], found["batchsize"], found["dropout"]) == (
         0.1,
         60_000,
         256,
         0.2,
     )
-    assert defaults()["adadelta_eps"] == new.training().optimizer.eps == 1e-8
+    assert defaults()["adadelta_eps"] == new.training.optimizer.eps == 1e-8
 
 
 def test_the_optimizer_is_the_librarys(small, make):
     agent = make(init_model=str(small()))
-    expected = RunSettings(train="a", out="b", architecture="convert", init="c").training().optimizer
+    expected = TrainSettings(train="a", out="b", architecture="convert", init="c").training.optimizer
     ours = build_optimizer(agent.ranker, expected)
     assert type(agent.optimizer) is type(ours)
     for group, own in zip(agent.optimizer.param_groups, ours.param_groups, strict=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from parlai.agents.pretrain_ranker import flags
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.pretraining.settings import PretrainingSettings
+from polyencoder.settings.base import flat_values
+from polyencoder.settings.pretrain import PretrainingSettings
 from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
 from tests.agents.pretrain_ranker.conftest import SIZES
 
@@ -83,7 +86,8 @@ def test_a_model_keeps_its_objective(own, other, make, vocabulary, tmp_path):
 
 
 def test_its_defaults_are_those_of_the_library():
-    ours, theirs = flags_of(model="pretrain_ranker"), PretrainingSettings(("c",), "o", vocabulary="v", max_steps=1)
+    settings = PretrainingSettings(corpus=("c",), out="o", vocabulary="v", max_steps=1)
+    ours, theirs = flags_of(model="pretrain_ranker"), SimpleNamespace(**flat_values(settings))
     others = {"learningrate": "learning_rate", "gradient_clip": "clip", "lr_scheduler": "schedule"}
     for name in ("learningrate", "gradient_clip", "lr_scheduler", "dropout", "attention_dropout", "history_size"):
         assert ours[name].default == getattr(theirs, others.get(name, name)), name
@@ -91,4 +95,4 @@ def test_its_defaults_are_those_of_the_library():
         assert ours[name].default == getattr(theirs, name), name
     assert ours["betas"].default == f"{theirs.beta1},{theirs.beta2}"
     names = {"n_layers": "n_layers", "dim": "embedding_size", "n_heads": "n_heads", "ffn_dim": "ffn_size"}
-    assert theirs.sizes == {field: ours[name].default for field, name in names.items()}
+    assert settings.encoder.sizes == {field: ours[name].default for field, name in names.items()}

@@ -17,8 +17,8 @@ from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.inputs import pair_batch
 from polyencoder.pretraining.objective import Pretraining
-from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import starting_model
+from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.trainer import Trainer
 
 UPDATES, SIZE = 12, 8
@@ -68,7 +68,7 @@ def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
 
     numbers = {"max_steps": UPDATES, "learning_rate": 3e-3, "schedule": "constant", "warmup_steps": 0, "seed": 7}
     settings = PretrainingSettings(
-        ("no file",), "nowhere", backbone=backbone, text_truncate=length, device="cpu", **numbers, **rates
+        corpus=("no file",), out="nowhere", backbone=backbone, text_truncate=length, device="cpu", **numbers, **rates
     )
     pretrained = starting_model(settings)
     inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
@@ -80,7 +80,7 @@ def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
             made = [make(pair, np.random.default_rng(pair.key)) for pair in pairs]
             yield pair_batch(made, pad_id=pretrained.text.pad_id)
 
-    Trainer(pretrained, settings.training(), batches=batches, objective=Pretraining(pretrained.model)).fit()
+    Trainer(pretrained, settings.objective.training, batches=batches, objective=Pretraining(pretrained.model)).fit()
     assert len(theirs) == UPDATES
     assert len({round(sum(losses), 3) for losses in theirs}) > UPDATES // 2
     for ours, other in zip(steps, theirs, strict=True):
@@ -91,7 +91,7 @@ def test_both_evaluate_the_same(learnt, evaluate, task, examples):
     path, _ = learnt
     report = evaluate(path)
     pretrained = starting_model(
-        PretrainingSettings(("no file",), "nowhere", backbone=f"{path}.encoder", max_steps=1, device="cpu")
+        PretrainingSettings(corpus=("no file",), out="nowhere", backbone=f"{path}.encoder", max_steps=1, device="cpu")
     )
     inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
     held_out = HeldOut(Pretraining(pretrained.model), examples, inputs, tokens=2_000, every=1)

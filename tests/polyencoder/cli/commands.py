@@ -14,7 +14,7 @@ TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
 ENCODE = ["encode", "texts.txt", "-m", "MODEL", "-o", "out.npy", "--no-progress"]
 MAP = ["map", "--train", "pairs.jsonl", "-m", "MODEL", "-o", "out", "--no-progress"]
 _LABELLED = ["--text-column", "response", "--label-column", "response"]
-INTENTS = ["intents", "--train", "pairs.jsonl", *_LABELLED, "-m", "MODEL", "-o", "out", "--no-progress"]
+INTENTS = ["intents", "train", "--train", "pairs.jsonl", *_LABELLED, "-m", "MODEL", "-o", "out", "--no-progress"]
 COMMANDS = {
     "evaluate": EVALUATE,
     "train": TRAIN,

@@ -161,7 +161,7 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     path = write(ranker, among=texts)
     options = ["calibrate", "--data", path]
-    with pytest.raises(ConfigError, match="--rerank is read only with --index: give that too"):
+    with pytest.raises(ConfigError, match="rerank is read only with index: give that too"):
         call(*options, "--model", tmp_path / "model", "--rerank", tmp_path / "model")
     with pytest.raises(ConfigError, match="export a hub's model to a folder first"):
         call(*options, "--model", "nowhere/model")
@@ -226,9 +226,9 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--keep-turns"], "--keep-turns is read only with --index"),
-        (["--rerank-k", "3"], "--rerank-k is read only with --rerank"),
-        (["--index", "index", "--num-negatives", "3"], "--num-negatives is not read with --index"),
+        (["--keep-turns"], "keep_turns is read only with index"),
+        (["--rerank-k", "3"], "rerank_k is read only with rerank"),
+        (["--index", "index", "--num-negatives", "3"], "num_negatives is not read with index"),
     ],
 )
 def test_flags_that_would_do_nothing_are_errors(ranker, tmp_path, options, message):

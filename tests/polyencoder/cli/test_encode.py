@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from transformers import BertConfig, BertModel
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def ranker(make_ranker, tmp_path, sentences):
 
 def run(folder, *arguments):
     given = ["encode", folder / "texts.txt", "--no-progress", "--out", folder / "out.npy", *arguments]
-    return CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+    return run_command(*given)
 
 
 @pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
@@ -47,7 +46,7 @@ def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tok
     [
         ([], ConfigError, "give either --model, a ranker, or --backbone"),
         (["--model", "MODEL", "--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
-        (["--backbone", "b", "--backend", "onnx"], ConfigError, "are for a --model, not for a --backbone"),
+        (["--backbone", "b", "--backend", "onnx"], ConfigError, "backbone is not read with backend: give one of them"),
         (["--model", "MODEL", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
         (["--model", "MODEL", "--out", "vectors.txt"], ConfigError, "give the file this ending"),
         (["--model", "MODEL", "EMPTY"], InputError, None),

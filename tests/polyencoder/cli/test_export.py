@@ -135,8 +135,8 @@ def fails(error: type[Exception], match: str, *arguments: object) -> None:
     ("error", "message", "options"),
     [
         (ConfigError, "dtype is 'int8'; it must be one of float32, float16, bfloat16", ["--dtype", "int8"]),
-        (ConfigError, "--check is read only with --int8: give that too", ["--check", "FILE"]),
-        (ConfigError, "--context is read only with --check: give that too", ["--context", "said"]),
+        (ConfigError, "check is read only with int8: give that too", ["--check", "FILE"]),
+        (ConfigError, "context is read only with check: give that too", ["--context", "said"]),
         (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
     ],
 )

@@ -96,9 +96,7 @@ def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     command = instead(MINE, "out.jsonl", "there.jsonl")
     assert "there.jsonl: is there already; give another name, or overwrite it (flag --overwrite)" in refused(command)
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model"), "--overwrite"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 0
+    main()
     assert "not to be lost" not in (place / "there.jsonl").read_text()
 
 
@@ -166,10 +164,9 @@ def test_half_a_character(command, where, refused):
 def test_half_a_character_is_skipped_with_other_bad_candidates(place, monkeypatch, capsys):
     command = [*instead(INDEX, "texts.txt", "half.jsonl"), "--skip-bad-candidates"]
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model")])
-    with pytest.raises(SystemExit) as end:
-        main()
+    main()
     said = capsys.readouterr()
-    assert (end.value.code, said.out) == (0, "out: 1 candidates\n")
+    assert said.out == "out: 1 candidates\n"
     assert "half.jsonl, line 2" in said.err
 
 
@@ -237,14 +234,17 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
         inner[last] = value
         (place / "model/config.json").write_text(json.dumps(config))
         monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(SEARCH, "model")])
-        with pytest.raises(SystemExit) as end:
+        code = 0
+        try:
             main()
+        except SystemExit as end:
+            code = end.code
         said = [line for line in capsys.readouterr().err.splitlines() if "[transformers]" not in line]
-        assert end.value.code in (0, 1)
-        assert end.value.code == 0 or (len(said) == 1 and said[0].startswith("polyencoder: ")), (value, said)
+        assert code in (0, 1)
+        assert code == 0 or (len(said) == 1 and said[0].startswith("polyencoder: ")), (value, said)
         wrong_type = value in ([], {}) or isinstance(value, (list, dict)) or value == 10**30
         if wrong_type and (field, str(value)) not in GOOD:
-            assert end.value.code == 1, (field, value)
+            assert code == 1, (field, value)
 
 
 @pytest.mark.parametrize("field", ["architecture", "dim", "dtype", "model_name", "shard_size", "format_version"])

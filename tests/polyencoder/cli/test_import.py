@@ -82,9 +82,9 @@ def fails(run, states, error: type[Exception], match: str, *arguments: object) -
     ("states", "flags", "message"),
     [
         (FAIRSEQ, FAIRSEQ_FLAGS[:2], r"is a checkpoint of fairseq: give --encoder-json, --vocab-bpe too"),
-        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a model of fairseq, which --codes has no meaning for"),
+        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a model of fairseq, which codes has no meaning for"),
         (XLM, [], "is a checkpoint of XLM: give --codes too"),
-        (XLM, ["--codes", "c", "--dictionary", "d"], "a model of XLM, which --dictionary has no meaning for"),
+        (XLM, ["--codes", "c", "--dictionary", "d"], "a model of XLM, which dictionary has no meaning for"),
     ],
 )
 def test_flags_that_are_missing_or_of_others(run, calls, tmp_path, states, flags, message):

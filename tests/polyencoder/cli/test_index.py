@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index import FolderIndex, verify
 from tests.commands import command_fails, run_command
@@ -354,7 +352,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of
     assert not (tmp_path / "index").exists()
     fail_with(400_000)  # more than the database, less than the vectors
     assert {entry.name for entry in (tmp_path / "index").iterdir()} == {"unfinished.sqlite", ".lock"}
-    CliRunner().invoke(app, list(map(str, command)), catch_exceptions=False)
+    run_command(*command)
     assert len(FolderIndex.open(tmp_path / "index", many.ranker)) == 1000
 
 
@@ -372,7 +370,7 @@ def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
     folder, model = tmp_path / "index", ["--model", tmp_path / "wide"]
 
     def call(*arguments: object) -> None:
-        CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+        run_command(*arguments)
 
     (tmp_path / "gone.jsonl").write_text('{"id": "gone", "text": "of whose row --compact has to make an end"}\n')
     call("index", *model, "--candidates", f"{tmp_path / 'gone.jsonl'},{many('a.txt', 0)}", "--out", folder)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from polyencoder.cli.main import UsageError
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import IntentClassifier
 from polyencoder.ranker.ranker import Ranker
@@ -13,6 +14,8 @@ from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
 QUICK = ["--no-progress"]
+TRAIN = ["train", "--train", "train.jsonl"]
+TEST = [*TRAIN, "--test", "test.jsonl", "-m", "model"]
 MLP = ["--head", "mlp", "--hidden-size", "16", "--max-epochs", "30"]
 
 
@@ -47,6 +50,7 @@ def run(master, tmp_path, monkeypatch):
 @pytest.mark.parametrize("head", [[], MLP])
 def test_from_files_to_predictions(run, tmp_path, head):
     learn = [
+        "train",
         "-m",
         "model",
         "--train",
@@ -63,15 +67,15 @@ def test_from_files_to_predictions(run, tmp_path, head):
     assert "test      accuracy" in said
     assert "over 2 seeds" in said
     assert "TF-IDF    accuracy" in said
-    assert "head: written. Next: polyencoder intents --predict FILE --head head" in said
-    printed = [json.loads(line) for line in run("--predict", "texts.txt", "--head", "head").splitlines()]
+    assert "head: written. Next: polyencoder intents predict FILE --head head" in said
+    printed = [json.loads(line) for line in run("predict", "texts.txt", "--head", "head").splitlines()]
     assert [one["text"] for one in printed] == ["i like dogs .", "no more math !"]
     classifier = IntentClassifier.from_pretrained(tmp_path / "head", Ranker.from_pretrained(tmp_path / "model"))
     for one, expected in zip(printed, classifier.predict([one["text"] for one in printed]), strict=True):
         assert one["intent"] == expected.label == next(iter(one["best"]))
         assert one["probability"] == pytest.approx(expected.probability)
         assert len(one["best"]) == 3
-    none = run("--predict", "texts.txt", "--head", "head", "--model", "model", "--min-probability", "1", "--top-k", "1")
+    none = run("predict", "texts.txt", "--head", "head", "--model", "model", "--min-probability", "1", "--top-k", "1")
     assert [json.loads(line)["intent"] for line in none.splitlines()] == [None, None]
     with pytest.raises(ConfigError, match="is there already"):
         run(*learn, *QUICK, "-o", "head")
@@ -79,7 +83,9 @@ def test_from_files_to_predictions(run, tmp_path, head):
 
 def test_the_report_as_data(run):
     given = ["--train", "train.jsonl", "--test", "test.jsonl", "--per-intent", "4", "--seed", "7", "--json"]
-    report = json.loads(run("-m", "model", *given, *QUICK, *MLP, "--optimizer", "adam", "--learning-rate", "0.01"))
+    report = json.loads(
+        run("train", "-m", "model", *given, *QUICK, *MLP, "--optimizer", "adam", "--learning-rate", "0.01")
+    )
     assert (report["labels"], report["test_texts"]) == (3, 22)
     assert report["seeds"][0]["seed"] == 7
     assert report["seeds"][0]["texts"] == 9
@@ -90,64 +96,44 @@ def test_the_report_as_data(run):
 
 
 def test_a_line_of_json_is_a_record(run, tmp_path):
-    run("-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
+    run("train", "-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
     (tmp_path / "lines.txt").write_text('{"text": "i like dogs ."}\nno more math !\n')
-    printed = [json.loads(line) for line in run("--predict", "lines.txt", "--head", "head").splitlines()]
+    printed = [json.loads(line) for line in run("predict", "lines.txt", "--head", "head").splitlines()]
     assert [one["text"] for one in printed] == ["i like dogs .", "no more math !"]
 
 
 def test_a_model_that_is_no_longer_there(run, tmp_path):
-    run("-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
+    run("train", "-m", "model", "--train", "train.jsonl", *QUICK, "-o", "head")
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(ConfigError, match="its encoder was .*model, which is not there; name it by --model"):
-        run("--predict", "texts.txt", "--head", "head")
-    assert run("--predict", "texts.txt", "--head", "head", "-m", "moved")
+        run("predict", "texts.txt", "--head", "head")
+    assert run("predict", "texts.txt", "--head", "head", "-m", "moved")
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ([], ConfigError, "give either --train"),
-        (["--train", "train.jsonl", "--predict", "texts.txt"], ConfigError, "give either --train"),
-        (["--predict", "texts.txt"], ConfigError, "--predict needs --head"),
-        (["--predict", "texts.txt", "--head", "model"], CheckpointError, "no such file"),
-        (["--predict", "texts.txt", "--head", "model", "-o", "head"], ConfigError, "--out is read only with --train"),
-        (["--predict", "texts.txt", "--head", "model", "--grid"], ConfigError, "--grid is read only with --train"),
-        (
-            ["--predict", "texts.txt", "--head", "model", "--dropout", "0.5"],
-            ConfigError,
-            "--dropout is read only",
-        ),
-        (["--predict", "texts.txt", "--head", "model", "--json"], ConfigError, "--json is read only with --train"),
-        (
-            ["--train", "train.jsonl", "-m", "model", "--head", "model"],
-            ConfigError,
-            "head is 'model'; it must be logis",
-        ),
-        (["--train", "train.jsonl", "-m", "model", "--dropout", "0.5"], ConfigError, "give --head mlp too"),
-        (
-            ["--train", "train.jsonl", "-m", "model", "--grid", "--head", "logistic"],
-            ConfigError,
-            "grid is of the paper",
-        ),
-        (
-            ["--train", "train.jsonl", "-m", "model", "--min-probability", "0.5"],
-            ConfigError,
-            "--min-prob.* only with --predict",
-        ),
-        (["--train", "train.jsonl"], ConfigError, "give either --model, a ranker, or --backbone"),
-        (["--train", "none.jsonl", "-m", "model"], InputError, "no such file"),
-        (["--train", "train.jsonl", "-m", "model", "--baseline", "bm25"], ConfigError, "it must be tfidf"),
-        (["--train", "train.jsonl", "-m", "model", "--baseline", "tfidf"], ConfigError, "give --test"),
-        (
-            ["--train", "train.jsonl", "-m", "model", "--head", "mlp", "--optimizer", "lion"],
-            ConfigError,
-            "optimizer is 'lion'",
-        ),
-        (["--train", "train.jsonl", "-m", "model", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
-        (["--train", "train.jsonl", "-m", "model", "--text-column", "q"], InputError, "line 1: has no 'q'"),
-        (["--train", "train.jsonl", "-m", "model", "--per-intent", "0"], InputError, "per_intent is 0"),
-        (["--train", "train.jsonl", "--test", "bad.jsonl", "-m", "model"], InputError, "bad.jsonl, line 1: the label"),
+        (["train"], UsageError, "--train requires an argument"),
+        (["predict", "texts.txt"], UsageError, "--head requires an argument"),
+        (["predict", "--head", "model"], UsageError, "TEXTS requires an argument"),
+        (["predict", "texts.txt", "--head", "model"], CheckpointError, "no such file"),
+        (["predict", "texts.txt", "--head", "model", "-o", "head"], UsageError, "Unknown option: -o"),
+        (["predict", "texts.txt", "--head", "model", "--grid"], UsageError, "Unknown option: --grid"),
+        (["predict", "texts.txt", "--head", "model", "--json"], UsageError, "Unknown option: --json"),
+        ([*TRAIN, "-m", "model", "--head", "model"], ConfigError, "head is 'model'; it must be one of logistic, mlp"),
+        ([*TRAIN, "-m", "model", "--dropout", "0.5"], ConfigError, "dropout is read only where head is mlp"),
+        ([*TRAIN, "-m", "model", "--optimizer", "adam"], ConfigError, "optimizer is read only where head is mlp"),
+        ([*TRAIN, "-m", "model", "--grid", "--head", "logistic"], ConfigError, "grid is read only where head is mlp"),
+        ([*TRAIN, "-m", "model", "--min-probability", "0.5"], UsageError, "Unknown option: --min-probability"),
+        (TRAIN, ConfigError, "give either --model, a ranker, or --backbone"),
+        (["train", "--train", "none.jsonl", "-m", "model"], InputError, "no such file"),
+        ([*TEST, "--baseline", "bm25"], ConfigError, "baseline is 'bm25'; it must be tfidf"),
+        ([*TRAIN, "-m", "model", "--baseline", "tfidf"], ConfigError, "baseline is read only with test"),
+        ([*TRAIN, "-m", "model", "--head", "mlp", "--optimizer", "lion"], ConfigError, "optimizer is 'lion'"),
+        ([*TRAIN, "-m", "model", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
+        ([*TRAIN, "-m", "model", "--text-column", "q"], InputError, "line 1: has no 'q'"),
+        ([*TRAIN, "-m", "model", "--per-intent", "0"], InputError, "per_intent is 0"),
+        ([*TRAIN, "--test", "bad.jsonl", "-m", "model"], InputError, "bad.jsonl, line 1: the label"),
     ],
 )
 def test_what_it_refuses(run, tmp_path, arguments, error, message):
@@ -159,5 +145,5 @@ def test_what_it_refuses(run, tmp_path, arguments, error, message):
 
 def test_bad_records_are_left_out_and_counted(run, tmp_path, capsys):
     (tmp_path / "bad.jsonl").write_text('{"text": "hi", "label": "new"}\n{"text": "i ski", "label": "ski"}\n')
-    given = ["-m", "model", "--train", "train.jsonl", "--test", "bad.jsonl", "--skip-bad-examples", *QUICK]
+    given = ["train", "-m", "model", "--train", "train.jsonl", "--test", "bad.jsonl", "--skip-bad-examples", *QUICK]
     assert "1 bad record was left out; the first: bad.jsonl, line 1" in run(*given)

@@ -11,7 +11,8 @@ from polyencoder.ranker.ranker import Ranker
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
-QUICK = ["--learning-rates", "0.1", "--regularizers", "0", "--max-epochs", "5", "--num-negatives", "4"]
+QUICK = ["--learning-rates", "0.1", "--regularizers", "0", "--max-epochs", "5"]
+VALID = ["--valid", "valid.jsonl", "--num-negatives", "4"]
 
 
 @pytest.fixture
@@ -33,13 +34,13 @@ def run(make_ranker, tmp_path, monkeypatch):
 
 
 def test_from_pairs_to_a_ranker(run, tmp_path):
-    said = run("--valid", "valid.jsonl", "--out", "mapped")
+    said = run(*VALID, "--out", "mapped")
     assert "held out: R@1" in said
     assert [line.split()[0] for line in said.splitlines()[1:4]] == ["TF-IDF", "as", "mapped"]
     assert Ranker.from_pretrained(tmp_path / "mapped").model.config.candidate_map
     evaluated = ["evaluate", "-m", "mapped", "-d", "valid.jsonl", "--negatives", "train.jsonl", "--num-negatives", "4"]
     result = run_command(*evaluated, "--json")
-    report = json.loads(run("--valid", "valid.jsonl", "--json"))
+    report = json.loads(run(*VALID, "--json"))
     assert json.loads(result.output)["R5@1"] == pytest.approx(report["valid"]["mapped"]["R5@1"])
     with pytest.raises(ConfigError, match="holds a model already"):
         run("--out", "mapped")
@@ -52,6 +53,7 @@ def test_from_pairs_to_a_ranker(run, tmp_path):
     ("arguments", "error", "message"),
     [
         (["--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--num-negatives", "4"], ConfigError, "num_negatives is read only with valid"),
         (["--learning-rates", "much"], ConfigError, "learning_rates is 'much'"),
         (["--train", "none.jsonl"], InputError, "no such file"),
         (["--train", "one.jsonl"], InputError, "are too few"),

@@ -82,7 +82,7 @@ def test_a_margin_may_leave_nothing(run):
 @pytest.mark.parametrize(
     ("arguments", "pairs", "error", "message"),
     [
-        (["-n", "0"], PAIRS, ConfigError, "their number is 0"),
+        (["-n", "0"], PAIRS, ConfigError, "negatives is 0; it must be at least 1"),
         (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
         ([], [], InputError, "pairs.jsonl: no pair in it"),
         (

@@ -202,8 +202,8 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (ConfigError, "index: effort given, but it has no FAISS index .*build one by", ["--effort", "64"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
         (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),
-        (ConfigError, "--rerank-k is read only with --rerank: give that too", ["--rerank-k", "50"]),
-        (ConfigError, "--contexts is not read with --context: give one of them", ["--contexts", "contexts.txt"]),
+        (ConfigError, "rerank_k is read only with rerank: give that too", ["--rerank-k", "50"]),
+        (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
         (
             InputError,
             "cannot re-rank: .* `polyencoder train --architecture cross",

@@ -11,9 +11,8 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
+from tests.commands import invoke
 
 KILLED = "tests.polyencoder.cli.killed"
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
@@ -59,7 +58,7 @@ def two_processes(*command: str, module: str = "polyencoder.cli.main", **more: s
 
 
 def test_two_processes_learn_what_one_does(folder):
-    alone = CliRunner().invoke(app, arguments(folder, "one", "--batch-size", 10), catch_exceptions=False)
+    alone = invoke(*arguments(folder, "one", "--batch-size", 10))
     assert alone.exit_code == 0, alone.output
     done = two_processes(*arguments(folder, "two", "--batch-size", 5))
     assert done.returncode == 0, done.stderr

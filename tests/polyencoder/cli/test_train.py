@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -13,10 +12,13 @@ from contextlib import suppress
 import pytest
 
 from polyencoder import Ranker
-from polyencoder.cli.train import HELP, _next
+from polyencoder.cli.main import flags_of
+from polyencoder.cli.train import _next
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.training.settings import RunSettings
+from polyencoder.settings.base import leaves
+from polyencoder.settings.pretrain import PretrainingSettings
+from polyencoder.settings.train import TrainSettings
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
 
@@ -28,7 +30,16 @@ KINDS = ["today", "great", "fine", "high", "two"]
 
 @pytest.fixture
 def run():
-    return lambda *arguments: run_command(*arguments).output
+    def run(*arguments):
+        """Numbers of codes are a poly-encoder's."""
+        words = [*arguments]
+        kind = words[words.index("--architecture") + 1] if "--architecture" in words else "--config" not in words
+        if kind not in ("poly", True) and 4 in words:
+            place = words.index("--n-codes")
+            del words[place : place + 2]
+        return run_command(*words).output
+
+    return run
 
 
 @pytest.fixture
@@ -90,7 +101,7 @@ def test_the_papers_variants(run, arguments, pairs):
     config = Ranker.from_pretrained(pairs / "out", device="cpu").model.config
     assert (config.context_vectors, config.reduction, config.reduction_outputs) == ("n_last", "mean_first", 3)
     assert config.text.separator == "[NEWLINE]"
-    assert RunSettings(train="a", out="b", backbone="c", betas="0.8,0.99").training().optimizer.betas == (0.8, 0.99)
+    assert TrainSettings(train="a", out="b", backbone="c", betas="0.8,0.99").training.optimizer.betas == (0.8, 0.99)
 
 
 def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
@@ -114,7 +125,7 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
 
 
 def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(arguments, pairs):
-    run_command(*arguments, "--architecture", "bi")
+    run_command(*(part for part in arguments if part not in ("--n-codes", 4)), "--architecture", "bi")
     before = (pairs / "out" / "model.safetensors").read_bytes()
     begun = [part for part in arguments if part not in ("--n-codes", 4, "--reduction", "mean")]
     begun[1:3], begun[begun.index("--out") + 1] = ["--init", pairs / "out"], pairs / "worse"
@@ -311,7 +322,7 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
     run("train", "--init", pairs / "out", *start, "--epochs", 1)
     config = Ranker.from_pretrained(pairs / "again", device="cpu").model.config
     assert (config.n_codes, config.reduction, config.text.text_truncate) == (4, "mean", 20)
-    with pytest.raises(ConfigError, match="n_codes is that of .*: leave it out"):
+    with pytest.raises(ConfigError, match="n_codes is not read with init: give one of them"):
         run("train", "--init", pairs / "out", *start, "--n-codes", 8)
 
 
@@ -378,8 +389,9 @@ def test_values_of_a_yaml_file_that_cannot_be(run, arguments, pairs, line, messa
 
 def test_numbers_that_yaml_takes_for_texts():
     values = {"train": "a", "out": "b", "backbone": "c", "learning_rate": "5e-5", "epochs": 3, "patience": None}
-    settings = RunSettings.from_mapping(values, origin="run.yaml")
-    assert (settings.learning_rate, settings.epochs, settings.patience) == (5e-5, 3.0, None)
+    settings = TrainSettings.of(values)
+    assert (settings.training.optimizer.learning_rate, settings.training.epochs) == (5e-5, 3.0)
+    assert settings.evaluation.patience is None
 
 
 def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
@@ -390,8 +402,10 @@ def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
 
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():
-    fields = {field.name for field in dataclasses.fields(RunSettings)}
-    assert {name for panel in HELP.values() for name in panel} == fields
+    for command, settings in (("train", TrainSettings), ("pretrain", PretrainingSettings)):
+        known = {name: one for name, one in leaves(settings).items() if one.has_flag}
+        assert {name.lower() for name in flags_of(command)} == {*known}
+        assert all(one.field.metadata.get("help") for one in known.values())
 
 
 def test_a_response_alone_among_its_candidates_is_no_exam(run, arguments, pairs):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.loading import load_tokenizer
 from polyencoder.text import read_tokenizer
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, SubwordTokenizer, count_words, learn_subwords
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def corpus(tmp_path, sentences):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["vocab", *map(str, arguments), "--no-progress"], catch_exceptions=False)
+    return run_command("vocab", *arguments, "--no-progress")
 
 
 def test_it_writes_what_the_library_learns(corpus, sentences, tmp_path):
@@ -36,8 +35,8 @@ def test_it_writes_what_the_library_learns(corpus, sentences, tmp_path):
 
 def test_bars_are_not_written_into_files(corpus, tmp_path):
     arguments = ["vocab", str(corpus), "--min-count", "4", "--out"]
-    assert "words:" not in CliRunner().invoke(app, [*arguments, str(tmp_path / "a")]).stderr
-    assert "words:" in CliRunner().invoke(app, [*arguments, str(tmp_path / "b"), "--progress"]).stderr
+    assert "words:" not in run_command(*arguments, tmp_path / "a").stderr
+    assert "words:" in run_command(*arguments, tmp_path / "b", "--progress").stderr
 
 
 def test_a_size_and_a_sample(corpus, tmp_path):
@@ -60,7 +59,7 @@ def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--type", "other"], ConfigError, "--type"),
+        (["--type", "other"], ConfigError, "type is 'other'; it must be one of convert, bpe, wordpiece"),
         (["--min-count", 0], ConfigError, "min_count is 0"),
         (["--min-count", 1_000], ConfigError, "smaller min_count"),
         (["--size", 0], ConfigError, "size is 0"),
@@ -94,8 +93,8 @@ def test_pieces_for_pre_training(corpus, sentences, tmp_path, kind):
 @pytest.mark.parametrize(
     ("kind", "flags", "message"),
     [
-        ("bpe", ["--min-count", 4], "min_count is nothing that a vocabulary of the type bpe knows"),
-        ("convert", ["--merges", 4], "merges is nothing that a vocabulary of the type convert knows"),
+        ("bpe", ["--min-count", 4], "min_count is read only where type is convert, not bpe"),
+        ("convert", ["--merges", 4], "merges is read only where type is bpe or wordpiece, not convert"),
         ("wordpiece", ["--size", 4], "size is 4"),
     ],
 )

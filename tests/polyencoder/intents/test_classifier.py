@@ -22,7 +22,7 @@ LABELS = ["pets", "ski", "work", "straße"]
 def classifier(make_ranker, request, sentences):
     ranker = make_ranker(request.param)
     vectors = torch.from_numpy(ranker.encode(sentences))
-    head = Head(HeadConfig(1, 8, 0.5), inputs=vectors.size(1), labels=4)
+    head = Head(HeadConfig(hidden_layers=1, hidden_size=8, dropout=0.5), inputs=vectors.size(1), labels=4)
     head.standardise(vectors)
     return IntentClassifier(ranker, head, LABELS, temperature=0.3)
 

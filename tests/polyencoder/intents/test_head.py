@@ -15,7 +15,7 @@ from polyencoder.intents.head import Head, HeadConfig, best_temperature
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_it_is_a_perceptron_of_standardised_vectors(layers):
-    head = Head(HeadConfig(layers, 7, 0.5), inputs=5, labels=3).eval()
+    head = Head(HeadConfig(hidden_layers=layers, hidden_size=7, dropout=0.5), inputs=5, labels=3).eval()
     vectors = torch.randn(20, 5) * torch.tensor([1.0, 10, 100, 0.1, 0]) + 4
     head.standardise(vectors)
     weights = [module for module in head.layers if isinstance(module, torch.nn.Linear)]

@@ -16,8 +16,8 @@ from polyencoder.intents.mlp import TABLE_8, FitSettings, fit_mlp, grid_search
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_it_learns(clouds, optimizer, layers):
-    config = HeadConfig(layers, 32, 0.25)
-    fitted = fit_mlp(*clouds, n_labels=4, config=config, settings=FitSettings(optimizer, learning_rate=0.02))
+    config = HeadConfig(hidden_layers=layers, hidden_size=32, dropout=0.25)
+    fitted = fit_mlp(*clouds, n_labels=4, config=config, settings=FitSettings(optimizer=optimizer, learning_rate=0.02))
     assert fitted.valid.accuracy > 0.8
     logits = fitted.head(clouds[2])
     assert fitted.valid.accuracy == pytest.approx((logits.argmax(1) == clouds[3]).float().mean().item())
@@ -66,7 +66,9 @@ def test_adams_rate_falls_and_that_of_sgd_stays(clouds, monkeypatch):
     )
     for name, expected in (("adam", [4e-4, 3e-4, 2e-4, 1e-4]), ("sgd", [0.75] * 4)):
         rates.clear()
-        fit_mlp(*clouds, n_labels=4, config=HeadConfig(), settings=FitSettings(name, patience=9, max_epochs=4))
+        fit_mlp(
+            *clouds, n_labels=4, config=HeadConfig(), settings=FitSettings(optimizer=name, patience=9, max_epochs=4)
+        )
         assert rates == pytest.approx(expected)
 
 
@@ -102,11 +104,15 @@ def test_the_table_of_the_paper():
 
 
 def test_the_best_comes_first_and_each_optimizer_has_its_rate():
-    grid = [(HeadConfig(1, size, 0.0), name) for size in (2, 3) for name in ("sgd", "adam")]
+    grid = [
+        (HeadConfig(hidden_layers=1, hidden_size=size, dropout=0.0), name)
+        for size in (2, 3)
+        for name in ("sgd", "adam")
+    ]
     worth = {(2, "sgd"): (0.5, 1.0), (2, "adam"): (0.7, 2.0), (3, "sgd"): (0.7, 1.0), (3, "adam"): (0.1, 0.1)}
 
     def fit(config, settings):
-        assert settings == replace(FitSettings(settings.optimizer), max_epochs=3)
+        assert settings == replace(FitSettings(optimizer=settings.optimizer), max_epochs=3)
         return TrainedHead(
             Head(config, inputs=1, labels=2), Score(*worth[config.hidden_size, settings.optimizer]), 1, 1.0
         )

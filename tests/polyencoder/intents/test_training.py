@@ -12,7 +12,10 @@ from polyencoder.intents import FitSettings, HeadConfig, Labelled, train_intents
 from polyencoder.intents import training as module
 
 LOGISTIC = {"settings": FitSettings(held_out=0.3)}
-QUICK = {"config": HeadConfig(1, 32, 0.25), "settings": FitSettings(max_epochs=30, batch_size=8, held_out=0.3)}
+QUICK = {
+    "config": HeadConfig(hidden_layers=1, hidden_size=32, dropout=0.25),
+    "settings": FitSettings(max_epochs=30, batch_size=8, held_out=0.3),
+}
 
 
 @pytest.mark.parametrize("head", [LOGISTIC, QUICK])
@@ -61,7 +64,10 @@ def test_tf_idf_beside_it(make_ranker, labelled):
 
 
 def test_the_grid_chooses_with_the_first_seed(make_ranker, labelled, monkeypatch):
-    grid = ((HeadConfig(0, 8, 0.0), "sgd"), (HeadConfig(1, 8, 0.9), "adam"))
+    grid = (
+        (HeadConfig(hidden_layers=0, hidden_size=8, dropout=0.0), "sgd"),
+        (HeadConfig(hidden_layers=1, hidden_size=8, dropout=0.9), "adam"),
+    )
     monkeypatch.setattr(module, "grid_search", lambda *given, **named: GRID_SEARCH(*given, grid=grid, **named))
     report = train_intents(make_ranker("bi"), labelled, seeds=[1, 2], grid=True, settings=FitSettings(max_epochs=30))
     assert len(report.trials) == 2

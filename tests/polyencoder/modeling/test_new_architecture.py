@@ -22,8 +22,8 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
+from polyencoder.settings.train import TrainSettings
 from polyencoder.training.run import train_ranker
-from polyencoder.training.settings import RunSettings
 
 PAIRS = [
     ("hello , how are you today ?", "i am fine , thank you ."),
@@ -87,7 +87,7 @@ def gated(tmp_path, monkeypatch):
 def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone_folder, tmp_path):
     data = tmp_path / "train.jsonl"
     data.write_text("".join(json.dumps({"context": [c], "response": r}) + "\n" for c, r in PAIRS * 8))
-    settings = RunSettings(
+    settings = TrainSettings(
         train=str(data),
         valid=str(data),
         out=str(tmp_path / "out"),

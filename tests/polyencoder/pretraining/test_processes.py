@@ -14,7 +14,7 @@ from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import pair_batch
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.start import Pretrained
-from polyencoder.training.config import TrainingConfig
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.trainer import Trainer
@@ -26,8 +26,8 @@ CONFIG = TrainingConfig(
     max_updates=6,
     candidates="inline",
     fine_tuned="all",
-    optimizer=OptimizerConfig("sgd", 0.1),
-    schedule=ScheduleConfig("constant", warmup_updates=0),
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    schedule=ScheduleConfig(name="constant", warmup_updates=0),
 )
 
 

@@ -9,13 +9,13 @@ import sys
 from collections import Counter
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app, main
+from polyencoder.cli.main import main
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.pretraining.reddit import REASONS, Filters, LeftOut, ThreadIndex
+from tests.commands import run_command
 
 
 def base36(number: int) -> str:
@@ -88,7 +88,7 @@ def test_comments_are_joined_to_those_that_they_reply_to(dumps, tmp_path, histor
 def test_the_command_writes_a_corpus_and_says_what_it_left_out(dumps, tmp_path):
     files, submissions, comments = dumps
     out = tmp_path / "pairs.jsonl.gz"
-    result = CliRunner().invoke(app, ["prepare-reddit", *files, "--out", str(out)], catch_exceptions=False)
+    result = run_command("prepare-reddit", *files, "--out", out)
     assert result.exit_code == 0, result.output
     found = [(list(one.units[:-1]), one.units[-1]) for one in read_documents(str(out))]
     assert sorted(found) == sorted(expected_replies(submissions, comments, history=10))

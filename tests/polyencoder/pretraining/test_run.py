@@ -22,12 +22,12 @@ from polyencoder.pretraining import run as module
 from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.run import pretrain
-from polyencoder.pretraining.settings import PretrainingSettings
 from polyencoder.pretraining.start import starting_model, starting_tokenizer
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.pretrain import PretrainingSettings
+from polyencoder.settings.train import TrainSettings
 from polyencoder.text import TextEncoder, TokenBatch, turn_separator
 from polyencoder.text.learning import ROLES
-from polyencoder.training.settings import RunSettings
 from polyencoder.training.start import untrained_ranker
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
@@ -62,7 +62,8 @@ def make_settings(talks, pieces, tmp_path):
             "evaluate_every": 4,
             "device": "cpu",
         }
-        return PretrainingSettings(**(options | TINY | fields))
+        given = options | TINY | fields
+        return PretrainingSettings(**{name: value for name, value in given.items() if value is not None})
 
     return make
 
@@ -219,7 +220,9 @@ def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_se
     """Where there is none, its last layer is random, and a bi-encoder stands in its place."""
     folder = str(pretrain(make_settings(next=following)).out)
     lengths = {"text_truncate": 12, "label_truncate": 12}
-    settings = RunSettings(backbone=folder, architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths)
+    settings = TrainSettings(
+        backbone=folder, architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths
+    )
     untrained = untrained_ranker(settings).model
     assert untrained.config.architecture == architecture
     if architecture == "cross":
@@ -340,12 +343,12 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"corpus": ()}, "needs a corpus"),
+        ({"corpus": ()}, "corpus is ..; it must be"),
         ({"vocabulary": None}, "give one of vocabulary"),
-        ({"backbone": "x", "vocabulary": None}, "n_layers is that of the backbone"),
+        ({"backbone": "x", "vocabulary": None}, "embedding_size is not read with backbone"),
         ({"max_steps": None}, "a run without an end"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"reduction": "mean"}, "reduction is of vectors"),
+        ({"reduction": "mean"}, "reduction is read only where next is contrastive"),
         ({"reduction": "most", "next": "contrastive"}, "reduction is 'most'"),
         ({"next": "maybe"}, "next is 'maybe'; it must be one of yes-no, contrastive"),
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
@@ -366,15 +369,19 @@ def test_a_length_of_nothing_is_an_error(make_settings):
 
 def test_the_papers_numbers_are_the_defaults():
     settings = PretrainingSettings(corpus=("c",), out="o", vocabulary="v", max_steps=1_000)
-    config = settings.training()
-    assert settings.sizes == {"n_layers": 12, "dim": 768, "n_heads": 12, "ffn_dim": 3072}
+    config = settings.objective.training
+    assert settings.encoder.sizes == {"n_layers": 12, "dim": 768, "n_heads": 12, "ffn_dim": 3072}
     assert (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.betas) == (
         "adam",
         2e-4,
         (0.9, 0.98),
     )
     assert (config.optimizer.weight_decay, config.schedule.name, config.schedule.warmup_updates) == (0, "invsqrt", 60)
-    assert (settings.tokens_per_batch, settings.dropout, settings.attention_dropout) == (32_000, 0.1, 0.1)
+    assert (settings.objective.tokens_per_batch, settings.encoder.dropout, settings.encoder.attention_dropout) == (
+        32_000,
+        0.1,
+        0.1,
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
@@ -389,7 +396,7 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     assert tokenizer.mask_token in ("[MASK]", "<mask>")
     assert tokenizer.mask_token_id < AutoModel.from_pretrained(report.out).get_input_embeddings().num_embeddings
     before, after = (
-        load_pretrained(one).model.get_input_embeddings().weight for one in (settings.backbone, report.out)
+        load_pretrained(one).model.get_input_embeddings().weight for one in (settings.encoder.backbone, report.out)
     )
     assert not before.equal(after[: len(before)])
     bi = Ranker.from_backbone(report.out, "bi", device="cpu", text={"text_truncate": 12, "label_truncate": 12})

@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from polyencoder import Ranker
-from polyencoder.cli.main import app
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.training.trainer import Trainer
+from tests.commands import invoke
 
 TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]
 
@@ -98,12 +97,12 @@ def test_commands_take_it(make_ranker, tmp_path):
     made = ["index", "--candidates", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "index")]
     asked = ["search", "--index", str(tmp_path / "index"), "--context", "two dogs", "--json"]
     for arguments in (made, asked):
-        done = CliRunner().invoke(app, [*arguments, *common, "bfloat16"])
+        done = invoke(*arguments, *common, "bfloat16")
         assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.strip().splitlines()[-1])
-    failed = CliRunner().invoke(app, [*asked, *common, "bf16"])
+    failed = invoke(*asked, *common, "bf16")
     assert failed.exit_code != 0
-    assert "--model-dtype bf16: it must be one of float32" in str(failed.exception or failed.output)
+    assert "model_dtype is 'bf16'; it must be one of float32" in failed.stderr
 
 
 def test_a_model_that_is_cast_as_a_whole_computes_in_that_type(folder):

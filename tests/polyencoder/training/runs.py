@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from polyencoder.data.example import Example
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback
-from polyencoder.training.config import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig
 
@@ -22,10 +22,14 @@ CONFIG = TrainingConfig(
     batch_size=4,
     fine_tuned="all",
     optimizer=OptimizerConfig(learning_rate=1e-3),
-    schedule=ScheduleConfig("linear", warmup_updates=2),
+    schedule=ScheduleConfig(name="linear", warmup_updates=2),
 )
 # Adam makes a step of full size of a gradient that is rounding alone
-PLAIN = replace(CONFIG, optimizer=OptimizerConfig("sgd", 0.1), schedule=ScheduleConfig("constant", warmup_updates=0))
+PLAIN = replace(
+    CONFIG,
+    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    schedule=ScheduleConfig(name="constant", warmup_updates=0),
+)
 
 
 class Losses(Callback):

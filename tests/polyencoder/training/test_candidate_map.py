@@ -56,7 +56,10 @@ def test_the_loss_and_recall_are_those_of_plain_loops(rotated):
 def test_nothing_better_leaves_vectors_as_they_are(rotated):
     """Pairs that are found already; regularization that allows no other map."""
     same = rotated._replace(responses=rotated.contexts)
-    for pairs, settings in ((same, QUICK), (rotated, MapSettings((1e-9,), (0.0,), max_epochs=2))):
+    for pairs, settings in (
+        (same, QUICK),
+        (rotated, MapSettings(learning_rates=(1e-9,), regularizers=(0.0,), max_epochs=2)),
+    ):
         found = fit_map(*pairs.split(300), settings)
         assert found.epochs == 0
         assert torch.equal(found.matrix, torch.eye(8))
@@ -67,7 +70,9 @@ def test_regularization_keeps_the_map_near_a_multiple_of_the_identity(rotated, m
     sizes = []
     for strength in (0.0, 10.0):
         monkeypatch.setattr(module, "_recall", lambda matrix, pairs: float(matrix.abs().sum()))  # takes the last one
-        found = fit_map(*rotated.split(300), MapSettings((0.1,), (strength,), max_epochs=20))
+        found = fit_map(
+            *rotated.split(300), MapSettings(learning_rates=(0.1,), regularizers=(strength,), max_epochs=20)
+        )
         alpha = found.matrix.diagonal().mean()
         sizes.append(float((found.matrix - alpha * torch.eye(8)).norm() / alpha.abs()))
     assert sizes[1] < sizes[0] / 5
@@ -76,7 +81,7 @@ def test_regularization_keeps_the_map_near_a_multiple_of_the_identity(rotated, m
 def test_the_grid_gives_its_best(rotated):
     train, held_out = rotated.split(300)
     said: list[str] = []
-    settings = MapSettings((1e-9, 0.1), (0.0, 100.0), max_epochs=20)
+    settings = MapSettings(learning_rates=(1e-9, 0.1), regularizers=(0.0, 100.0), max_epochs=20)
     found = fit_map(train, held_out, settings, on_progress=said.append)
     assert (found.learning_rate, found.regularizer) == (0.1, 0.0)
     assert len(said) == 4

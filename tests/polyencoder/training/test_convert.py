@@ -12,7 +12,7 @@ from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.training import RunSettings, train_ranker
+from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.objective import Ranking
 from tests.commands import run_command
 
@@ -33,16 +33,16 @@ def make_settings(tmp_path, vocabulary):
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "valid.jsonl"), "device": "cpu"}
     defaults = {**files, "out": str(tmp_path / "out"), "architecture": "convert", "batch_size": 10, "patience": None}
 
-    def make(**fields) -> RunSettings:
+    def make(**fields) -> TrainSettings:
         start = {} if "init" in fields else {"vocabulary": str(vocabulary), **SIZES}
-        return RunSettings(**{**defaults, **start, **fields})
+        return TrainSettings(**{**defaults, **start, **fields})
 
     return make
 
 
 def test_the_papers_numbers_are_the_defaults():
-    training = RunSettings(train="a", out="b", architecture="convert", vocabulary="c").training()
-    assert (training.batch_size, training.clip, training.epochs) == (512, None, 3.0)
+    training = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c").training
+    assert (training.batch_size, training.clip, training.epochs) == (512, 0.0, 3.0)
     optimizer, schedule = training.optimizer, training.schedule
     assert (optimizer.name, optimizer.learning_rate, optimizer.rho, optimizer.weight_decay) == (
         "adadelta",
@@ -51,15 +51,24 @@ def test_the_papers_numbers_are_the_defaults():
         1e-5,
     )
     assert optimizer.embedding_clip == 1.0
-    assert (schedule.name, schedule.warmup_updates, schedule.final) == ("cosine", 0, 0.001)
+    assert (schedule.name, schedule.warmup_updates, schedule.final_learning_rate) == ("cosine", 0, 0.001)
 
-    settings = RunSettings(train="a", out="b", architecture="convert", init="c")
-    assert (settings.learning_rate, settings.final_learning_rate, settings.batch_size) == (0.1, 0.0001, 256)
-    assert (settings.max_updates, settings.dropout, settings.label_smoothing) == (60_000, 0.2, 0.2)
-    assert RunSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5).learning_rate == 0.5
+    settings = TrainSettings(train="a", out="b", architecture="convert", init="c")
+    training = settings.training
+    rates = training.optimizer.learning_rate, training.schedule.final_learning_rate
+    assert (*rates, training.batch_size) == (0.1, 0.0001, 256)
+    assert (training.max_updates, settings.convert.dropout, training.label_smoothing) == (60_000, 0.2, 0.2)
+    assert (
+        TrainSettings(
+            train="a", out="b", architecture="convert", init="c", learning_rate=0.5
+        ).training.optimizer.learning_rate
+        == 0.5
+    )
 
-    others = RunSettings(train="a", out="b", backbone="c")
-    assert (others.learning_rate, others.optimizer, others.clip, others.batch_size) == (5e-5, "adamw", 1.0, None)
+    others = TrainSettings(train="a", out="b", backbone="c")
+    training = others.training
+    optimizer = training.optimizer
+    assert (optimizer.learning_rate, optimizer.name, training.clip, training.batch_size) == (5e-5, "adamw", 1.0, 32)
 
 
 def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
@@ -170,16 +179,22 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     [
         ({"backbone": "x"}, "starts from a vocabulary"),
         ({"vocabulary": None}, "starts from a vocabulary"),
-        ({"history_size": 3}, "extra_contexts in the place of history_size"),
-        ({"reduction": "mean"}, "reduction is 'mean', which a convert model does not know"),
-        ({"fine_tuned": "top_layer"}, "fine_tuned is 'top_layer'"),
-        ({"compile": True}, "compile is True"),
-        ({"attention_limits": "3,five"}, "attention_limits is '3,five'; it must be whole numbers with commas"),
-        ({"head_sizes": "12,"}, "head_sizes is '12,'; it must be whole numbers with commas"),
+        ({"history_size": 3}, "history_size is read only where architecture is bi or poly or cross, not convert"),
+        ({"reduction": "mean"}, "reduction is read only where architecture is bi or poly or cross, not convert"),
+        ({"fine_tuned": "top_layer"}, "fine_tuned is read only where architecture is bi or poly or cross"),
+        ({"compile": True}, "compile is read only where architecture is bi or poly or cross"),
+        ({"attention_limits": "3,five"}, "attention_limits is 'five'; it must be a whole number"),
+        ({"head_sizes": "12,"}, "head_sizes is ''; it must be a whole number"),
         ({"head_sizes": "12,0"}, "head_sizes of a convert model is .12, 0.; it must be whole numbers, each at least 1"),
-        ({"architecture": "bi", "vocabulary": None, "backbone": "x"}, "is of a convert model; this one is bi"),
-        ({"init": "x", "hidden_size": 3}, "leave it out"),
-        ({"architecture": "bi", "vocabulary": None, "backbone": "x", "number_turns": True}, "is of a convert model"),
+        (
+            {"architecture": "bi", "vocabulary": None, "backbone": "x"},
+            "architecture is convert, not bi",
+        ),
+        ({"init": "x", "hidden_size": 3}, "hidden_size is not read with init"),
+        (
+            {"architecture": "bi", "vocabulary": None, "backbone": "x", "number_turns": True},
+            "architecture is convert",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other(make_settings, fields, message):
@@ -210,7 +225,7 @@ def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
     train_ranker(make_settings(max_updates=3))
     assert "rises over 10 batches, and the run ends after 3, with a scale of " in caplog.text
     caplog.clear()
-    train_ranker(make_settings(max_updates=10, out=f"{make_settings().out}2", epochs=None))
+    train_ranker(make_settings(max_updates=10, out=f"{make_settings().data.out}2", epochs=None))
     assert "rises over" not in caplog.text
 
 

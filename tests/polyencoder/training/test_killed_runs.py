@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.training import RunSettings, train_ranker
+from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.trainer import Trainer
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
@@ -57,12 +57,12 @@ def make_settings(tmp_path, backbone_folder, vocabulary):
     common |= {"batch_size": 5, "epochs": 2.0, "text_truncate": 24, "label_truncate": 16, "device": "cpu"}
     around = {"backbone": str(backbone_folder("bert")), "learning_rate": 0.01, "fine_tuned": "all"}
 
-    def make(out: str, **settings) -> RunSettings:
+    def make(out: str, **settings) -> TrainSettings:
         if settings.get("architecture") == "convert":
             start = {"vocabulary": str(vocabulary), **CONVERT}
         else:
             start = around | ({"n_codes": 4} if "architecture" not in settings else {})
-        return RunSettings(out=str(tmp_path / out), **{**common, "patience": None, **start, **settings})
+        return TrainSettings(out=str(tmp_path / out), **{**common, "patience": None, **start, **settings})
 
     return make
 
@@ -75,7 +75,7 @@ class Killed(BaseException):
 def kill(monkeypatch):
     """(settings, steps) -> run, and be killed after each of these numbers of steps; then run to the end."""
 
-    def run(settings: RunSettings, steps: list[int]) -> None:
+    def run(settings: TrainSettings, steps: list[int]) -> None:
         for last in steps:
             step, done = Trainer.step, []
 
@@ -94,16 +94,16 @@ def kill(monkeypatch):
     return run
 
 
-def of_the_end(settings: RunSettings) -> dict[str, torch.Tensor]:
+def of_the_end(settings: TrainSettings) -> dict[str, torch.Tensor]:
     """The last weights and buffers of a run."""
-    return torch.load(f"{settings.out}/training/checkpoint.pt", weights_only=True)["run"]["model"]
+    return torch.load(f"{settings.data.out}/training/checkpoint.pt", weights_only=True)["run"]["model"]
 
 
-def assert_same_end(one: RunSettings, other: RunSettings) -> None:
+def assert_same_end(one: TrainSettings, other: TrainSettings) -> None:
     expected, found = of_the_end(one), of_the_end(other)
     assert expected.keys() == found.keys()
     assert [name for name, tensor in expected.items() if not tensor.equal(found[name])] == []
-    kept = [Path(settings.out, "model.safetensors").read_bytes() for settings in (one, other)]
+    kept = [Path(settings.data.out, "model.safetensors").read_bytes() for settings in (one, other)]
     assert kept[0] == kept[1]
 
 

@@ -39,7 +39,9 @@ def test_groups():
 def test_the_decay_of_embeddings_is_that_of_the_rows_that_were_looked_up(clip):
     ids, decay = torch.tensor([1, 3, 3]), 0.3
     model = Words()
-    optimizer = build_optimizer(model, OptimizerConfig("sgd", 1.0, weight_decay=decay, embedding_clip=clip))
+    optimizer = build_optimizer(
+        model, OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=decay, embedding_clip=clip)
+    )
     before = model.table.weight.detach().clone()
 
     table = before.clone().requires_grad_()
@@ -58,8 +60,8 @@ def test_the_decay_of_embeddings_is_that_of_the_rows_that_were_looked_up(clip):
 
 def test_without_a_gradient_there_is_nothing_to_clip():
     model = Words()
-    optimizer = build_optimizer(model, OptimizerConfig("adadelta", 1.0, embedding_clip=1.0))
+    optimizer = build_optimizer(model, OptimizerConfig(name="adadelta", learning_rate=1.0, embedding_clip=1.0))
     clip_embeddings(optimizer)
     assert model.table.weight.grad is None
-    with pytest.raises(ConfigError, match="embedding_clip is 0; it must be above 0"):
-        OptimizerConfig(embedding_clip=0)
+    with pytest.raises(ConfigError, match="embedding_clip is -1; it must be at least 0"):
+        OptimizerConfig(embedding_clip=-1)

@@ -14,7 +14,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.training import RunSettings, train_ranker
+from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
@@ -55,7 +55,11 @@ def test_the_range_grows_with_what_is_learnt(make_quantized):
     words = ranker.model.encoder.embeddings.words
     assert isinstance(words, QuantizationAwareEmbedding)
     before = float(words.scale)
-    Trainer(ranker, replace(CONFIG, max_updates=20, optimizer=OptimizerConfig("adamw", 0.1)), train=EXAMPLES).fit()
+    Trainer(
+        ranker,
+        replace(CONFIG, max_updates=20, optimizer=OptimizerConfig(name="adamw", learning_rate=0.1)),
+        train=EXAMPLES,
+    ).fit()
     assert float(words.scale) > 1.2 * before
     lowest, highest = words.range.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
     assert lowest < float(words.weight.min().detach()) < float(words.weight.max().detach()) < highest
@@ -147,7 +151,7 @@ def make_settings(tmp_path, vocabulary):
     sizes = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl"), "device": "cpu"}
 
-    def make(out: str, **fields) -> RunSettings:
+    def make(out: str, **fields) -> TrainSettings:
         start = {} if "init" in fields else {"vocabulary": str(vocabulary), **sizes}
         defaults = {
             "architecture": "convert",
@@ -157,7 +161,7 @@ def make_settings(tmp_path, vocabulary):
             "num_negatives": 3,
             "evaluations": 0.2,
         }
-        return RunSettings(**(files | defaults | start | {"out": str(tmp_path / out)} | fields))
+        return TrainSettings(**(files | defaults | start | {"out": str(tmp_path / out)} | fields))
 
     return make
 
@@ -200,14 +204,15 @@ def test_a_model_in_float32_goes_on_quantized(make_settings, make_convert_ranker
 def test_what_does_not_go_together(make_settings, make_convert_ranker, tmp_path):
     make_convert_ranker(quantized=True).save_pretrained(tmp_path / "first")
     make_convert_ranker().save_pretrained(tmp_path / "plain")
-    assert "quantization_update has no use here" in make_settings("out", quantization_update=3).unread()[0]
+    with pytest.raises(ConfigError, match="quantization_update is read only with quantization_aware"):
+        make_settings("out", quantization_update=3)
     with pytest.raises(ConfigError, match="is quantized, and goes on so: leave quantization_aware out"):
         train_ranker(make_settings("second", init=str(tmp_path / "first"), quantization_aware=False))
     with pytest.raises(ConfigError, match="is not quantized: give quantization_aware, too"):
         train_ranker(make_settings("second", init=str(tmp_path / "plain"), quantization_update=3))
-    with pytest.raises(ConfigError, match="quantization_aware is of a convert model; this one is bi"):
-        RunSettings(train="a", out="b", architecture="bi", backbone="c", quantization_aware=True)
-    with pytest.raises(ConfigError, match="quantization_update is 0; it must be above 0"):
+    with pytest.raises(ConfigError, match="quantization_aware is read only where architecture is convert, not bi"):
+        TrainSettings(train="a", out="b", architecture="bi", backbone="c", quantization_aware=True)
+    with pytest.raises(ConfigError, match="quantization_update is 0; it must be at least 1"):
         make_settings("third", quantization_aware=True, quantization_update=0)
 
 
@@ -219,4 +224,7 @@ def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_
     on_gpu = make_quantized()
     on_gpu.device = torch.device("cuda")
     assert training_config(settings, on_gpu).precision == "float16"
-    assert training_config(replace(settings, precision="float32"), on_gpu).precision == "float32"
+    assert (
+        training_config(make_settings("out", quantization_aware=True, precision="float32"), on_gpu).precision
+        == "float32"
+    )

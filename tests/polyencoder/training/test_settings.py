@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.config import TrainingConfig
-from polyencoder.training.settings import RunSettings
+from polyencoder.settings.train import TrainSettings
+from polyencoder.settings.training import TrainingConfig
 
 
 def test_three_epochs_unless_updates_are_counted():
-    assert RunSettings(train="a", out="b", backbone="c").epochs == 3
-    assert RunSettings(train="a", out="b", backbone="c", max_updates=9).epochs is None
-    assert RunSettings(train="a", out="b", backbone="c", max_updates=9, epochs=2).epochs == 2
+    assert TrainSettings(train="a", out="b", backbone="c").training.epochs == 3
+    assert TrainSettings(train="a", out="b", backbone="c", max_updates=9).training.epochs is None
+    assert TrainSettings(train="a", out="b", backbone="c", max_updates=9, epochs=2).training.epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,16 @@ def test_three_epochs_unless_updates_are_counted():
         ({"architecture": "convert", "number_turns": True, "extra_contexts": 10}, []),
     ],
 )
-def test_settings_that_nothing_reads_are_told(given, unread):
+def test_settings_that_nothing_reads_are_an_error(given, unread):
     start = "vocabulary" if given.get("architecture") == "convert" else "backbone"
-    settings = RunSettings(**{"train": "a", "out": "b", start: "c", **given})
-    assert [line.partition(" ")[0] for line in settings.unread()] == unread
+    values = {"train": "a", "out": "b", start: "c", **given}
+    while unread:
+        with pytest.raises(ConfigError, match=" is read only ") as error:
+            TrainSettings(**values)
+        assert error.value.argument in unread
+        unread = [name for name in unread if name != error.value.argument]
+        del values[error.value.argument]
+    TrainSettings(**values)
 
 
 @pytest.mark.parametrize(
@@ -86,34 +92,35 @@ def test_settings_that_nothing_reads_are_told(given, unread):
 )
 def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
     with pytest.raises(ConfigError) as error:
-        RunSettings(**{"train": "a", "out": "b", "backbone": "c", **given})
+        TrainSettings(**{"train": "a", "out": "b", "backbone": "c", **given})
     assert error.value.argument == argument
 
 
 def test_all_numbers_that_cannot_be_are_told_at_once():
     with pytest.raises(ConfigError, match=r"label_smoothing is 1\.5; .* below 1; and clip is -1"):
-        RunSettings(train="a", out="b", backbone="c", label_smoothing=1.5, clip=-1)
+        TrainSettings(train="a", out="b", backbone="c", label_smoothing=1.5, clip=-1)
     with pytest.raises(ConfigError, match="batch_size is 0; it must be at least 1; and clip is -1"):
         TrainingConfig(clip=-1.0, batch_size=0)
 
 
 def test_numbers_and_paths_become_what_their_fields_are():
-    settings = RunSettings(train=Path("a"), out="b", backbone="c", output_scaling=2, learning_rate="5e-5", epochs=2)
-    assert settings.train == "a"
-    found = (settings.output_scaling, settings.learning_rate, settings.epochs)
+    settings = TrainSettings(train=Path("a"), out="b", backbone="c", output_scaling=2, learning_rate="5e-5", epochs=2)
+    assert settings.data.train == "a"
+    training = settings.training
+    found = (settings.model.output_scaling, training.optimizer.learning_rate, training.epochs)
     assert found == (2.0, 5e-5, 2.0)
     assert [type(value) for value in found] == [float] * 3
 
 
 def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "bi")
-    assert RunSettings(train="a", out="b", init=str(tmp_path / "bi")).architecture == "bi"
-    assert RunSettings(train="a", out="b", init=str(tmp_path / "none")).architecture == "poly"
-    assert RunSettings(train="a", out="b", backbone=str(tmp_path / "bi")).architecture == "poly"
+    assert TrainSettings(train="a", out="b", init=str(tmp_path / "bi")).model.architecture == "bi"
+    assert TrainSettings(train="a", out="b", init=str(tmp_path / "none")).model.architecture == "poly"
+    assert TrainSettings(train="a", out="b", backbone=str(tmp_path / "bi")).model.architecture == "poly"
 
 
 def test_what_was_given():
     settings = {"train": "a", "out": "b", "backbone": "c"}
-    assert RunSettings(**settings).given() == set(settings)
-    assert RunSettings(**settings, max_updates=9).given() == {*settings, "max_updates"}
-    assert RunSettings(**settings, epochs=2).given() == {*settings, "epochs"}
+    assert TrainSettings(**settings).given == set(settings)
+    assert TrainSettings(**settings, max_updates=9).given == {*settings, "max_updates"}
+    assert TrainSettings(**settings, epochs=2).given == {*settings, "epochs"}

@@ -30,7 +30,7 @@ from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLA
 def test_a_step_is_plain_torch(make_ranker, architecture):
     """The gradient of the mean cross-entropy, clipped, and one update of AdamW with decay for matrices alone."""
     ranker, reference = make_ranker(architecture), make_ranker(architecture)
-    config = replace(CONFIG, schedule=ScheduleConfig("constant", warmup_updates=0), clip=0.5)
+    config = replace(CONFIG, schedule=ScheduleConfig(name="constant", warmup_updates=0), clip=0.5)
     batch = Collator(ranker.text)(EXAMPLES[:4])
     outcome = Trainer(ranker, config).step(batch)
 
@@ -234,11 +234,11 @@ def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     teacher = Teacher(make_ranker("cross", seed=3), ScoreCache(None))
     student = make_ranker("bi", seed=1)
-    loss = Distillation(teacher, DistillationConfig(weight=1.0))
+    loss = Distillation(teacher, DistillationConfig(teacher="given", weight=1.0))
     collator = Collator(student.text, "batch", with_turns=True)
     trainer = Trainer(
         student,
-        replace(CONFIG, schedule=ScheduleConfig("constant", warmup_updates=0)),
+        replace(CONFIG, schedule=ScheduleConfig(name="constant", warmup_updates=0)),
         objective=Ranking(student.model, student.text, loss=loss),
     )
     values = [trainer.step(collator(EXAMPLES[:4])) for _ in range(30)]
@@ -260,7 +260,7 @@ def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
 
     def by_hand(student):
         teacher = Teacher(Ranker.from_pretrained(tmp_path / "teacher", device=student.device), ScoreCache(None))
-        config = DistillationConfig(weight=0.7, kind="margin-mse")
+        config = DistillationConfig(teacher="given", weight=0.7, kind="margin-mse")
         return Ranking(student.model, student.text, loss=Distillation(teacher, config))
 
     fields = {"teacher": str(tmp_path / "teacher"), "weight": 0.7, "kind": "margin-mse"}
@@ -278,7 +278,7 @@ def test_mined_negatives_join_the_batch(make_ranker):
         def after_step(self, run, outcome) -> None:
             sizes.append(outcome.scores.size(1))
 
-    config = replace(CONFIG, hard_negatives=HardNegatives(2), hard_negatives_every=2)
+    config = replace(CONFIG, hard_negatives=HardNegatives(count=2, every=2))
     Trainer(ranker, config, train=EXAMPLES, callbacks=[Sizes()]).fit()
     assert sizes[:2] == [4, 4]
     assert all(size > 4 for size in sizes[2:])
@@ -319,9 +319,9 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
         ({"max_updates": 0}, "max_updates is 0; it must be above 0"),
         ({"fine_tuned": "some"}, "fine_tuned is 'some'"),
         ({"grad_cache": -1}, "grad_cache is -1"),
-        ({"hard_negatives_every": 0}, "hard_negatives_every is 0; it must be at least 1"),
+        ({"hard_negatives": 1, "hard_negatives_every": 0}, "hard_negatives_every is 0; it must be at least 1"),
         (
-            {"hard_negatives": HardNegatives(1), "candidates": "inline"},
+            {"hard_negatives": HardNegatives(count=1), "candidates": "inline"},
             "hard_negatives join the candidates 'batch', not 'inline'",
         ),
     ],

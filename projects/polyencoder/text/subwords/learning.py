@@ -9,35 +9,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 import regex
+from pydantic import Field
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.base import Count, Settings, settings
 from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
 from polyencoder.text.subwords.words import MARKER, split_words
 
 __all__ = ["SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"]
 
 
-@dataclass(frozen=True)
-class SubwordSettings:
-    """Settings of a vocabulary's training; the defaults are the paper's (note 4).
+@settings(panel="ConveRT's subwords (--type convert)")
+class SubwordSettings(Settings):
+    """Settings of a vocabulary's training; the defaults are the paper's (note 4)."""
 
-    iterations: each segments the words with the vocabulary of the one before. min_count: of a subword. max_length: of
-    one, in characters, its mark included. max_digits: of one in a row. buckets: ids for unknown characters.
-    """
-
-    iterations: int = 4
-    min_count: int = 250
-    max_length: int = 20
-    max_digits: int = 4
-    buckets: int = BUCKETS
-
-    def __post_init__(self) -> None:
-        for name, least in (("iterations", 1), ("min_count", 1), ("max_length", 2), ("max_digits", 0), ("buckets", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}", argument=name)
+    iterations: Count = 4
+    """Passes; each segments the words with the vocabulary of the one before."""
+    min_count: Count = 250
+    """Minimum count of a subword."""
+    max_length: Annotated[int, Field(ge=2)] = 20
+    """Maximum characters of a subword, its mark included."""
+    max_digits: Annotated[int, Field(ge=0)] = 4
+    """Maximum digits in a row."""
+    buckets: Count = BUCKETS
+    """Ids for unknown characters."""
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:

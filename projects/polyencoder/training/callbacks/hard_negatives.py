@@ -14,7 +14,6 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import shared_pool
-from polyencoder.errors import ConfigError
 from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import TextRanker
@@ -37,15 +36,12 @@ class MinedNegatives(Callback):
     Args:
         ranker: the one that is trained, a bi- or poly-encoder.
         settings: which of the wrong answers are taken.
-        every: updates between two encodings of the labels.
     """
 
     name = "hard negatives"
 
-    def __init__(self, ranker: TextRanker, settings: HardNegatives, *, every: int) -> None:
-        if every < 1:
-            raise ConfigError(f"hard negatives every {every} updates: give 1 or more")
-        self._ranker, self._settings, self._every = ranker, settings, every
+    def __init__(self, ranker: TextRanker, settings: HardNegatives) -> None:
+        self._ranker, self._settings, self._every = ranker, settings, settings.every
         self._seen: dict[str, None] = {}
         self._vectors: Tensor | None = None  # of the first of these
         self._miner: Miner | None = None

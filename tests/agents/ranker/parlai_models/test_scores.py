@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from typer.testing import CliRunner
 
-from polyencoder.cli.main import app
 from polyencoder.importing import import_parlai
 from polyencoder.ranker.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import (
@@ -21,6 +19,7 @@ from tests.agents.ranker.parlai_models.conftest import (
     episode,
     scores,
 )
+from tests.commands import run_command
 
 KINDS = [
     ("biencoder", {}),
@@ -131,7 +130,7 @@ def test_every_door(model, options, theirs, both, respond, labels, tmp_path):
     path = theirs(model, **options)
     candidates = [*labels, *(one for one in ODD if one.strip())]  # the library refuses empty ones
     expected = scores(respond(both(model, options)[0], episode("is it\nthe owl ?", candidates=candidates)))[0]
-    assert CliRunner().invoke(app, ["import", str(path), str(tmp_path / "folder")]).exit_code == 0
+    run_command("import", path, tmp_path / "folder")
     for where in (path, tmp_path / "folder"):
         ranker = Ranker.from_pretrained(where, device="cpu")
         found = {match.text: match.score for match in ranker.rank(["is it\nthe owl ?"], candidates)}

@@ -1,0 +1,47 @@
+"""Loads the models that a command's settings name."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from polyencoder.errors import ConfigError
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.common import EncoderSettings, ModelSettings, RunningSettings
+from polyencoder.storage.checkpoint import holds_ranker
+
+__all__ = ["left_out", "load", "load_encoder", "load_named"]
+
+
+def load(settings: ModelSettings) -> Ranker:
+    """The model that the settings name."""
+    return load_named(settings.model, settings)
+
+
+def load_named(name: str, running: RunningSettings) -> Ranker:
+    """A model by its name; of processes that torchrun starts, each takes a GPU of its own."""
+    device = running.device
+    if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return Ranker.from_pretrained(name, device=device, backend=running.backend, dtype=running.model_dtype)
+
+
+def load_encoder(settings: EncoderSettings) -> Ranker:
+    """The model that the settings name, or a bi-encoder of one tower around a pre-trained encoder."""
+    model, backbone = settings.model, settings.backbone
+    if model is not None and backbone is None:
+        return load_named(model, settings)
+    if model is not None or backbone is None:
+        raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
+    if holds_ranker(backbone):
+        raise ConfigError(f"--backbone {backbone} is a ranker, not a pre-trained encoder: give it as --model")
+    return Ranker.from_backbone(backbone, share_encoders=True, device=settings.device)
+
+
+def left_out(searcher: Searcher) -> str | None:
+    """What is said of candidates that were turns of their contexts."""
+    if searcher.left_out == 0:
+        return None
+    return f"left out {searcher.left_out:,} candidates that are turns of their own contexts (--keep-turns keeps them)"

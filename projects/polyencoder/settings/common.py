@@ -1,0 +1,60 @@
+"""Settings that several commands have: the model and how it runs, the columns of a file of pairs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from polyencoder.config import Backend, WeightDtype
+from polyencoder.data.pairs import Columns
+from polyencoder.settings.base import Settings, Without, settings
+
+__all__ = ["ColumnSettings", "EncoderSettings", "ModelSettings", "RunningSettings"]
+
+
+@settings()
+class RunningSettings(Settings):
+    """How a model runs."""
+
+    device: str | None = None
+    """For example cpu or cuda:1 (default: CUDA if available)."""
+    model_dtype: WeightDtype = "float32"
+    """Precision of the encoder: bfloat16 is faster on machines that support it. Indexes and calibrations work with
+    both."""
+    backend: Backend = "torch"
+    """What runs the model: torch, or, for an exported folder, onnx or onnx-int8."""
+
+
+@settings()
+class ModelSettings(RunningSettings):
+    """A model, and how it runs."""
+
+    model: Annotated[str, Parameter(alias="-m")]
+    """A model folder, a model file of parlai train_model, or a hub id."""
+
+
+@settings()
+class EncoderSettings(RunningSettings):
+    """A ranker, or a pre-trained encoder in its place."""
+
+    model: Annotated[str | None, Parameter(alias="-m")] = None
+    """A model folder, a model file of parlai train_model, or a hub id."""
+    backbone: Annotated[str | None, Without("backend"), Without("model_dtype")] = None
+    """Use a pre-trained encoder as it is instead of a model: folder or hub id."""
+
+
+@settings()
+class ColumnSettings(Settings):
+    """The columns of a file of pairs."""
+
+    context: str = "context"
+    """The column with the context: a text or a list of turns."""
+    response: str = "response"
+    """The column with the right response."""
+    candidates: str = "candidates"
+    """The column with candidates: a list, or one text joined by |."""
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.context, self.response, self.candidates)

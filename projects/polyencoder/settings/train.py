@@ -1,0 +1,198 @@
+"""`TrainSettings`: everything that `polyencoder train` and `train_ranker` are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from pydantic import Field
+
+from polyencoder.config import Architecture, ContextVectors, Reduction, TurnSeparator
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.families import family
+from polyencoder.settings.base import Count, Needs, Numbers, Positive, Settings, Share, Without, leaves, settings
+from polyencoder.settings.training import AROUND_BACKBONE, Families, TrainingConfig
+from polyencoder.storage.checkpoint import stored_architecture
+
+__all__ = ["OF_A_NEW_RANKER", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
+
+
+_TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
+_POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
+_CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
+_NEW = Without("init")
+
+
+@settings(panel="Data")
+class DataSettings(Settings):
+    """What is trained and evaluated on, and where the model goes."""
+
+    train: str
+    """FILE or GLOB, comma-separated, or hf:NAME:SPLIT. JSON lines, CSV, TSV or Parquet."""
+    valid: str | None = None
+    """Evaluation data, in the same form (default: a tenth of the training data is held out)."""
+    out: str
+    """The folder to write the model and its card to. A run that was killed resumes from it."""
+    context: str = "context"
+    """The column with the context: a text or a list of turns."""
+    response: str = "response"
+    """The column with the right response."""
+    column_candidates: str = "candidates"
+    """The column with candidates, if any: a list, or one text joined by |."""
+    streaming: bool = False
+    """Read the training data as it is needed instead of loading it into memory; needs --valid."""
+    shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096
+    """How many pairs of a stream are buffered for shuffling."""
+    skip_bad_examples: bool = False
+    """Skip and count records that cannot be used, instead of stopping at them."""
+    num_negatives: Count = 19
+    """How many candidates to sample from the training responses for an example that has none."""
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.out:
+            raise ConfigError(
+                "a run needs its training data (train) and a folder for the model (out)",
+                argument="out" if self.train else "train",
+            )
+        if self.streaming and not self.valid:
+            raise ConfigError(
+                "of data that is streamed nothing can be held out: give validation data (valid)", argument="valid"
+            )
+
+
+@settings(panel="Model")
+class ModelSettings(Settings):
+    """What the run starts from, and the shape of the model around a backbone.
+
+    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None stands for what suits the model: of a backbone that
+    is a ranker or a sentence encoder its own pooling and scaling, else the paper's.
+    """
+
+    backbone: str | None = None
+    """A pre-trained encoder, or a ranker whose encoder a new one starts from: folder or hub id."""
+    init: str | None = None
+    """A trained ranker to go on training instead, as it is: folder, model file or hub id."""
+    architecture: Architecture = "poly"
+    """The kind of ranker (default: poly, or as --init)."""
+    n_codes: Annotated[Count | None, _POLY, _NEW] = None
+    """Number of context vectors of a poly-encoder (default: 64)."""
+    context_vectors: Annotated[ContextVectors | None, _POLY, _NEW] = None
+    """What they are: codes (default), or the first or last outputs."""
+    reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW] = None
+    """How outputs are pooled into one vector (default: a sentence encoder's own, else first)."""
+    reduction_outputs: Annotated[Count | None, Needs("reduction", ("mean_first",)), _NEW] = None
+    """With --reduction mean_first: how many outputs are averaged (default: 64)."""
+    normalize: Annotated[bool | None, AROUND_BACKBONE, _NEW] = None
+    """Normalize vectors to length 1 and compare them by cosine (default: only for sentence encoders)."""
+    output_scaling: Annotated[Positive | Literal["auto"] | None, AROUND_BACKBONE] = None
+    """Factor of both vectors, or auto (default: 4.47 for sentence encoders, else 1)."""
+    share_encoders: Annotated[bool | None, _TWO_TOWERS, _NEW] = None
+    """Use one tower for contexts and candidates."""
+    text_truncate: Count | None = None
+    """Maximum tokens of a context; its latest turns are kept (default: 360, or as --init)."""
+    label_truncate: Count | None = None
+    """Maximum tokens of a candidate (default: 72, or as --init)."""
+    history_size: Annotated[int | None, AROUND_BACKBONE] = None
+    """Maximum utterances of a context, -1 for all (default: 20, or as --init)."""
+    turn_separator: Annotated[TurnSeparator | None, AROUND_BACKBONE, _NEW] = None
+    """What stands between two turns (default: newline if the encoder has it, else sep)."""
+    compile: Annotated[bool, AROUND_BACKBONE] = False
+    """Compile the encoders with torch.compile; the first steps take longer."""
+
+
+@settings(panel="ConveRT")
+class ConvertSettings(Settings):
+    """The shape of a ConveRT, and how it is trained."""
+
+    vocabulary: Annotated[str | None, _CONVERT, _NEW] = None
+    """The vocabulary of a new model: the folder or file that `polyencoder vocab` wrote."""
+    extra_contexts: Annotated[int | None, Field(ge=0), _CONVERT] = None
+    """How many turns before the last one are read (default: 0, single-context; the paper: 10)."""
+    number_turns: Annotated[bool | None, _CONVERT, Needs("extra_contexts", or_with="init")] = None
+    """Put its number before each of these turns, as the paper's model for DSTC7 does."""
+    hidden_size: Annotated[Count | None, _CONVERT, _NEW] = None
+    """Dimensions of embeddings and blocks (default: 512)."""
+    intermediate_size: Annotated[Count | None, _CONVERT, _NEW] = None
+    """Dimensions of the blocks' feed-forward layers (default: 2048)."""
+    attention_limits: Annotated[Numbers | None, _CONVERT, _NEW] = None
+    """How many tokens away each block attends, comma-separated (default: 3,5,48,48,48,48)."""
+    attention_heads: Annotated[Count | None, _CONVERT, _NEW] = None
+    """Attention heads of the blocks (default: 1)."""
+    relative_bias: Annotated[bool | None, _CONVERT, _NEW] = None
+    """Learn an attention bias for each relative position (default: on)."""
+    reduction_heads: Annotated[Count | None, _CONVERT, _NEW] = None
+    """Attention heads of the reduction (default: 2)."""
+    head_sizes: Annotated[Numbers | None, _CONVERT, _NEW] = None
+    """Hidden layers of feed-forward 2, comma-separated (default: 1024,1024,1024)."""
+    skips: Annotated[bool | None, _CONVERT, _NEW] = None
+    """Skip connections in feed-forward 2 (default: on)."""
+    scale_batches: Annotated[int | None, Field(ge=0), _CONVERT, _NEW] = None
+    """Batches over which the scale of the cosine rises (default: 10000)."""
+    dropout: Annotated[Share | None, _CONVERT] = None
+    """Dropout of embeddings and attention (default: 0, with --init 0.2)."""
+    quantization_aware: Annotated[bool | None, _CONVERT] = None
+    """Train for embeddings in 8 bits and other weights in 16, as the model is then stored."""
+    quantization_update: Annotated[Count | None, _CONVERT, Needs("quantization_aware", or_with="init")] = None
+    """Batches between updates of the range of the 8-bit embeddings (default: 100)."""
+
+
+OF_A_NEW_RANKER = tuple(name for name, one in leaves(ModelSettings).items() if one.metadata(Without))
+"""What a ranker around a backbone keeps when it is trained on."""
+
+
+@settings(panel="Evaluation and checkpoints")
+class EvaluationSettings(Settings):
+    """When the run is evaluated and saved, and where it computes."""
+
+    evaluations: Positive = 2.0
+    """Evaluations per epoch."""
+    patience: Count | None = 4
+    """End the run after this many evaluations in a row without improvement."""
+    save_every_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Also write a checkpoint this often between evaluations."""
+    device: str | None = None
+    """For example cpu or cuda:1 (default: CUDA if available)."""
+
+
+@settings()
+class TrainSettings(Settings):
+    """Everything that a run is made of."""
+
+    data: DataSettings
+    model: ModelSettings = field(default_factory=ModelSettings)
+    convert: ConvertSettings = field(default_factory=ConvertSettings)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    config: Annotated[str | None, Parameter(alias="-c")] = None
+    """A YAML file of these settings, by the names of their flags; flags take precedence."""
+
+    @classmethod
+    def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What suits the architecture, that of `init` where none is given."""
+        init = given.get("init")
+        architecture = given.get("architecture") or (stored_architecture(init) if init else None) or "poly"
+        own = family(architecture)
+        usual = {"architecture": architecture, **own.preset(fine_tuning=bool(init))}
+        if not own.model.has_vectors:
+            usual |= {"batch_size": 8, "candidates": "inline"}
+        return {**usual, **TrainingConfig.presets({**usual, **given})}
+
+    def __post_init__(self) -> None:
+        model, vocabulary = self.model, self.convert.vocabulary
+        if not family(model.architecture).has_backbone:
+            if model.backbone or bool(vocabulary) == bool(model.init):
+                raise ConfigError(
+                    "a convert model starts from a vocabulary, which `polyencoder vocab` learns, or from init, a "
+                    "convert model that goes on training: give one of them",
+                    argument="vocabulary",
+                )
+        elif bool(model.backbone) == bool(model.init):
+            raise ConfigError(
+                "give either backbone ENCODER (a new model) or init RANKER (to continue one)", argument="backbone"
+            )
+        if self.training.hard_negatives.count and not family(model.architecture).model.has_vectors:
+            raise ConfigError(
+                "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
+            )
