@@ -338,6 +338,7 @@ def in_processes(tmp_path):
             )
             # plain pickle sends a tensor's values, `send` a handle that ends with this process
             pipe.send_bytes(pickle.dumps((True, function(rank))))
+            dist.barrier()  # another one may still be joining, or wait for what this one sent
             dist.destroy_process_group()
         except BaseException:
             pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
