@@ -24,7 +24,7 @@ from polyencoder.config import Architecture, RankerConfig, WeightDtype, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import RankerModel, build_model
-from polyencoder.modeling.families import FAMILIES
+from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
 from polyencoder.storage.safe_load import load_states
@@ -179,7 +179,7 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
         if not file.is_file():
             raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    config = RankerConfig.from_json(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
+    config = _read_config(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
     for name, file in files.items():
         if name in digests and file_digest(file) != digests[name]:
             raise CheckpointError(
@@ -187,6 +187,16 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
                 "changed since; save, export or copy the model again"
             )
     return config, files[TOKENIZER], digests
+
+
+def _read_config(text: str | bytes, *, origin: str) -> RankerConfig:
+    """A configuration of which a model can be built; else ConfigError, which names the `origin`."""
+    config = RankerConfig.from_json(text, origin=origin)
+    try:
+        family(config.architecture).model.check_config(config)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+    return config
 
 
 def _saved_with_weights(path: Path, digest: str | None) -> Path:
@@ -292,7 +302,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[st
             f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `{CONFIG_KEY}` in it); "
             "train one with `parlai train_model -m polyencoder -mf FILE`"
         )
-    return RankerConfig.from_json(states[CONFIG_KEY], origin=f"{name}, `{CONFIG_KEY}`"), states
+    return _read_config(states[CONFIG_KEY], origin=f"{name}, `{CONFIG_KEY}`"), states
 
 
 def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:

@@ -219,6 +219,12 @@ def test_a_truncated_file(folder, name, kept):
         ({"colour": "red"}, "config.json: unknown key 'colour'; known are architecture,"),
         ({"architecture": ...}, "config.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
+        ({"architecture": "resnet50"}, "config.json: architecture is 'resnet50'; it must be one of bi, poly, cross, c"),
+        ({"architecture": "cross", "candidate_map": True}, "config.json: candidate_map is true, but a cross-encoder"),
+        (
+            {"architecture": "convert", "backbone": {"model_type": "convert", "vocab_size": 50}},
+            "config.json: a convert model needs its sizes.* a version before 0.1.0 wrote it; train the model again",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_used(folder, change_weights, edit_json, changes, message):
