@@ -191,10 +191,11 @@ def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_pat
     states = torch.load(path, weights_only=True)
     for own in states["run"]["callbacks"]:
         del own["best"]["trained"]
-    torch.save(states, path)
-    message = r"checkpoint.pt: has no 'trained': another version of polyencoder wrote it; give another folder"
-    with pytest.raises(CheckpointError, match=message):
-        Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    for changed, what in ((states, "has no 'trained': "), ({**states, "format_version": 1}, "")):
+        torch.save(changed, path)
+        message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
+        with pytest.raises(CheckpointError, match=message):
+            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
 
 
 def test_what_is_not_finite_is_not_learnt(make_ranker):

@@ -20,7 +20,7 @@ from polyencoder.training.objective import Outcome
 
 __all__ = ["Checkpoints"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _log = logging.getLogger(__name__)
 
@@ -132,5 +132,5 @@ class Checkpoints(Callback):
         except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
             raise CheckpointError(f"{self.path}: damaged, cannot be resumed from ({first_line(error)})") from None
         if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
-            raise CheckpointError(f"{self.path}: another version of polyencoder wrote it; give another folder")
+            raise CheckpointError(f"{self.path}: another version of polyencoder wrote it; {self._instead}")
         return states
