@@ -115,6 +115,7 @@ class PretrainingLog(Log):
         self._step_tokens, self._flops = 0, 0.0
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        super().before_step(run, batch)
         if isinstance(batch, PairBatch):
             tokens = int(batch.contexts.mask.sum())
             self.tokens, self._step_tokens = self.tokens + tokens, self._step_tokens + tokens

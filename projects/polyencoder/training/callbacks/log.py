@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from polyencoder.data.collator import Batch
 from polyencoder.evaluation import ranks
 from polyencoder.evaluation.names import main_measures
 from polyencoder.training.callbacks.base import Callback, Run
@@ -49,7 +50,7 @@ class Log(Callback):
     def __init__(self, *, every_seconds: float | None = 10.0) -> None:
         self._every = every_seconds
         self._expected: float | None = None
-        self._by_time = False
+        self._by_time = self._begun = False
         self.clear()
 
     def clear(self) -> None:
@@ -59,8 +60,14 @@ class Log(Callback):
         self._counts: Counter[str] = Counter()
 
     def on_start(self, run: Run) -> None:
-        self.clear()
-        self._log_expected(run)
+        self._begun = False
+
+    def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
+        if not self._begun:  # callbacks behind this one have resumed the run, or evaluated the model to begin with
+            self._begun = True
+            self.clear()
+            self._log_expected(run)
+        return batch
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         if not self._by_time and run.updates.count >= MEASURED and run.goal.time(run.progress) >= SOON:

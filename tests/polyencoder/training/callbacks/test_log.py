@@ -1,0 +1,30 @@
+"""The log: its speed is that of the steps, and of no more than these."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+from polyencoder.training.callbacks import log as module
+from polyencoder.training.callbacks.log import Log
+
+
+def test_the_speed_is_that_of_the_steps_alone(run, monkeypatch, caplog):
+    """Neither the evaluation before training counts, which other callbacks do at the start, nor one between steps."""
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    run.updates.schedule = SimpleNamespace(expected_updates=None, warmup_updates=0)
+    caplog.set_level(logging.INFO)
+    log = Log(every_seconds=4.0)
+    log.on_start(run)
+    now += 1000.0  # of the model before training
+    log.before_step(run, None)
+    now += 4.0
+    run.step(log)
+    assert "2 examples/s" in caplog.messages[-1]
+    log.before_step(run, None)
+    now += 1.0
+    run.step(log)
+    now += 1000.0
+    log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
+    assert "8 examples/s" in caplog.messages[-2]
