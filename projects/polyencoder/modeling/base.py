@@ -180,6 +180,7 @@ class RankerModel(TrainableModel, ABC):
         """Put this map behind the vectors of candidates, in the place of an earlier one."""
         self.config = replace(self.config, candidate_map=True)
         self.candidate_map = layer
+        self.candidate_fingerprint = self.weights_fingerprints = None  # those are of the model without it
 
     # ---- training
 
