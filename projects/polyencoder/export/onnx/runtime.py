@@ -35,6 +35,9 @@ from polyencoder.storage.checkpoint import CONFIG, TOKENIZER
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
+NO_WEIGHTS = (
+    "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
+)
 GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
 
 
@@ -136,9 +139,10 @@ class _Exported(RankerModel):
         raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise InputError(
-            "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
-        )
+        raise InputError(NO_WEIGHTS)
+
+    def describe(self) -> NoReturn:  # of a model that is saved with its card
+        raise InputError(NO_WEIGHTS)
 
 
 class OnnxSeparable(_Exported):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.export.card import model_card
 from polyencoder.export.onnx import load_onnx
 from polyencoder.ranker.encoding import candidate_fingerprint
 
@@ -109,8 +110,9 @@ def test_a_cross_encoder_has_no_vectors(exported):
 @pytest.mark.parametrize("kind", ["bi", "cross"])
 def test_there_are_no_weights_to_save(exported, tmp_path, kind):
     ranker = Ranker.from_pretrained(exported(kind)[1], backend="onnx", device="cpu")
-    with pytest.raises(InputError, match="a ranker of ONNX graphs has no torch weights to save"):
-        ranker.save_pretrained(tmp_path / "saved")
+    for save in (lambda: ranker.save_pretrained(tmp_path / "saved"), lambda: model_card(ranker, name="saved")):
+        with pytest.raises(InputError, match="a ranker of ONNX graphs has no torch weights to save"):
+            save()
     assert not (tmp_path / "saved").exists()
 
 
