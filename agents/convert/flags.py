@@ -74,7 +74,10 @@ def check_flags(opt: Opt) -> None:
 def sizes_of(start: LoadedModel) -> ConvertConfig:
     """The sizes of the model that is loaded. CheckpointError if it is not a ConveRT."""
     if start.config.convert is None:
-        raise CheckpointError(f"{start.origin}: holds no ConveRT's sizes (`convert`)")
+        raise CheckpointError(
+            f"{start.origin}: holds no ConveRT's sizes (`convert`): an earlier version wrote it; use it with that "
+            "version, or train it again"
+        )
     return start.config.convert
 
 

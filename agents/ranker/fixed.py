@@ -20,6 +20,7 @@ from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.scoring.rows import Chunk
 from polyencoder.text.memory import ENTRY
 
 __all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_candidates"]
@@ -92,7 +93,7 @@ class FixedCandidates:
                 self._vectors = [encode(self.texts)]
             else:
                 like = next(ranker().model.parameters())
-                self._vectors = [chunk.rows.to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
+                self._vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
         return self._vectors
 
     def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
@@ -135,6 +136,11 @@ class FixedCandidates:
 
     def _records(self) -> Iterator[Candidate]:
         return (Candidate(None, text) for text in self.texts)
+
+
+def _numbers(chunk: Chunk) -> Tensor:
+    """The vectors of a chunk, which may be stored in 8 bits."""
+    return chunk.rows if chunk.scales is None else chunk.rows * chunk.scales.unsqueeze(1)
 
 
 def _has_content(path: str) -> bool:

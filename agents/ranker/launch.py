@@ -27,7 +27,7 @@ from parlai.core.params import ParlaiParser
 from parlai.core.script import ParlaiScript
 from parlai.core.worlds import World, create_task
 from parlai.scripts.build_dict import build_dict
-from parlai.scripts.eval_model import EvalModel, _save_eval_stats, get_n_parleys, prepare_tb_logger
+from parlai.scripts.eval_model import EvalModel, _save_eval_stats, get_n_parleys, get_task_world_logs, prepare_tb_logger
 from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
 from parlai.utils.distributed import get_rank, is_primary_worker, override_print
 from parlai.utils.misc import nice_report
@@ -125,6 +125,8 @@ class GroupEvaluation(EvalModel):
 
     def run(self) -> dict[str, Metric]:
         opt = self.opt
+        if "train" in opt["datatype"] and "evalmode" not in opt["datatype"]:
+            raise ConfigError(f"-dt {opt['datatype']}: the model would learn; evaluate training data as train:evalmode")
         agent = create_agent(opt, requireModelExists=True)
         reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}
         report: dict[str, Metric] = aggregate_named_reports(reports, micro_average=opt.get("aggregate_micro", False))
@@ -150,8 +152,8 @@ class GroupEvaluation(EvalModel):
                 sys.stdout.write(f"{world.display()}\n~~\n")
         if logger is not None:
             logger.reset()
-            path = Path(f"{opt['world_logs']}")
-            name = f"{path.stem}_{opt['task'].replace(':', '_')}_{get_rank()}{path.suffix}"
+            path = Path(get_task_world_logs(opt["task"], opt["world_logs"], "," in self.opt["task"]))
+            name = f"{path.stem}_{get_rank()}{path.suffix}"
             logger.write(str(path.with_name(name)), world, file_format=opt["save_format"])
         report: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(world.report()))
         logging.report(f"Report for {opt['task']}:\n{nice_report(report)}")

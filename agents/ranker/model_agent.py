@@ -24,7 +24,7 @@ from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
 from parlai.agents.ranker.flags import check_special_tokens
 from parlai.agents.ranker.learning.checkpoints import Saving
-from parlai.agents.ranker.learning.loop import LoopRun
+from parlai.agents.ranker.learning.loop import LoopRun, own_checkpoint
 from parlai.agents.ranker.learning.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
 from parlai.agents.ranker.options import check_option_files
@@ -152,8 +152,10 @@ class RankerModelAgent(TorchRankerAgent):
         return dictionary
 
     def _get_init_model(self, opt: Opt, shared: dict[str, Any] | None) -> tuple[str | None, bool]:
-        if self._run.evaluates_the_best:
-            opt["load_from_checkpoint"] = False  # which would be loaded in the place of the best model
+        is_resumed = opt.get("init_model") == own_checkpoint(opt) and not self._run.evaluates_the_best
+        if opt.get("load_from_checkpoint") and not is_resumed:
+            # else ParlAI would load it in the place of the best model, or resume the run of another model's checkpoint
+            opt["load_from_checkpoint"] = False
         path, is_finetune = super()._get_init_model(opt, shared)
         return path, is_finetune
 
@@ -223,6 +225,11 @@ class RankerModelAgent(TorchRankerAgent):
         self._make_room_for_tokens()
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
+            if "counters" not in state:
+                raise CheckpointError(
+                    f"{path}: an earlier version began this run, which cannot be resumed: give a new --model-file, and "
+                    f"start from these weights with --init-model {path}"
+                )
             self._restored = state
             self._run.load_state(path, state, updates=states["number_training_updates"])
             self._saving.unwritten = state.get("unwritten")

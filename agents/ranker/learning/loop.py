@@ -21,12 +21,14 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
 from polyencoder.evaluation.names import main_measures, summary
+from polyencoder.importing import is_parlai_model
+from polyencoder.storage.checkpoint import read_states
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
-__all__ = ["LoopRun", "current_loop", "trains"]
+__all__ = ["LoopRun", "current_loop", "own_checkpoint", "trains"]
 
 
 def trains(opt: Opt) -> bool:
@@ -39,6 +41,11 @@ def current_loop() -> TrainLoop | None:
     """ParlAI's training loop that is calling, if one is. It gives itself to no agent, so it is looked for."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
+
+
+def own_checkpoint(opt: Opt) -> str:
+    """The path of the checkpoints of the model that is trained."""
+    return f"{opt.get('model_file')}.checkpoint"
 
 
 class LoopRun:
@@ -83,6 +90,7 @@ class LoopRun:
         if opt.get("model_file") and (self.is_in_loop or self.evaluates_the_best):
             self._lock = _locked_model(opt["model_file"])
         if self.is_in_loop:
+            _check_checkpoint(opt)
             check_evaluation_data(opt, rehearse=ranks)
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
@@ -166,6 +174,19 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
         "best_valid": loop.best_valid,
         "impatience": loop.impatience,
     }
+
+
+def _check_checkpoint(opt: Opt) -> None:
+    """Raise CheckpointError, before anything is built, if the checkpoint that ParlAI's loop resumes from is damaged."""
+    path = own_checkpoint(opt)
+    if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
+        return
+    try:
+        read_states(path)
+    except CheckpointError as error:
+        model = opt["model_file"]
+        then = f"resumes from {model}" if os.path.exists(model) else "begins anew"
+        raise CheckpointError(f"{error}. If it is damaged, delete it: the run then {then}") from None
 
 
 def _locked_model(model_file: str) -> TrainingLock | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.core.opt import Opt
+from parlai.utils.misc import warn_once
 from torch import nn
 from torch.optim import Optimizer
 
@@ -30,8 +32,10 @@ _UNUSABLE = {
 
 
 def check_optimizer(opt: Opt) -> None:
-    """Raise ConfigError for an optimizer that cannot train a ranker."""
-    name = opt["optimizer"]
+    """Raise ConfigError for an optimizer, or a learning rate, that cannot train a ranker."""
+    name, rate = opt["optimizer"], opt["learningrate"]
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"--learningrate {rate}: give one above 0")
     if name in _UNUSABLE:
         raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
 
@@ -95,14 +99,21 @@ def limit_warmup(opt: Opt, *, updates: int | None) -> None:
 
 
 def _warms_up(opt: Opt) -> bool:
-    return (opt.get("warmup_updates") or -1) > 0 and opt.get("lr_scheduler") != "none"
+    return (opt.get("warmup_updates") or -1) > 0 and _changes(opt)
+
+
+def _changes(opt: Opt) -> bool:
+    """Whether the learning rate changes at all.
+
+    As in ParlAI, a `--lr-scheduler-decay` of 1 means that it does not, unless there is a `--final-learning-rate`.
+    """
+    name = opt.get("lr_scheduler") or "none"
+    has_final = bool(opt.get("final_learning_rate")) and name in UNTIL_THE_END
+    return name != "none" and (opt.get("lr_scheduler_decay") != 1.0 or has_final)
 
 
 def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Schedule:
-    """The schedule that `--lr-scheduler` names, from the full rate.
-
-    As in ParlAI, a `--lr-scheduler-decay` of 1 means none, unless there is a `--final-learning-rate`. `updates` is how
-    many the run has, if it is known.
+    """The schedule that `--lr-scheduler` names, from the full rate; `updates` is how many the run has, if it is known.
 
     Raises:
         ConfigError: the schedule ends with the run, of which nobody knows how many updates it has.
@@ -112,7 +123,9 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
     for group in optimizer.param_groups:
         group["lr"] = full  # that of a checkpoint's optimizer has fallen already
     name, warmup = NAMES[opt.get("lr_scheduler") or "none"], max(0, opt.get("warmup_updates") or 0)
-    if name == "constant" or (opt.get("lr_scheduler_decay") == 1.0 and not (final and name in UNTIL_THE_END)):
+    if not _changes(opt):
+        if name != "constant":
+            warn_once(f"--lr-scheduler-decay 1: the learning rate stays {full}, without warm-up or --lr-scheduler")
         return Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)
     total = None
     if name in UNTIL_THE_END:

@@ -112,7 +112,8 @@ class Schedule:
         self._set()
 
     def _set(self) -> None:
-        factor = self._factor() * self._reduction
+        reduction = self._reduction if self._name == "plateau" else 1.0  # a resumed run may have another schedule
+        factor = self._factor() * reduction
         for group, base in zip(self._optimizer.param_groups, self._base, strict=True):
             group["lr"] = base * factor
 

@@ -13,6 +13,7 @@ from parlai.agents.ranker.fixed import FixedCandidates, IndexPlace, read_candida
 
 from polyencoder import Ranker
 from polyencoder.errors import InputError
+from polyencoder.index import build_index
 
 SEPARABLE = ["biencoder", "polyencoder"]
 RANKING = ["accuracy", "hits@5", "R8@1", "rank", "mrr"]
@@ -121,6 +122,15 @@ def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_fi
     candidates_file.write_text(candidates_file.read_text().replace("one more\n", ""))
     assert same(evaluate(path, **options), first)
     assert encoded == []
+
+
+def test_vectors_in_8_bits(copy_of, evaluate, candidates_file, labels, tmp_path):
+    """Of an index that `polyencoder index --dtype int8` built, say."""
+    path, vectors = copy_of("biencoder"), tmp_path / "vectors"
+    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    build_index(str(vectors), labels, Ranker.from_pretrained(path, device="cpu"), dtype="int8")
+    found, expected = evaluate(path, fixed_candidate_vecs=str(vectors), **options), evaluate(path, **options)
+    assert found["loss"] == pytest.approx(expected["loss"], rel=0.02)
 
 
 def test_vectors_in_an_empty_folder_of_ones_own(copy_of, evaluate, candidates_file, tmp_path, encoded):

@@ -82,3 +82,11 @@ def test_without_torchrun(monkeypatch):
 def test_another_command(command):
     with pytest.raises(ConfigError, match="the launcher runs train_model and eval_model"):
         launch(command)
+
+
+def test_an_evaluation_does_not_learn(options, launched, tmp_path):
+    model = tmp_path / "model"
+    flags = {"task": options["task"], "selection_folder": options["selection_folder"], "model_file": str(model)}
+    flags |= {"datatype": "train", "loglevel": "error"}
+    for error in launched("eval_model", flags, flags):
+        assert error == "-dt train: the model would learn; evaluate training data as train:evalmode"

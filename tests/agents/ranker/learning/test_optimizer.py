@@ -7,6 +7,8 @@ from copy import deepcopy
 import pytest
 import torch
 
+from polyencoder.errors import ConfigError
+
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 
@@ -52,6 +54,12 @@ def test_adamw_takes_parlais_settings_of_adam(make_agent):
     group = make_agent("biencoder", betas="0.8,0.95", adam_eps=1e-6).optimizer.param_groups[0]
     assert group["betas"] == (0.8, 0.95)
     assert group["eps"] == 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, float("inf")])
+def test_a_learning_rate_that_learns_nothing(rate, make_agent):
+    with pytest.raises(ConfigError, match=f"--learningrate {rate}: give one above 0"):
+        make_agent("biencoder", learningrate=rate)
 
 
 def test_a_changed_optimizer_starts_afresh(trained, make_agent, task):

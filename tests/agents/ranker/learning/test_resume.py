@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from polyencoder.storage.checkpoint import read_states
 from tests.agents.ranker.learning import killing
 from tests.agents.ranker.learning.killing import (
     EPISODES,
@@ -161,3 +163,42 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(undisturbed, data,
     assert Path(f"{model}.checkpoint").read_bytes() == whole
     finish(start(model, data, options), model)  # there is room again
     assert_same_run(undisturbed(options), model, *METRICS)
+
+
+def test_a_checkpoint_that_a_disk_has_damaged(data, tmp_path):
+    """The error says what to do, and that helps."""
+    model = tmp_path / "model"
+    options = "--max-train-steps 16"
+    finish(start(model, data, options), model)
+    checkpoint = Path(f"{model}.checkpoint")
+    os.truncate(checkpoint, 5000)
+    assert os.waitpid(start(model, data, options), 0)[1]
+    assert f"{checkpoint}: damaged" in log_of(model)
+    assert f"If it is damaged, delete it: the run then resumes from {model}" in log_of(model)
+    checkpoint.unlink()
+    finish(start(model, data, "--max-train-steps 24"), model)
+    assert states(checkpoint)["number_training_updates"] > states(model)["number_training_updates"] > 0
+
+
+def test_another_models_checkpoint_starts_a_new_run(data, tmp_path):
+    """ParlAI takes any file of that name for one to resume from: a run of as many updates would be over."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = "--max-train-steps 16 --lr-scheduler linear"
+    finish(start(first, data, options), first)
+    finish(start(second, data, f"{options} --init-model {first}.checkpoint"), second)
+    counts = [states(f"{path}.checkpoint")["number_training_updates"] for path in (first, second)]
+    assert counts[0] == counts[1]
+    assert not same(states(f"{second}.checkpoint")["model"], states(f"{first}.checkpoint")["model"])
+
+
+def test_a_run_of_an_earlier_version_is_refused(data, tmp_path):
+    """Its checkpoints hold no counters, and their updates are others. Its weights start a new run."""
+    model, new = tmp_path / "model", tmp_path / "new"
+    finish(start(model, data, "--max-train-steps 16"), model)
+    earlier = read_states(f"{model}.checkpoint")
+    del earlier["training"]["counters"]
+    torch.save(earlier, tmp_path / "earlier")
+    os.replace(tmp_path / "earlier", f"{model}.checkpoint")
+    assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
+    assert f"{model}.checkpoint: an earlier version began this run, which cannot be resumed" in log_of(model)
+    finish(start(new, data, f"--max-train-steps 8 --init-model {model}.checkpoint"), new)

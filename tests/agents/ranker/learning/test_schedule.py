@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from parlai.agents.ranker.learning import optimization
 from parlai.agents.ranker.learning.optimization import build_schedule
 
 from polyencoder.errors import ConfigError
@@ -110,8 +111,26 @@ def test_a_validation_that_lowers_the_rate(make_agent):
         assert agent.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
-def test_a_decay_of_one_is_no_schedule(optimizer):
+def test_a_decay_of_one_is_no_schedule(optimizer, monkeypatch):
+    said = []
+    monkeypatch.setattr(optimization, "warn_once", said.append)
     assert rates(schedule_of(optimizer, lr_scheduler_decay=1.0), optimizer, range(3)) == [1, 1, 1]
+    assert said == ["--lr-scheduler-decay 1: the learning rate stays 1.0, without warm-up or --lr-scheduler"]
+    schedule_of(optimizer, lr_scheduler="none", lr_scheduler_decay=1.0)
+    schedule_of(optimizer, lr_scheduler="linear", lr_scheduler_decay=1.0, final_learning_rate=0.1)
+    assert len(said) == 1
+
+
+def test_a_resumed_run_may_have_another_schedule(optimizer):
+    """The rate that a plateau has lowered is not that of the next schedule."""
+    before = schedule_of(optimizer)
+    rates(before, optimizer, range(1, 5))
+    for _ in range(2):
+        before.validated(1.0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+    after = schedule_of(optimizer, lr_scheduler="linear")
+    after.load_state_dict(before.state_dict())
+    assert rates(after, optimizer, range(5, 7)) == pytest.approx([5 / 6, 4 / 6])
 
 
 def test_a_schedule_of_parlais_alone_is_refused(make_agent):
