@@ -118,7 +118,7 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
     """Whether a folder, model file or hub id has a ranker in it, which an encoder's folder has not."""
-    return Path(name).is_file() or _config_of(name).get("architecture") in FAMILIES
+    return Path(name).is_file() or _config_of(name).get("architecture") in [*FAMILIES]  # it may be any JSON
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:

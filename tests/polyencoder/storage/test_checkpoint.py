@@ -256,7 +256,7 @@ def test_what_holds_a_ranker(folder, model_file, backbone_folder, no_network, tm
     assert not holds_ranker(backbone_folder("bert"))
     for name in (tmp_path, tmp_path / "nothing", "someone/model", "no such name"):
         assert not holds_ranker(name)
-    for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b"\xff", b"[" * 100_000):
+    for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b'{"architecture": []}', b"\xff", b"[" * 100_000):
         (folder / "config.json").write_bytes(content)
         assert not holds_ranker(folder)
 
