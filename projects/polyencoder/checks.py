@@ -229,6 +229,8 @@ def _kind(hint: Any) -> str:
         return " or ".join(_kind(one) for one in get_args(hint))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(get_args(hint))
+    if get_origin(hint) is tuple:
+        return "several values: a list in JSON, a tuple in Python"
     kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
     return kinds.get(hint, "an object")
 

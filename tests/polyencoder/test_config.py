@@ -51,6 +51,10 @@ def test_fields_that_are_absent_have_their_defaults():
         ({"backbone": {"hidden_size": 8}}, "the backbone configuration has no `model_type`"),
         ({"backbone": None}, "x: "),
         ({"convert": 3}, "x, `convert`: "),
+        (
+            {"convert": {"vocab_size": 9, "head_sizes": 5}},
+            r"head_sizes is 5 \(int\); it must be several values: a list",
+        ),
         ({"text": None}, "x, `text`: "),
         ({"text": ["text_truncate"]}, "x, `text`: "),
         ({"text": {"text_truncate": 2}}, "text_truncate is 2; it must be at least 3: "),
