@@ -53,7 +53,7 @@ def training_config(opt: Opt) -> TrainingConfig:
 
 def _source(opt: Opt) -> Any:
     """The source of candidates; of a list that all examples have, or of each example alone, nothing is shared."""
-    return "inline" if opt["candidates"] == "fixed" else opt["candidates"]
+    return opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
 
 
 def _distillation(opt: Opt) -> DistillationConfig:

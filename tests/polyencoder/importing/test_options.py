@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.options import check_options, read_options
 from polyencoder.ranker.ranker import Ranker
+from tests.commands import invoke
 
 
 @pytest.fixture
@@ -107,15 +106,12 @@ class TestCommand:
     """`polyencoder check`."""
 
     @pytest.fixture
-    def check(self, monkeypatch, capsys):
+    def check(self):
         """(*arguments) -> the exit code and what was said."""
 
         def run(*arguments):
-            monkeypatch.setattr(sys, "argv", ["polyencoder", "check", *map(str, arguments)])
-            with pytest.raises(SystemExit) as end:
-                main()
-            said = capsys.readouterr()
-            return end.value.code, said.out + said.err
+            result = invoke("check", *arguments)
+            return result.exit_code, result.output
 
         return run
 
