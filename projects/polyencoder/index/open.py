@@ -15,7 +15,7 @@ from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.faiss.tuning import check_recall
+from polyencoder.index.faiss.tuning import checked_recall
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import SHARD_SIZE, build_index
 from polyencoder.index.folder.shards import Share
@@ -123,7 +123,7 @@ def make_index(
 def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:
     """Raise ConfigError for a recall that cannot be measured, or contexts to measure none with."""
     if recall is not None:
-        check_recall(recall)
+        checked_recall(recall)
         if faiss is None:
             raise ConfigError("recall is of a FAISS index: say which kind", argument="faiss")
     elif contexts is not None:

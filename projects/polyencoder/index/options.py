@@ -110,19 +110,23 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
         InputError: it is no such filter, or wants what no metadata can be: JSON has neither nan nor infinity.
     """
     if not isinstance(filter, (Mapping, type(None))):
-        raise InputError(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
+        raise InputError(
+            f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}", argument="filter"
+        )
     wanted: dict[str, list[Any]] = {}
     for key, options in (filter or {}).items():
+        if not isinstance(key, str):
+            raise InputError(f"cannot filter by {key!r:.60}: a name of metadata is a text", argument="filter")
         wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
         for option in wanted[key]:
             if (
-                not isinstance(key, str)
-                or not isinstance(option, (str, int, float, type(None)))
+                not isinstance(option, (str, int, float, type(None)))
                 or (isinstance(option, float) and not math.isfinite(option))
                 or any(unencodable(text) for text in (key, option) if isinstance(text, str))
             ):
                 raise InputError(
                     f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
-                    "number, true, false, null or a list of those"
+                    "number, true, false, null or a list of those",
+                    argument="filter",
                 )
     return wanted

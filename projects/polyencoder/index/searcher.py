@@ -59,7 +59,9 @@ class Searcher:
         index.check(options)
         for key, values in checked_filter(options.filter).items():
             if None not in values and not index.has_field(key):
-                raise InputError(f"cannot filter by {key!r}: no candidate of the index has it among its metadata")
+                raise InputError(
+                    f"cannot filter by {key!r}: no candidate of the index has it among its metadata", argument="filter"
+                )
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index

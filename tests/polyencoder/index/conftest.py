@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,21 @@ class AgainstADict(RuleBasedStateMachine):
             self.index.compact()
             assert len(self.index.vectors) == len({text for text, _ in self.oracle.values()})
 
+    @rule(kind=st.sampled_from(["flat", "hnsw"]))
+    def build_faiss(self, kind):
+        if isinstance(self.index, FolderIndex) and len(self.index.vectors) and find_spec("faiss"):
+            self.index.build_faiss(kind, storage="float32")
+
     @rule()
     def open_again(self):
         self.index = self.reopen(self.index)
+
+    @invariant()
+    def faiss_has_the_vectors_of_its_rows(self):
+        if isinstance(self.index, FolderIndex) and (faiss := self.index.meta.faiss) is not None:
+            state = self.index.state
+            known = torch.from_numpy(state.faiss.index.reconstruct_n(0, faiss.rows))
+            assert known.equal(state.vectors.take(torch.arange(faiss.rows)))
 
     @invariant()
     def same_as_the_dict(self):

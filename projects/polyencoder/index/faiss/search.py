@@ -152,7 +152,10 @@ class FaissSearch:
     def check(self, options: SearchOptions) -> None:
         """Raise ConfigError for an option that this kind of index has no use for."""
         if options.effort is not None and self.meta.kind == "flat":
-            raise ConfigError("effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither")
+            raise ConfigError(
+                "effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither",
+                argument="effort",
+            )
 
     @property
     def most_effort(self) -> int:

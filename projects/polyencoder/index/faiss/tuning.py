@@ -16,18 +16,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.scoring import ContextEncoding, search
 
-__all__ = ["SAMPLE", "check_recall", "sample", "tune"]
+__all__ = ["SAMPLE", "checked_recall", "sample", "tune"]
 
 SAMPLE = 200
 """Contexts that are enough to measure recall with: an error of 0.007, where it is 0.99."""
@@ -67,7 +69,7 @@ def tune(
         ConfigError: under multi-head attention, whose searches score everything, or for a recall that is none.
         InputError: there is no context, or no row.
     """
-    check_recall(recall)
+    recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
     if attention == "multihead":
         raise ConfigError("under multi-head attention every search scores everything: there is no recall to reach")
     if not sum(part.batch_size for part in contexts):
@@ -104,10 +106,12 @@ def tune(
     return most if best is None else best[1]
 
 
-def check_recall(recall: float) -> None:
-    """Raise ConfigError unless it is a recall."""
-    if not 0 < recall <= 1:
+def checked_recall(recall: Any) -> float:
+    """A recall, a number of Python's or numpy's. Raises ConfigError for what is none."""
+    is_number = isinstance(recall, (int, float, np.floating)) and not isinstance(recall, bool)
+    if not is_number or not 0 < recall <= 1:
         raise ConfigError(f"recall is {recall}; it must be above 0 and at most 1, such as 0.99", argument="recall")
+    return float(recall)
 
 
 def sample(items: Sequence[T], n: int) -> list[T]:

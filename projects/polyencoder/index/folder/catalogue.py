@@ -285,7 +285,10 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
 def path_of(key: str) -> str:
     """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite cannot be told."""
     if '"' in key:
-        raise InputError(f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name")
+        raise InputError(
+            f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name",
+            argument="filter",
+        )
     return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
 
 

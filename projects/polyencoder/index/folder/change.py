@@ -161,7 +161,9 @@ class Change:
         if (there := sum(file.rows for file in self.catalogue.files())) != self.catalogue.rows:
             raise CheckpointError(f"{self.folder}: {there} vectors of {self.catalogue.rows} texts; nothing was changed")
         self.meta = replace(self.meta, rows=there)
-        self.catalogue.describe(self.meta.to_json())
+        text = self.meta.to_json()
+        IndexMeta.parsed(text, self.folder)  # what could not be opened again is not committed
+        self.catalogue.describe(text)
         self._connection.execute("COMMIT")
         # Done. What follows are comforts, which may fail.
         with suppress(OSError, sqlite3.Error):

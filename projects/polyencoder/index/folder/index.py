@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import scan_vectors
-from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
+from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
@@ -218,9 +219,9 @@ class FolderIndex(Index):
 
         Raises:
             ConfigError: there is no FAISS index, or its model scores everything anyway.
-            InputError: there is no context, or the index was opened without its model.
+            InputError: there is no context, or `top_k` is too small, or the index was opened without its model.
         """
-        check_recall(recall)
+        recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which reads contexts; give a Ranker")
         said = None if contexts is None else checked_contexts(contexts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -150,7 +151,7 @@ def test_what_cannot_be_reached(tmp_path, open_vectors):
     assert tuned.list_length == 4096
 
 
-@pytest.mark.parametrize("recall", [0, -1, 1.01])
+@pytest.mark.parametrize("recall", [0, -1, 1.01, True, float("nan"), "0.9", None])
 def test_what_is_no_recall(searcher, recall):
     with pytest.raises(ConfigError, match="it must be above 0 and at most 1, such as 0.99"):
         tune(searcher, drawn(4, seed=0), recall=recall)
@@ -195,6 +196,14 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     assert many.meta.faiss.tuned is None
 
 
+@pytest.mark.parametrize(("recall", "top_k"), [(1, 10), (np.float32(0.5), np.int64(3))])
+def test_numbers_of_any_kind_are_kept_as_numbers(many, ranker, recall, top_k):
+    many.build_faiss("hnsw")
+    tuned = many.tune(recall=recall, contexts=SAID, top_k=top_k)
+    assert FolderIndex.open(many.folder, ranker).meta.faiss.tuned == tuned
+    assert (type(tuned.recall), type(tuned.top_k)) == (float, int)
+
+
 def test_texts_of_the_index_stand_in_for_contexts(many, caplog):
     many.build_faiss("hnsw", m=4)
     many.remove([str(i) for i in range(300)])
@@ -216,6 +225,10 @@ def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
     with pytest.raises(ConfigError, match="has no FAISS index to measure"):
         many.tune(recall=0.9)
     many.build_faiss("hnsw")
+    with pytest.raises(ConfigError, match="recall is True; it must be above 0"):
+        many.tune(recall=True)
+    with pytest.raises(InputError, match="top_k is 0"):
+        many.tune(recall=0.9, top_k=0)
     with pytest.raises(InputError, match="was opened without its model"):
         FolderIndex.open(many.folder, many.meta.fingerprints).tune(recall=0.9)
     with pytest.raises(ConfigError, match="recall is of a FAISS index"):

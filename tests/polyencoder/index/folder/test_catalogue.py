@@ -204,6 +204,7 @@ def test_filters_against_python(tmp_path_factory, entries, filter):
         {"a\ud83d": 1},
         {"a": b"x"},
         {1: 1},
+        {1: []},
     ],
 )
 def test_a_filter_that_makes_no_sense(catalogue, filter):

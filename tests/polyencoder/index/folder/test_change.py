@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 import torch
 
 import polyencoder.index.folder.change as change_module
-from polyencoder.errors import InputError
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 
@@ -191,6 +193,18 @@ class TestOneChange:
             index.remove(["twin 0"])
         assert index.state.faiss.meta.kind == "hnsw"
         assert len(index.search(contexts, top_k=8)[0]) == 8
+
+    def test_what_nobody_could_read_again_is_not_committed(self, monkeypatch, index, folder, ranker, candidates):
+        pytest.importorskip("faiss")
+
+        def endless(*args, **settings):  # as of vectors of 1e20
+            return replace(build_faiss(*args, **settings), max_norm=float("inf"))
+
+        monkeypatch.setattr("polyencoder.index.folder.change.build_faiss", endless)
+        with pytest.raises(CheckpointError, match="max_norm is inf"):
+            index.build_faiss("flat")
+        assert FolderIndex.open(folder, ranker).meta.faiss is None
+        assert not list(folder.glob("faiss*"))
 
 
 class TestCompacting:
