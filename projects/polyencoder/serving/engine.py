@@ -80,12 +80,14 @@ class Engine:
             raise InputError(
                 f"{name} has {len(values):,} texts; it must have at most {self.limits.documents:,}", argument=name
             )
-        for place, value in enumerate(values):
-            where = f"{name}.{place}"
-            with _of(where):
-                checked_candidate(where, value)
-            self._check_characters(len(value), where)
-        return list(values)
+        return [self.text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
+
+    def text(self, value: str, *, name: str) -> str:
+        """Checks one text against the limits. InputError that names it."""
+        with _of(name):
+            value = checked_candidate(name, value)
+        self._check_characters(len(value), name)
+        return value
 
     def _check_characters(self, n: int, name: str) -> None:
         if n > self.limits.characters:

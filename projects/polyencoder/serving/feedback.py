@@ -103,7 +103,7 @@ async def give_feedback(
 ) -> dict[str, str]:
     """Keeps a rating in the server's file."""
     turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
-    (response,) = service.engine.texts([request.response], name="response")
+    response = service.engine.text(request.response, name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
     await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))
     return {"status": "kept"}

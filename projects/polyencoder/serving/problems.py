@@ -58,10 +58,10 @@ def handle_problems(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         # Of a value that may be of several types, the error of that which fits best is the one of its deepest part.
         first: dict[str, Any] = max(error.errors(), key=lambda one: len(_place(one, error.body)))
+        where = ".".join(_place(first, error.body))
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
-            return problem(422, str(cause), param=cause.argument)
-        where = ".".join(_place(first, error.body))
+            return problem(422, str(cause), param=".".join(filter(None, (where, cause.argument))) or None)
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] in ("model_type", "model_attributes_type"):
             message = "Input should be an object"

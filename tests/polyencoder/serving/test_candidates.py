@@ -66,7 +66,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     [
         ([NEW, {"id": "x", "text": " "}], "candidates.1"),
         ([NEW, NEW], "there twice"),
-        ([NEW, {"id": "x", "text": "a", "more": 1}], "more"),
+        ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is no field of this request"),
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
         ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
         ([], "candidates is empty"),
@@ -83,6 +83,12 @@ def test_what_cannot_be_put_changes_nothing(shared, candidates, says):
     assert answer.status_code == 422
     assert says in answer.json()["message"]
     assert found(shared) == before
+
+
+def test_a_field_that_is_not_known_is_said_with_its_place(shared):
+    answer = shared.put("/v1/candidates", json={"candidates": [NEW, {"id": "x", "txt": "a"}]})
+    assert answer.json()["message"] == "'txt' is no field of this request; did you mean text?"
+    assert answer.json()["error"]["param"] == "candidates.1.txt"
 
 
 def test_what_is_not_there_is_removed_already(serve):

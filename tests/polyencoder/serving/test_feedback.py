@@ -35,7 +35,7 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
-        ({"response": " "}, "response.0"),
+        ({"response": " "}, "response"),
         ({"candidates": ["b", " "]}, "candidates.1"),
         ({"messages": [{"role": "user", "content": " "}], "persona": "i ski ."}, "messages"),
     ],

@@ -89,6 +89,12 @@ def test_what_does_not_fit_is_said(shared, body, says):
     assert says in answer.json()["message"]
 
 
+@pytest.mark.parametrize("filter", [{"length": 3}, {"lang": {"a": 1}}, {'a"b': 1}])
+def test_a_filter_that_does_not_fit_is_said_with_its_field(shared, filter):
+    answer = shared.post("/v1/search", json={"query": QUERY, "filter": filter})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "filter")
+
+
 def test_a_server_without_an_index_says_so(serve):
     answer = serve("bi", records=None).post("/v1/search", json={"query": QUERY})
     assert answer.status_code == 422
