@@ -51,7 +51,7 @@ class SearchOptions:
     """Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."""
     tolerance: Annotated[float | None, Parameter(parse=False)] = None
     """How far codes of one group may be from each other, as a share of their length, where no certificate is wanted;
-    see `scoring`. 0 makes no groups, None is 0.4."""
+    see `index.faiss.search`. 0 makes no groups, None is 0.4."""
     dtype: ScanDtype = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
