@@ -29,6 +29,7 @@ OTHER_NAMES = {
     "columns.context": "selection_context",
     "columns.response": "selection_response",
     "dataset": "selection_hf",
+    "decay": "lr_scheduler_decay",
     "dim": "embedding_size",
     "dtype": "index_dtype",
     "effort": "index_effort",
