@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from polyencoder.checks import checked_count
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head, HeadConfig
@@ -83,12 +84,13 @@ class IntentClassifier:
             top_k: the number of labels in `Prediction.best`.
 
         Raises:
-            InputError: there is no text, or one is empty.
+            InputError: there is no text, or one is empty, or `top_k` is too small.
             ConfigError: `min_probability` is no probability.
         """
         if not 0 <= min_probability <= 1:
             raise ConfigError(f"min_probability is {min_probability}; it must be 0 to 1", argument="min_probability")
-        probabilities, places = self.probabilities(texts).topk(min(top_k, len(self.labels)))
+        most = min(checked_count("top_k", top_k), len(self.labels))
+        probabilities, places = self.probabilities(texts).topk(most)
         predictions = []
         for values, names in zip(probabilities.tolist(), places.tolist(), strict=True):
             best = [(self.labels[name], value) for name, value in zip(names, values, strict=True)]

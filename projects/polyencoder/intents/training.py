@@ -102,7 +102,8 @@ def train_intents(
         on_progress: called with one line per finished head.
 
     Raises:
-        InputError: there are fewer than two labels, no label has two texts, or a label of `test` is none of `train`.
+        InputError: there is no seed; there are fewer than two labels, no label has two texts, or a label of `test` is
+            none of `train`.
     """
     labels = sorted({one.label for one in train})
     if len(labels) < 2:
@@ -112,6 +113,8 @@ def train_intents(
         if one.label not in place_of:
             where = one.where or repr(one.text[:60])
             raise InputError(f"{where}: the label {one.label!r} is that of no training text")
+    if not seeds:
+        raise InputError("there is no seed; each trains one head", argument="seeds")
     settings = settings or FitSettings()
     splits = {seed: _split(train, seed, per_intent=per_intent, share=settings.held_out) for seed in seeds}
     texts = list(dict.fromkeys(one.text for parts in (*splits.values(), (test,)) for part in parts for one in part))

@@ -126,6 +126,8 @@ def test_files_that_are_missing_or_something_else(classifier, tmp_path):
 def test_what_cannot_be_asked(classifier):
     with pytest.raises(ConfigError, match="min_probability is 2; it must be 0 to 1"):
         classifier.predict(["hi"], min_probability=2)
+    with pytest.raises(InputError, match="top_k is 0"):
+        classifier.predict(["hi"], top_k=0)
     with pytest.raises(InputError, match="text 1 is empty"):
         classifier.predict(["hi", ""])
     with pytest.raises(InputError, match="no text to encode"):

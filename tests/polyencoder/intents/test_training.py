@@ -94,6 +94,11 @@ def test_what_cannot_be_learnt(make_ranker, train, test, message):
         train_intents(make_ranker("bi"), [Labelled(*one) for one in train], [Labelled(*one) for one in test])
 
 
+def test_without_a_seed_there_is_nothing_to_train(make_ranker, labelled):
+    with pytest.raises(InputError, match="there is no seed"):
+        train_intents(make_ranker("bi"), labelled, seeds=())
+
+
 def test_a_cross_encoder_has_no_vectors(make_ranker, labelled):
     with pytest.raises(InputError, match="a cross-encoder has no vectors"):
         train_intents(make_ranker("cross"), labelled)
