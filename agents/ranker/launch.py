@@ -9,6 +9,7 @@ CUDA's memory. Here they train and evaluate in a group of any kind and on any nu
 from __future__ import annotations
 
 import builtins
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,7 @@ class GroupEvaluation(EvalModel):
         opt = self.opt
         if "train" in opt["datatype"] and "evalmode" not in opt["datatype"]:
             raise ConfigError(f"-dt {opt['datatype']}: the model would learn; evaluate training data as train:evalmode")
+        random.seed(42)  # as ParlAI does: what a task draws is the same each time
         agent = create_agent(opt, requireModelExists=True)
         reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}
         report: dict[str, Metric] = aggregate_named_reports(reports, micro_average=opt.get("aggregate_micro", False))
