@@ -23,8 +23,8 @@ def candidates_from(
 ) -> Iterator[Candidate]:
     """The candidates of files, one at a time, in order.
 
-    JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata. Any
-    other file is a text a line, of which empty ones are left out. The names may be globs and comma-separated lists;
+    JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata, and so
+    are the fields of a `metadata` object, as `Ranker.index` takes it. Any other file is a text a line, of which empty ones are left out. The names may be globs and comma-separated lists;
     `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are read as they are.
 
     Raises:
@@ -65,6 +65,8 @@ def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Ca
         id_ = str(id_)
     if id_ is not None and (not isinstance(id_, str) or not id_):
         raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")
+    if isinstance(record.get("metadata"), dict):
+        record |= record.pop("metadata")
     try:
         canonical(record)
     except ValueError as error:

@@ -43,6 +43,14 @@ def test_json_lines(tmp_path):
     assert without_place(candidates_from(f"{tmp_path}/c.js*")) == EXPECTED * 2
 
 
+def test_an_object_of_metadata_is_the_metadata(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text(
+        '{"text": "hi", "id": "a", "topic": "x", "metadata": {"lang": "en"}}\n{"text": "ho", "metadata": "y"}\n'
+    )
+    assert [one.metadata for one in candidates_from(path)] == [{"topic": "x", "lang": "en"}, {"metadata": "y"}]
+
+
 def test_parquet(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
