@@ -75,7 +75,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
         teacher_model=teacher_file,
         distillation_loss=loss,
         distillation_weight=0.3,
-        distillation_temperature=2.0,
+        **({"distillation_temperature": 2.0} if loss == "kl" else {}),
     )
     turns = list(with_candidates(TURNS, labels)) if source == "inline" else TURNS
     respond(agent, *turns)
@@ -178,9 +178,14 @@ def test_weight_0_needs_no_teacher(make_agent, respond, learnt):
         ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not downloaded"),
         ({"teacher_model": "TEXT"}, CheckpointError, "notes.txt"),
         ({"teacher_model": "EMPTY"}, CheckpointError, "no config.json in it; a model folder has"),
-        ({"distillation_weight": 1.5}, ConfigError, "the weight of distillation is 1.5; 0 is labels alone"),
-        ({"distillation_weight": -0.1}, ConfigError, "the weight of distillation is -0.1; 0 is labels alone"),
-        ({"distillation_temperature": 0.0}, ConfigError, "the temperature of distillation is 0.0; it must be above 0"),
+        ({"distillation_weight": 1.5}, ConfigError, "distillation_weight is 1.5; it must be at most 1"),
+        ({"distillation_weight": -0.1}, ConfigError, "distillation_weight is -0.1; it must be at least 0"),
+        ({"distillation_temperature": 0.0}, ConfigError, "distillation_temperature is 0.0; it must be above 0"),
+        (
+            {"distillation_loss": "margin-mse", "distillation_temperature": 2.0},
+            ConfigError,
+            "is read only where distillation_loss is kl",
+        ),
         ({"distillation_candidates": 1}, ConfigError, "asks about 1 candidates; give 0, for all, or at least 2"),
         ({"teacher_model": None, "teacher_scores": "x"}, ConfigError, "--teacher-scores x: whose.* --teacher-model"),
     ],
@@ -193,7 +198,7 @@ def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_p
     options = {key: value for key, value in options.items() if value is not None}
     with pytest.raises(error, match=message) as caught:
         make_agent("biencoder", candidates="batch", **options)
-    if message.endswith(("labels alone", "above 0", "at least 2")):
+    if message.endswith(("at most 1", "at least 0", "above 0", "at least 2")):
         assert caught.value.argument in options  # the command adds its flag
 
 

@@ -84,6 +84,6 @@ def test_a_limit_that_suffices_changes_nothing_at_all(model, make_agent, respond
 
 @pytest.mark.parametrize(("model", "flag"), [("biencoder", "grad_cache"), ("crossencoder", "pair_tokens")])
 def test_a_negative_limit_is_an_error(model, flag, make_agent):
-    with pytest.raises(ConfigError, match=f"{flag} is -1; it must be 0, for no limit, or more") as error:
+    with pytest.raises(ConfigError, match=f"{flag} is -1; it must be at least 0") as error:
         make_agent(model, **{flag: -1})
     assert error.value.argument == flag
