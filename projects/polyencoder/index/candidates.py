@@ -24,8 +24,9 @@ def candidates_from(
     """The candidates of files, one at a time, in order.
 
     JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata, and so
-    are the fields of a `metadata` object, as `Ranker.index` takes it. Any other file is a text a line, of which empty ones are left out. The names may be globs and comma-separated lists;
-    `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are read as they are.
+    are the fields of a `metadata` object, as `Ranker.index` takes it. Any other file is a text a line, of which empty
+    ones are left out. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
+    `.zst` files are read as they are.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
