@@ -179,7 +179,9 @@ class Settings:
         try:
             presets = cls.presets({**held, **below, **flat})
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
-            names = _check_needs(known, {**held, **flat}, {**usual, **below})
+            unset = {name for name in {*held} & {*flat} & {*known} if str(flat[name]) == str(known[name].default)}
+            wanted = {name: value for name, value in {**held, **flat}.items() if name not in unset}
+            names = _check_needs(known, wanted, {**usual, **below})
             made = handler(_nested(known, {**usual, **flat}, groups))
         except (ConfigError, ValidationError) as error:
             known_error = error if isinstance(error, ConfigError) else config_error(error, of=cls)
