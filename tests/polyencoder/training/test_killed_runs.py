@@ -120,7 +120,7 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
 def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
     """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
     train_ranker(make_settings("teacher", architecture="bi", epochs=1.0))
-    taught = {"teacher": make_settings("teacher").out, "distillation_candidates": 3, "batch_size": 6, **candidates}
+    taught = {"teacher": make_settings("teacher").data.out, "distillation_candidates": 3, "batch_size": 6, **candidates}
     whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
     train_ranker(whole)
     kill(killed, [8, 5])
