@@ -1,4 +1,4 @@
-"""From ParlAI's options to a ConveRT's configuration and subwords, of `--vocabulary` or learnt from the task."""
+"""From ParlAI's options to a ConveRT's configuration and subwords, of `--vocabulary` or trained on the task."""
 
 from __future__ import annotations
 

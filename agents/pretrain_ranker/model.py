@@ -36,7 +36,7 @@ class Given(BytePairs):
         if not (vocabulary or backbone):
             raise ConfigError(
                 "what is pre-trained? Give --vocabulary, the folder that `polyencoder vocab --type bpe` writes, for a "
-                "new encoder, or --backbone, an encoder that goes on"
+                "new encoder, or --backbone, an encoder to train further"
             )
         return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
 

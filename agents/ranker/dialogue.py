@@ -26,8 +26,8 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 class RankerHistory(History):
     """ParlAI's history without its own copy of the token ids.
 
-    Of `--history-size` messages it keeps all, which is what so many utterances can need, and the persona lines of those
-    before them; the text encoder counts utterances.
+    It keeps `--history-size` messages, the most that these utterances can need, and the persona lines of those before
+    them; the text encoder counts utterances.
     """
 
     def __init__(self, opt: Opt, **others: Any) -> None:

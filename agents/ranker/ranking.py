@@ -49,7 +49,7 @@ def confidence(
     if wanted is None:
         return None
     if learns:
-        raise ConfigError("--min-probability holds for a model that has learnt: leave it out in training")
+        raise ConfigError("--min-probability is for a trained model: leave it out in training")
     found = calibration()
     least = least_probability(found, wanted, of=of())
     return None if found is None or least is None else Confidence(found, least)

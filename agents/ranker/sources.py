@@ -40,7 +40,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     given = opt.get("override") or {}
     if opt.get("index"):
         if given.get("eval_candidates", "fixed") != "fixed":
-            raise ConfigError(f"--index stands for fixed candidates, not --eval-candidates {given['eval_candidates']}")
+            raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {given['eval_candidates']}")
         opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))

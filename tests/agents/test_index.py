@@ -247,7 +247,7 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),
-        ({"index": "INDEX", "eval_candidates": "inline"}, "--index stands for fixed candidates, not --eval-candidates"),
+        ({"index": "INDEX", "eval_candidates": "inline"}, "--index replaces fixed candidates, not --eval-candidates"),
     ],
 )
 def test_options_that_contradict_each_other(trained, index_of, evaluate, options, message):

@@ -114,7 +114,7 @@ class Saving:
             message = f"{path} could not be written: {error.strerror}"
             if not continues:
                 raise CheckpointError(message) from error
-            logging.error(f"{message}. Training goes on; what was saved before is untouched")
+            logging.error(f"{message}. Training continues; what was saved before is untouched")
         if path == self._model_file:
             self.unwritten = message
 
@@ -130,7 +130,7 @@ class Saving:
         there = "an earlier model stays there" if os.path.exists(str(self._model_file)) else "no model is there"
         last = f"{self._model_file}.checkpoint"
         if os.path.exists(last):
-            there += f"; {last}, the last checkpoint, is whole, and the same command goes on from it"
+            there += f"; {last}, the last checkpoint, is whole, and the same command resumes from it"
         message = f"{message}, when it was the best of this run: {there}. Make room and train again"
         if sys.exc_info()[1] is not None:
             logging.error(message)

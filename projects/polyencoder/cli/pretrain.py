@@ -23,7 +23,7 @@ def pretrain_encoder(settings: PretrainingSettings) -> None:
             say(_summary(report))
             if report.not_learnt:
                 advice = "train longer, or with another learning rate"
-                say(f"warning: little was learnt: {'; '.join(report.not_learnt)}. {advice}", err=True)
+                say(f"warning: the classifier learned little: {'; '.join(report.not_learnt)}. {advice}", err=True)
 
 
 def _summary(report: PretrainingReport) -> str:

@@ -19,7 +19,7 @@ Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist that is proven to have the best, or not."""
 
 Filter = Mapping[str, Any]
-"""Metadata fields and the value that each must have; a list of values stands for any of them."""
+"""Metadata fields and the value that each must have; a list of values means any of them."""
 
 ScanDtype = Literal["float32", "bfloat16"]
 """In which a scan chooses: bfloat16 may be faster, where processors have it, and may miss a candidate."""
@@ -40,7 +40,7 @@ class SearchOptions:
     top_k: Annotated[int | None, Parameter(alias="-k")] = None
     """Number of results per context (default: 10); all candidates if there are fewer."""
     filter: Annotated[Filter | None, Parameter(parse=False)] = None
-    """Metadata fields and the value that each must have; a list of values stands for any of them."""
+    """Metadata fields and the value that each must have; a list of values means any of them."""
     exactness: Exactness | None = None
     """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
     where nothing is proven, exact always."""

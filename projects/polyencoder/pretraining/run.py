@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
 COUNTED = 10_000  # examples whose words are counted
 SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
-NOT_OF_THE_RUN = {"out", "device"}  # settings that may be others when it goes on, or in another process
+NOT_OF_THE_RUN = {"out", "device"}  # settings that may change when it resumes, or in another process
 ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates stay what they were
 
 

@@ -41,7 +41,7 @@ class EncoderSettings(RunningSettings):
     model: Annotated[str | None, Parameter(alias="-m")] = None
     """A model folder, a model file of parlai train_model, or a hub id."""
     backbone: Annotated[str | None, Without("backend"), Without("model_dtype")] = None
-    """Use a pre-trained encoder as it is instead of a model: folder or hub id."""
+    """Use a pre-trained encoder instead of a model, without training: folder or hub id."""
 
 
 @settings()

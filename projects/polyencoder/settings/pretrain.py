@@ -53,7 +53,7 @@ class CorpusSettings(Settings):
 
 @settings(panel="Model")
 class EncoderSettings(Settings):
-    """The encoder: a new one over a vocabulary, or one that goes on."""
+    """The encoder: a new one over a vocabulary, or one that is trained further."""
 
     vocabulary: str | None = None
     """The vocabulary of a new encoder: the folder that `polyencoder vocab --type bpe` wrote, or the paper's own,
@@ -92,7 +92,7 @@ class EncoderSettings(Settings):
 
 @settings(panel="Training")
 class ObjectiveSettings(Settings):
-    """What is learnt, and how fast. The defaults are the paper's (Section 4.1).
+    """What is trained, and how fast. The defaults are the paper's (Section 4.1).
 
     What the paper does not state: the warm-up, 6% of the steps, or of those that are expected in the time; `clip`,
     which is XLM's, with which the paper trained.

@@ -42,7 +42,7 @@ class DataSettings(Settings):
     column_candidates: str = "candidates"
     """The column with candidates, if any: a list, or one text joined by |."""
     streaming: bool = False
-    """Read the training data as it is needed instead of loading it into memory; needs --valid."""
+    """Read the training data on demand instead of loading it into memory; needs --valid."""
     shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096
     """How many pairs of a stream are buffered for shuffling."""
     skip_bad_examples: bool = False
@@ -66,14 +66,14 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     """What the run starts from, and the shape of the model around a backbone.
 
-    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None stands for what suits the model: of a backbone that
+    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None is what suits the model: of a backbone that
     is a ranker or a sentence encoder its own pooling and scaling, else the paper's.
     """
 
     backbone: str | None = None
     """A pre-trained encoder, or a ranker whose encoder a new one starts from: folder or hub id."""
     init: str | None = None
-    """A trained ranker to go on training instead, as it is: folder, model file or hub id."""
+    """A trained ranker to train further instead: folder, model file or hub id."""
     architecture: Architecture = "poly"
     """The kind of ranker (default: poly, or as --init)."""
     n_codes: Annotated[Count | None, _POLY, _NEW] = None
@@ -185,7 +185,7 @@ class TrainSettings(Settings):
             if model.backbone or bool(vocabulary) == bool(model.init):
                 raise ConfigError(
                     "a convert model starts from a vocabulary, which `polyencoder vocab` learns, or from init, a "
-                    "convert model that goes on training: give one of them",
+                    "convert model to train further: give one of them",
                     argument="vocabulary",
                 )
         elif bool(model.backbone) == bool(model.init):

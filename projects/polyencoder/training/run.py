@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
-NOT_OF_THE_RUN = {"out", "device", "config"}  # settings that may be others when it goes on, or in another process
+NOT_OF_THE_RUN = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
 OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")

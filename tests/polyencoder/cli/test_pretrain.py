@@ -43,7 +43,7 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
     assert result.exit_code == 0, result.output
     said = result.stdout.splitlines()
     assert [line.split()[0] for line in said[-4:-2]] == ["before", "pre-trained"]
-    assert "warning: little was learnt: masked words have a perplexity of" in result.stderr
+    assert "warning: the classifier learned little: masked words have a perplexity of" in result.stderr
     assert "perplexity" in said[-3]
     assert said[-2].startswith("4 updates, ")
     assert "tokens/s" in result.output or "of held-out text" in result.output

@@ -206,7 +206,7 @@ def test_what_does_not_go_together(make_settings, make_convert_ranker, tmp_path)
     make_convert_ranker().save_pretrained(tmp_path / "plain")
     with pytest.raises(ConfigError, match="quantization_update is read only with quantization_aware"):
         make_settings("out", quantization_update=3)
-    with pytest.raises(ConfigError, match="is quantized, and goes on so: leave quantization_aware out"):
+    with pytest.raises(ConfigError, match="is quantized and stays so: leave quantization_aware out"):
         train_ranker(make_settings("second", init=str(tmp_path / "first"), quantization_aware=False))
     with pytest.raises(ConfigError, match="is not quantized: give quantization_aware, too"):
         train_ranker(make_settings("second", init=str(tmp_path / "plain"), quantization_update=3))

@@ -203,7 +203,7 @@ def _close_all() -> None:
 
 def _missing(folder: Path) -> CheckpointError:
     if (folder / UNFINISHED).is_file():
-        what = "this index is not finished; run the command that began it again, it goes on from there"
+        what = "this index is not finished; run the command that began it again, it resumes there"
     else:
         what = f"no index (no {DATABASE} in it); make one by `Ranker.index` or `polyencoder index`"
     return CheckpointError(f"{folder}: {what}")

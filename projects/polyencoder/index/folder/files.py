@@ -105,5 +105,5 @@ class explained:  # a class, since generators cost more where each of many milli
         if isinstance(error, (OSError, sqlite3.Error)) and not isinstance(error, filelock.Timeout):
             raise InputError(
                 f"{self._folder}: cannot be written ({first_line(error)}); mend that and run the same command again: "
-                "it goes on from there"
+                "it resumes there"
             ) from error

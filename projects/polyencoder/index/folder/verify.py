@@ -23,7 +23,7 @@ __all__ = ["verify"]
 def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
     """Read all of an index folder, and compare it with the checksums that are in its database.
 
-    Searches and changes may go on meanwhile. What is there is not repaired: build a damaged index again.
+    Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again.
 
     Args:
         folder: of the index.

@@ -193,7 +193,7 @@ class ConveRT(RankerModel):
         aware, update = settings.get("quantization_aware"), settings.get("quantization_update")
         if self.sizes.quantized and aware is False:
             raise ConfigError(
-                f"{origin} is quantized, and goes on so: leave quantization_aware out", argument="quantization_aware"
+                f"{origin} is quantized and stays so: leave quantization_aware out", argument="quantization_aware"
             )
         if aware or self.sizes.quantized:
             self.quantize(update=update or self.sizes.quantization_update)

@@ -158,7 +158,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(undisturbed, data,
     whole = Path(f"{model}.checkpoint").read_bytes()
     resource.prlimit(child, resource.RLIMIT_FSIZE, (len(whole) // 2, resource.RLIM_INFINITY))
     os.waitpid(child, 0)
-    assert f"{model}.checkpoint could not be written: File too large. Training goes on" in log_of(model)
+    assert f"{model}.checkpoint could not be written: File too large. Training continues" in log_of(model)
     assert len(batches(model)) == EPISODES * TURNS * 2 / 4
     assert Path(f"{model}.checkpoint").read_bytes() == whole
     finish(start(model, data, options), model)  # there is room again
