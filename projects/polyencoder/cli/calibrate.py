@@ -19,8 +19,9 @@ from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import there
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.settings.base import Count, Needs, Settings, Without, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, ModelSettings
+from polyencoder.settings.fields import Count, Needs, Without
 from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.storage.files import check_writable
 

@@ -16,8 +16,9 @@ from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.encoding import VectorKind
-from polyencoder.settings.base import Count, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.fields import Count
 from polyencoder.storage.files import check_writable, explaining, replacing
 
 __all__ = ["encode"]

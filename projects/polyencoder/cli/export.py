@@ -15,8 +15,9 @@ from polyencoder.evaluation.names import recall_name
 from polyencoder.export.card import read_run
 from polyencoder.export.folder import README, export_folder
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.base import Needs, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
+from polyencoder.settings.fields import Needs
 
 __all__ = ["export"]
 

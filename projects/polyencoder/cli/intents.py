@@ -25,8 +25,9 @@ from polyencoder.intents.metrics import Metrics
 from polyencoder.intents.mlp import FitSettings
 from polyencoder.intents.training import IntentReport, train_intents
 from polyencoder.ranker.encoding import VectorKind
-from polyencoder.settings.base import Count, Needs, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable_folder
 
 __all__ = ["intents"]

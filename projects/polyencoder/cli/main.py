@@ -187,7 +187,7 @@ def flag_of(argument: str | None, command: str) -> str | None:
 def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
     import pydantic
 
-    from polyencoder.settings.base import config_error
+    from polyencoder.settings.messages import config_error
 
     cause = error.__cause__
     if isinstance(error, ValidationError) and error.argument and isinstance(cause, pydantic.ValidationError):

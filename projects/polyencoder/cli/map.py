@@ -24,8 +24,9 @@ from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.index.meta import separable
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.base import Count, Needs, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.candidate_map import MapSettings, fit_map, mapped, pair_vectors
 

@@ -17,8 +17,9 @@ from polyencoder.data.pairs import Columns, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.open import open_index
-from polyencoder.settings.base import Count, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ModelSettings
+from polyencoder.settings.fields import Count
 from polyencoder.storage.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 

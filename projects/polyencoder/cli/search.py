@@ -20,8 +20,9 @@ from polyencoder.index.base import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.settings.base import Count, Needs, Settings, Without, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ModelSettings
+from polyencoder.settings.fields import Count, Needs, Without
 
 __all__ = ["search"]
 

@@ -18,7 +18,8 @@ from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.pretraining.documents import read_documents
-from polyencoder.settings.base import Count, Needs, Settings, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.checkpoint import TOKENIZER
 from polyencoder.storage.files import check_writable, explaining, write_text
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from polyencoder.settings.base import Count, Settings, Share, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Share
 
 __all__ = ["Head", "HeadConfig", "TrainedHead"]
 

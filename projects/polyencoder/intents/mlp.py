@@ -16,7 +16,8 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_temperature, score
-from polyencoder.settings.base import Count, Needs, Positive, Settings, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Needs, Positive
 
 __all__ = ["TABLE_8", "FitSettings", "HeadOptimizer", "Trial", "fit_mlp", "grid_search"]
 

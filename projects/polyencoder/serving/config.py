@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field
 from polyencoder.checks import check_place
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import Count, Needs, Positive, Settings, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Needs, Positive
 
 __all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
 

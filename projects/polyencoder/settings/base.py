@@ -11,68 +11,27 @@ import copy
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import (
-    Annotated,
     Any,
-    Literal,
     NamedTuple,
     TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
 )
 
 import pydantic
 import pydantic.dataclasses
 import yaml
 from cyclopts import Group, Parameter
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.settings.fields import Leaf, Needs, Without, leaves
+from polyencoder.settings.messages import config_error
 
-__all__ = [
-    "Count",
-    "Hidden",
-    "Leaf",
-    "Needs",
-    "NotNegative",
-    "Numbers",
-    "Pair",
-    "Positive",
-    "Settings",
-    "Share",
-    "Without",
-    "commas",
-    "config_error",
-    "flat_values",
-    "leaves",
-    "settings",
-]
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-def commas(value: Any) -> Any:
-    """`"1,2"`, or a list of that, as a flag gives it, -> `("1", "2")`."""
-    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str):
-        value = value[0]
-    return tuple(value.split(",")) if isinstance(value, str) else value
-
-
-Numbers = Annotated[tuple[int, ...], BeforeValidator(commas), Parameter(n_tokens=1)]
-"""Whole numbers, in a text with commas."""
-Pair = Annotated[tuple[float, float], BeforeValidator(commas), Parameter(n_tokens=1)]
-"""Two numbers, in a text with a comma."""
-Hidden = Parameter(parse=False)
-"""Metadata of a setting that has no flag."""
+__all__ = ["Settings", "flat_values", "settings"]
 
 PANELS = (
     "Data",
@@ -87,46 +46,6 @@ PANELS = (
 T = TypeVar("T")
 
 _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class Needs(NamedTuple):
-    """Metadata of a setting that is read only with another one, or only where that has one of some values.
-
-    or_with: a third one, with which it is read, too.
-    """
-
-    other: str
-    values: Any = ()
-    or_with: str | None = None
-
-
-class Without(NamedTuple):
-    """Metadata of a setting that is not read where another one is given."""
-
-    other: str
-
-
-class Leaf(NamedTuple):
-    """A setting, wherever it is nested: the path of fields to it, its type with metadata, its field."""
-
-    path: tuple[str, ...]
-    hint: Any
-    field: dataclasses.Field[Any]
-
-    def metadata(self, kind: type[T]) -> list[T]:
-        """The metadata of one kind, of the types in a union too."""
-        return [one for one in _parts(self.hint) if isinstance(one, kind)]
-
-    @property
-    def has_flag(self) -> bool:
-        return all(one.parse is not False for one in self.metadata(Parameter))
-
-    @property
-    def default(self) -> Any:
-        """Its default value; `dataclasses.MISSING` for a setting that must be given."""
-        if self.field.default_factory is not dataclasses.MISSING:
-            return self.field.default_factory()
-        return self.field.default
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -224,19 +143,6 @@ class Settings:
         return cls(**(dict(values or {}) | given))
 
 
-def _parts(hint: Any) -> Iterator[Any]:
-    """The types in a type, and their metadata."""
-    if get_origin(hint) is Annotated:
-        inner, *metadata = get_args(hint)
-        yield from metadata
-        yield from _parts(inner)
-    elif get_args(hint) and get_origin(hint) is not Literal:
-        for one in get_args(hint):
-            yield from _parts(one)
-    else:
-        yield hint
-
-
 class _Truth(NamedTuple):
     """True or False in the place of a number, which pydantic would take for 1 or 0."""
 
@@ -247,7 +153,7 @@ class _Truth(NamedTuple):
 
 
 def _no_truth(leaf: Leaf, value: Any) -> Any:
-    return _Truth(value) if isinstance(value, bool) and bool not in _parts(leaf.hint) else value
+    return _Truth(value) if isinstance(value, bool) and not leaf.takes_bool else value
 
 
 class _Checked(dict[str, Any]):
@@ -277,31 +183,6 @@ def read_yaml(path: str) -> dict[str, Any]:
     return values
 
 
-def leaves(cls: Any) -> dict[str, Leaf]:
-    """The settings of a class and those that are nested in it, by their flat names: those of their flags."""
-    return {_flat_name(leaf): leaf for leaf in _leaves(cls, ())}
-
-
-def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
-    """Its settings; those of a group need what the group needs."""
-    hints = get_type_hints(cls, include_extras=True)
-    for one in dataclasses.fields(cls):
-        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[one.name])
-        inner = group_of(hint)
-        if inner is None:
-            yield Leaf((*path, one.name), hint, one)
-        else:
-            own = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
-            yield from _leaves(inner, (*path, one.name), tuple(own))
-
-
-def group_of(hint: Any) -> type | None:
-    """The class of nested settings that a type is, or another dataclass of them; None for a setting."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
-
-
 def flat_values(settings: Settings) -> dict[str, Any]:
     """The values of settings that have a flag, by their flat names."""
     known = leaves(type(settings)).items()
@@ -310,13 +191,6 @@ def flat_values(settings: Settings) -> dict[str, Any]:
 
 def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
     return functools.reduce(getattr, path[1:], groups[path[0]])
-
-
-def _flat_name(leaf: Leaf) -> str:
-    if not leaf.has_flag:
-        return ".".join(leaf.path)
-    flags = [name for one in leaf.metadata(Parameter) for name in one.name or () if name.startswith("--")]
-    return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
 
 
 def _flat(cls: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Settings]]:
@@ -385,65 +259,3 @@ def _check_needs(known: Mapping[str, Leaf], flat: Mapping[str, Any], presets: Ma
             if given(other):
                 raise ConfigError(f"{name} is not read with {other}: give one of them", argument=name)
     return frozenset(name for name, value in flat.items() if value is not None)
-
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "a text",
-    "tuple": "a list",
-    "missing": "two numbers with a comma",
-    "too_long": "two numbers with a comma",
-    "finite_number": "a finite number",
-    "literal_error": "one of {expected}",
-    "greater_than_equal": "at least {ge:g}",
-    "greater_than": "above {gt:g}",
-    "less_than_equal": "at most {le:g}",
-    "less_than": "below {lt:g}",
-}
-"""What a value must be, by the beginning of pydantic's type of the error."""
-
-
-def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
-    """What pydantic says of settings, as a ConfigError in one line: names, values, and what these must be.
-
-    `path` leads to the setting that was looked at, where that is not all of them.
-    """
-    names = {leaf.path: name for name, leaf in leaves(of).items()}
-    wanted: dict[str, list[str]] = {}
-    values: dict[str, Any] = {}
-    for one in error.errors(include_url=False):
-        place = (*path, *map(str, one["loc"]))
-        context = one.get("ctx", {})
-        name = next((names[place[:end]] for end in range(len(place), 0, -1) if place[:end] in names), ".".join(place))
-        if isinstance(own := context.get("error"), PolyencoderError):
-            return own
-        if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            return ConfigError(_unknown(name, list(names.values())), argument=name)
-        if one["type"].startswith("missing") and place[:-1] not in names:
-            return ConfigError(f"{name} is missing: give it", argument=name)
-        words = next((words for kind, words in _WORDS.items() if one["type"].startswith(kind)), one["msg"])
-        choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
-        words = words.format(**context | ({"expected": choices} if "," in choices else {}))
-        wanted.setdefault(name, []).append(words if "," in choices else words.removeprefix("one of "))
-        values[name] = one["input"]
-    musts = {name: " or ".join(words) if words[1:] else words[0].strip("'") for name, words in wanted.items()}
-    lines = [f"{name} is {_shown(values[name])}; it must be {must}" for name, must in musts.items()]
-    return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
-
-
-def _shown(value: Any) -> str:
-    """A value in a message; a number of a command line, which is a text there, as a number."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return f"{value!r:.60}"
-    return str(value)
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"unknown setting {name!r}" + (
-        f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-    )

@@ -8,7 +8,8 @@ from cyclopts import Parameter
 
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.data.pairs import Columns
-from polyencoder.settings.base import Settings, Without, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Without
 
 __all__ = ["ColumnSettings", "EncoderSettings", "ModelSettings", "RunningSettings"]
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.config import ContextVector
-from polyencoder.settings.base import Count, Settings, settings
+from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, ModelSettings
+from polyencoder.settings.fields import Count
 
 __all__ = ["EvaluateSettings"]
 

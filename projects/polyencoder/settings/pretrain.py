@@ -10,7 +10,8 @@ from pydantic import Field
 
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import Count, Needs, NotNegative, Positive, Settings, Share, Without, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Needs, NotNegative, Positive, Share, Without
 from polyencoder.settings.training import (
     AtLeastZero,
     OptimizerConfig,

@@ -12,7 +12,8 @@ from pydantic import Field
 from polyencoder.config import Architecture, ContextVectors, Reduction, TurnSeparator
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
-from polyencoder.settings.base import Count, Needs, Numbers, Positive, Settings, Share, Without, leaves, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Needs, Numbers, Positive, Share, Without, leaves
 from polyencoder.settings.training import AROUND_BACKBONE, Families, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 

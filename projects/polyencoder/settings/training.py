@@ -13,17 +13,8 @@ from pydantic import BeforeValidator, Field
 from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
-from polyencoder.settings.base import (
-    Count,
-    Hidden,
-    Needs,
-    NotNegative,
-    Pair,
-    Positive,
-    Settings,
-    Share,
-    settings,
-)
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Positive, Share
 
 __all__ = [
     "DistillationConfig",

@@ -22,7 +22,8 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.settings.base import Count, NotNegative, Settings, Share, commas, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count, NotNegative, Share, commas
 from polyencoder.training.losses import smoothed_cross_entropy
 
 __all__ = ["LinearMap", "MapSettings", "PairVectors", "fit_map", "mapped", "pair_vectors"]

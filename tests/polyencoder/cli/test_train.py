@@ -16,7 +16,7 @@ from polyencoder.cli.main import flags_of
 from polyencoder.cli.train import _next
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.settings.base import leaves
+from polyencoder.settings.fields import leaves
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.trainer import Trainer

@@ -16,7 +16,8 @@ import regex
 from pydantic import Field
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import Count, Settings, settings
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.fields import Count
 from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
 from polyencoder.text.subwords.words import MARKER, split_words
 

@@ -1,0 +1,138 @@
+"""The fields of settings: their types and limits, what they need, and where they are in nested settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from cyclopts import Parameter
+from pydantic import BeforeValidator, Field
+
+__all__ = [
+    "Count",
+    "Hidden",
+    "Leaf",
+    "Needs",
+    "NotNegative",
+    "Numbers",
+    "Pair",
+    "Positive",
+    "Share",
+    "Without",
+    "commas",
+    "group_of",
+    "leaves",
+]
+
+T = TypeVar("T")
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def commas(value: Any) -> Any:
+    """`"1,2"`, or a list of that, as a flag gives it, -> `("1", "2")`."""
+    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0]
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+Numbers = Annotated[tuple[int, ...], BeforeValidator(commas), Parameter(n_tokens=1)]
+"""Whole numbers, in a text with commas."""
+Pair = Annotated[tuple[float, float], BeforeValidator(commas), Parameter(n_tokens=1)]
+"""Two numbers, in a text with a comma."""
+Hidden = Parameter(parse=False)
+"""Metadata of a setting that has no flag."""
+
+
+class Needs(NamedTuple):
+    """Metadata of a setting that is read only with another one, or only where that has one of some values.
+
+    or_with: a third one, with which it is read, too.
+    """
+
+    other: str
+    values: Any = ()
+    or_with: str | None = None
+
+
+class Without(NamedTuple):
+    """Metadata of a setting that is not read where another one is given."""
+
+    other: str
+
+
+class Leaf(NamedTuple):
+    """A setting, wherever it is nested: the path of fields to it, its type with metadata, its field."""
+
+    path: tuple[str, ...]
+    hint: Any
+    field: dataclasses.Field[Any]
+
+    def metadata(self, kind: type[T]) -> list[T]:
+        """The metadata of one kind, of the types in a union too."""
+        return [one for one in _parts(self.hint) if isinstance(one, kind)]
+
+    @property
+    def takes_bool(self) -> bool:
+        return bool in _parts(self.hint)
+
+    @property
+    def has_flag(self) -> bool:
+        return all(one.parse is not False for one in self.metadata(Parameter))
+
+    @property
+    def default(self) -> Any:
+        """Its default value; `dataclasses.MISSING` for a setting that must be given."""
+        if self.field.default_factory is not dataclasses.MISSING:
+            return self.field.default_factory()
+        return self.field.default
+
+
+def _flat_name(leaf: Leaf) -> str:
+    if not leaf.has_flag:
+        return ".".join(leaf.path)
+    flags = [name for one in leaf.metadata(Parameter) for name in one.name or () if name.startswith("--")]
+    return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
+
+
+def leaves(cls: Any) -> dict[str, Leaf]:
+    """The settings of a class and those that are nested in it, by their flat names: those of their flags."""
+    return {_flat_name(leaf): leaf for leaf in _leaves(cls, ())}
+
+
+def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
+    """Its settings; those of a group need what the group needs."""
+    hints = get_type_hints(cls, include_extras=True)
+    for one in dataclasses.fields(cls):
+        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[one.name])
+        inner = group_of(hint)
+        if inner is None:
+            yield Leaf((*path, one.name), hint, one)
+        else:
+            own = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
+            yield from _leaves(inner, (*path, one.name), tuple(own))
+
+
+def group_of(hint: Any) -> type | None:
+    """The class of nested settings that a type is, or another dataclass of them; None for a setting."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types in a type, and their metadata."""
+    if get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
+        yield from metadata
+        yield from _parts(inner)
+    elif get_args(hint) and get_origin(hint) is not Literal:
+        for one in get_args(hint):
+            yield from _parts(one)
+    else:
+        yield hint

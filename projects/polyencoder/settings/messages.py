@@ -1,0 +1,75 @@
+"""What pydantic finds wrong with settings, in one line that names the setting, its value and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.settings.fields import leaves
+
+__all__ = ["config_error"]
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "missing": "two numbers with a comma",
+    "too_long": "two numbers with a comma",
+    "finite_number": "a finite number",
+    "literal_error": "one of {expected}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "above {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "below {lt:g}",
+}
+"""What a value must be, by the beginning of pydantic's type of the error."""
+
+
+def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
+    """What pydantic says of settings, as a ConfigError in one line: names, values, and what these must be.
+
+    `path` leads to the setting that was looked at, where that is not all of them.
+    """
+    names = {leaf.path: name for name, leaf in leaves(of).items()}
+    wanted: dict[str, list[str]] = {}
+    values: dict[str, Any] = {}
+    for one in error.errors(include_url=False):
+        place = (*path, *map(str, one["loc"]))
+        context = one.get("ctx", {})
+        name = next((names[place[:end]] for end in range(len(place), 0, -1) if place[:end] in names), ".".join(place))
+        if isinstance(own := context.get("error"), PolyencoderError):
+            return own
+        if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            return ConfigError(_unknown(name, list(names.values())), argument=name)
+        if one["type"].startswith("missing") and place[:-1] not in names:
+            return ConfigError(f"{name} is missing: give it", argument=name)
+        words = next((words for kind, words in _WORDS.items() if one["type"].startswith(kind)), one["msg"])
+        choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
+        words = words.format(**context | ({"expected": choices} if "," in choices else {}))
+        wanted.setdefault(name, []).append(words if "," in choices else words.removeprefix("one of "))
+        values[name] = one["input"]
+    musts = {name: " or ".join(words) if words[1:] else words[0].strip("'") for name, words in wanted.items()}
+    lines = [f"{name} is {_shown(values[name])}; it must be {must}" for name, must in musts.items()]
+    return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; a number of a command line, which is a text there, as a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return f"{value!r:.60}"
+    return str(value)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"unknown setting {name!r}" + (
+        f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+    )
