@@ -21,7 +21,7 @@ LENGTH = 3.0
 _TEMPERATURES = (0.05, 20.0)
 
 
-@settings(panel="The paper's head (--head mlp)")
+@settings(panel="The paper's head (head mlp)")
 class HeadConfig(Settings):
     """The shape of a head; the values that ConveRT's paper tried are in its Table 8."""
 

@@ -30,12 +30,12 @@ RATES: dict[HeadOptimizer, float] = {"adam": 4e-4, "sgd": 0.75}
 _OF_MLP = Needs("head", ("mlp",))
 
 
-@settings(panel="The paper's head (--head mlp)")
+@settings(panel="The paper's head (head mlp)")
 class FitSettings(Settings):
     """How a head is trained; the defaults are those of Section 3 and Table 8 of ConveRT's paper."""
 
     optimizer: Annotated[HeadOptimizer, _OF_MLP] = "sgd"
-    """sgd, or adam with a learning rate that decays to 0 over --max-epochs."""
+    """sgd, or adam with a learning rate that decays to 0 over max_epochs."""
     learning_rate: Annotated[Positive | None, _OF_MLP] = None
     """The learning rate of the first epoch (default: the paper's, 0.75 for sgd and 4e-4 for adam)."""
     batch_size: Annotated[Count, _OF_MLP] = 32

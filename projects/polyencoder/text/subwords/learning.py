@@ -24,7 +24,7 @@ from polyencoder.text.subwords.words import MARKER, split_words
 __all__ = ["SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"]
 
 
-@settings(panel="ConveRT's subwords (--type convert)")
+@settings(panel="ConveRT's subwords (type convert)")
 class SubwordSettings(Settings):
     """Settings of a vocabulary's training; the defaults are the paper's (note 4)."""
 
