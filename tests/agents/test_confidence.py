@@ -82,5 +82,5 @@ def test_what_cannot_be_asked_for(trained, copy_of, train, evaluate):
     path, _ = trained("biencoder")
     with pytest.raises(ConfigError, match="needs a calibrated model"):
         evaluate(path, min_probability="0.5")
-    with pytest.raises(ConfigError, match="--min-probability holds for a model that has learnt: leave it out"):
+    with pytest.raises(ConfigError, match="--min-probability is for a trained model: leave it out in training"):
         train("biencoder", copy_of("biencoder"), min_probability="0.5")

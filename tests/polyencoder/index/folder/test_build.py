@@ -363,7 +363,7 @@ def test_a_full_disk(monkeypatch, make_index, tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(np, "save", full)
-        with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*goes on from there"):
+        with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*resumes there"):
             make_index()
     assert set(contents(tmp_path / "index")) == {UNFINISHED}
     assert contents(make_index()) == undisturbed
