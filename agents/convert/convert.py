@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlai.agents.convert.model import ConvertDictionary, ConvertFamily, describe_in_opt
+from parlai.agents.convert.model import ConvertDictionary, ConvertFamily
 from parlai.agents.ranker.dialogue import MESSAGE_TURNS, RankerHistory
-from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.separable_agent import SeparableAgent
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -52,25 +51,6 @@ class ConvertAgent(SeparableAgent):
     @staticmethod
     def dictionary_class() -> type[ConvertDictionary]:
         return ConvertDictionary
-
-    def build_dictionary(self) -> ConvertDictionary:
-        """The dictionary; ParlAI's history, which is made next, then keeps as many turns as its texts have."""
-        dictionary: ConvertDictionary = super().build_dictionary()
-        self.opt["history_size"] = dictionary.text.config.history_size
-        return dictionary
-
-    def load(self, path: str) -> dict[str, Any]:
-        """As other agents; a quantized model then learns in float32, or is rounded for good."""
-        given = given_flags(self.opt)
-        states = super().load(path)
-        model = self.ranker
-        if self._is_finetune:
-            names = ("quantization_aware", "quantization_update")
-            model.continue_with({name: given.get(name) for name in names}, origin=path)
-            describe_in_opt(self.opt, model.config)
-        if not self._should_initialize_optimizer():
-            model.for_inference()
-        return states
 
     def build_model(self) -> RankerModel:
         model = super().build_model()

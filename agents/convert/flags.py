@@ -9,6 +9,7 @@ from parlai.agents.ranker.family import LoadedModel
 from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 
+from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import shown_sizes
@@ -71,19 +72,19 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
 
 
-def sizes_of(start: LoadedModel) -> ConvertConfig:
-    """The sizes of the model that is loaded. CheckpointError if it is not a ConveRT."""
-    if start.config.convert is None:
+def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
+    """The sizes of the model that comes from `origin`. CheckpointError if it is not a ConveRT."""
+    if config.convert is None:
         raise CheckpointError(
-            f"{start.origin}: holds no ConveRT's sizes (`convert`): an earlier version wrote it; use it with that "
+            f"{origin}: holds no ConveRT's sizes (`convert`): an earlier version wrote it; use it with that "
             "version, or train it again"
         )
-    return start.config.convert
+    return config.convert
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raise CheckpointError for what the model that is loaded was trained without."""
-    given, own = flags.given_flags(opt), sizes_of(start)
+    given, own = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
     kept = shown_sizes(own, OF_THE_MODEL)
     if not start.origin.is_finetune:  # which may change these
         kept["number_turns"] = start.config.text.number_turns

@@ -8,11 +8,10 @@ from typing import Any
 
 from parlai.agents.convert.args import add_convert_args
 from parlai.agents.convert.flags import LEARNING, check_flags, check_start, sizes_of
-from parlai.agents.ranker.architecture import check_family, length
+from parlai.agents.ranker.architecture import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_origin
-from parlai.agents.ranker.vocabulary import Fields
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
@@ -31,22 +30,32 @@ from polyencoder.text.subwords import (
     learn_subwords_of_size,
 )
 
-__all__ = ["ConvertDictionary", "ConvertFamily", "Subwords", "describe_in_opt"]
+__all__ = ["ConvertDictionary", "ConvertFamily"]
 
 
 SIZE = 31_476  # Section 2.1 of the paper
 LEAST_COUNT = 2  # of a subword, where the number of subwords is what is asked for
 
 
-class Subwords:
-    """ConveRT's vocabulary, and the layout of its texts: all of it is the model's, where there is one."""
+class ConvertFamily(ModelFamily):
+    """A ConveRT and its subwords, of `--vocabulary` or the task. A model keeps the layout of its texts."""
 
-    learnt: Fields = dataclasses.asdict(convert_text())
+    trained_fields: Fields = dataclasses.asdict(convert_text())
 
-    def named(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
-        return (read_subwords(opt["vocabulary"]), self.learnt) if opt.get("vocabulary") else None
+    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+        add_convert_args(parser, partial_opt)
 
-    def learn(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
+    def check_flags(self, opt: Opt, architecture: Architecture) -> None:
+        check_flags(opt)
+
+    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
+        check_family(architecture, origin)
+        check_origin(opt, origin, source="vocabulary", learning=LEARNING)
+
+    def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
+        return (read_subwords(opt["vocabulary"]), self.trained_fields) if opt.get("vocabulary") else None
+
+    def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """Those that occur `--dict-minfreq` times if it is given, else about `--dict-maxtokens`."""
         words = count_words(text.rstrip("\n") for text in texts)
         if (least := opt.get("dict_minfreq") or 0) > 0:
@@ -55,7 +64,7 @@ class Subwords:
         tokenizer, _ = learn_subwords_of_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
         return tokenizer
 
-    def fields(self, config: TextConfig) -> Fields:
+    def kept_fields(self, config: TextConfig) -> Fields:
         return dataclasses.asdict(config)
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
@@ -68,27 +77,9 @@ class Subwords:
             given["history_size"] = 1 + extra
         if (numbered := opt.get("number_turns")) is not None:
             given["number_turns"] = numbered
-        return TextConfig(**{**fields, **given})
-
-
-class ConvertDictionary(RankerDictionary):
-    """The dictionary of `-m convert`."""
-
-    vocabulary = Subwords()
-
-
-class ConvertFamily:
-    """A ConveRT as the flags describe it, or as the model is that is loaded."""
-
-    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
-        add_convert_args(parser, partial_opt)
-
-    def check_flags(self, opt: Opt, architecture: Architecture) -> None:
-        check_flags(opt)
-
-    def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
-        check_family(architecture, origin)
-        check_origin(opt, origin, source="vocabulary", learning=LEARNING)
+        config = TextConfig(**{**fields, **given})
+        opt["history_size"] = config.history_size  # ParlAI's history then keeps as many turns
+        return config
 
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
@@ -102,10 +93,24 @@ class ConvertFamily:
             config = convert_ranker(sizes, text.config)
         else:
             check_start(opt, start)
-            sizes = dataclasses.replace(sizes_of(start), **dropout)
+            sizes = dataclasses.replace(sizes_of(start.config, origin=str(start.origin)), **dropout)
             config = dataclasses.replace(start.config, convert=sizes, text=text.config)
-        describe_in_opt(opt, config)
+        self.describe_in_opt(opt, config)
         return config, None
+
+    def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
+        sizes, text = sizes_of(config, origin="the model"), config.text
+        opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
+        opt["quantization_aware"] = sizes.quantized
+        opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
+        opt["extra_contexts"], opt["number_turns"] = text.history_size - 1, text.number_turns
+        opt["text_truncate"], opt["label_truncate"] = text.text_truncate, text.label_truncate
+
+
+class ConvertDictionary(RankerDictionary):
+    """The dictionary of `-m convert`."""
+
+    family = ConvertFamily()
 
 
 def _sizes(opt: Opt) -> dict[str, Any]:
@@ -120,15 +125,3 @@ def _quantization(opt: Opt) -> dict[str, Any]:
         return {}
     update = {} if opt.get("quantization_update") is None else {"quantization_update": opt["quantization_update"]}
     return {"quantized": True, **update}
-
-
-def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
-    """Write into the options what the model truly is, so that the saved `.opt` file says so."""
-    sizes = config.convert
-    assert sizes is not None
-    opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
-    opt["quantization_aware"] = sizes.quantized
-    opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
-    text = config.text
-    opt["extra_contexts"], opt["number_turns"] = text.history_size - 1, text.number_turns
-    opt["text_truncate"], opt["label_truncate"] = text.text_truncate, text.label_truncate

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
 from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start
-from parlai.agents.ranker.architecture import check_family, length
+from parlai.agents.ranker.architecture import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
-from parlai.agents.ranker.vocabulary import BytePairs, Fields
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from tokenizers import Tokenizer
@@ -28,42 +27,7 @@ from polyencoder.text import AnyTokenizer, TextEncoder
 __all__ = ["PretrainingDictionary", "PretrainingFamily"]
 
 
-class Given(BytePairs):
-    """A vocabulary that was learnt before: nothing is learnt from the task."""
-
-    def named(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
-        vocabulary, backbone = opt.get("vocabulary"), opt.get("backbone")
-        if not (vocabulary or backbone):
-            raise ConfigError(
-                "what is pre-trained? Give --vocabulary, the folder that `polyencoder vocab --type bpe` writes, for a "
-                "new encoder, or --backbone, an encoder to train further"
-            )
-        return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
-
-    def learn(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
-        raise ConfigError("the vocabulary of a pre-training is --vocabulary, which `polyencoder vocab` learns")
-
-    def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
-        """Contexts may be as long as a sequence: what the response leaves is decided for each."""
-        if not isinstance(tokenizer, Tokenizer):
-            raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
-        add_mask(tokenizer)  # which a ranker that goes on (--init-model) may lack
-        longest = opt.get("n_positions") or POSITIONS
-        return TextConfig(
-            **fields,
-            text_truncate=min(length(opt, "text_truncate", longest), longest),
-            label_truncate=longest,
-            history_size=opt.get("history_size", -1),
-        )
-
-
-class PretrainingDictionary(RankerDictionary):
-    """The dictionary of `-m pretrain_ranker`."""
-
-    vocabulary = Given()
-
-
-class PretrainingFamily:
+class PretrainingFamily(ModelFamily):
     """A new encoder of the flags' sizes, that of `--backbone`, or that of the model that is loaded.
 
     A model file holds what `-m crossencoder` reads too, a cross-encoder with the head for next utterances; and beside
@@ -80,6 +44,31 @@ class PretrainingFamily:
         check_family(architecture, origin)
         for source in ("vocabulary", "backbone"):
             check_origin(opt, origin, source=source, learning=())
+
+    def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
+        vocabulary, backbone = opt.get("vocabulary"), opt.get("backbone")
+        if not (vocabulary or backbone):
+            raise ConfigError(
+                "what is pre-trained? Give --vocabulary, the folder that `polyencoder vocab --type bpe` writes, for a "
+                "new encoder, or --backbone, an encoder to train further"
+            )
+        return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
+
+    def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
+        raise ConfigError("the vocabulary of a pre-training is --vocabulary, which `polyencoder vocab` learns")
+
+    def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
+        """Contexts may be as long as a sequence: what the response leaves is decided for each."""
+        if not isinstance(tokenizer, Tokenizer):
+            raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
+        add_mask(tokenizer)  # which a ranker that goes on (--init-model) may lack
+        longest = opt.get("n_positions") or POSITIONS
+        return TextConfig(
+            **fields,
+            text_truncate=min(length(opt, "text_truncate", longest), longest),
+            label_truncate=longest,
+            history_size=opt.get("history_size", -1),
+        )
 
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
@@ -121,3 +110,9 @@ class PretrainingFamily:
         response = longest // CONTEXT_SHARE  # lengths of which any context and any candidate fit into a sequence
         both = dataclasses.replace(text.config, text_truncate=longest - response, label_truncate=response)
         return RankerConfig(architecture, backbone, both, **vectors), pretrained
+
+
+class PretrainingDictionary(RankerDictionary):
+    """The dictionary of `-m pretrain_ranker`."""
+
+    family = PretrainingFamily()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -14,23 +15,26 @@ from parlai.agents.ranker.flags import (
     check_flags,
     check_origin,
     check_ranker,
-    flag,
     given_flags,
 )
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.modeling import fitting
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
-from polyencoder.modeling.loading import load_pretrained
-from polyencoder.modeling.sentence_encoder import sentence_vectors
+from polyencoder.modeling.loading import load_pretrained, load_tokenizer
+from polyencoder.modeling.sentence_encoder import own_fields
 from polyencoder.modeling.transfer import inherited_fields
-from polyencoder.text import TextEncoder, turn_separator
+from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
+from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
+
+Fields = Mapping[str, Any]
+"""The fields of `TextConfig` that belong to a tokenizer or a model, not to options."""
 
 # What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
 _CARRIED_OVER = {
@@ -67,55 +71,117 @@ MODEL_NAMES: dict[str, str] = {
 }
 
 
-class BackboneFamily:
-    """The design of the bi-, poly- and cross-encoder: a backbone, pre-trained or new, and what its outputs become."""
+class ModelFamily:
+    """What differs between agents of different kinds of models: flags, vocabulary, how a model is configured.
+
+    This one is of the bi-, poly- and cross-encoder, around a backbone, pre-trained or new. Its methods raise
+    ConfigError, or CheckpointError where a loaded model contradicts the flags.
+    """
+
+    trained_fields: Fields = LEARNT_SPECIAL_TOKENS
+    """The fields of `TextConfig` of a tokenizer that was trained on the task."""
 
     def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+        """Add all flags that such agents share."""
         add_encoder_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
+        """Before anything is built: that every flag can be followed."""
         check_flags(opt, is_cross=not family(architecture).model.has_vectors)
 
     def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
+        """Before the dictionary is built: that no flag says that the model and its vocabulary come from elsewhere."""
         check_family(architecture, origin)
         check_origin(opt, origin)
+
+    # ---- the vocabulary, and how it lays out texts
+
+    def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
+        """The tokenizer that a flag names, here that of a pre-trained `--backbone`; None if it is to be trained."""
+        return load_tokenizer(opt["backbone"]) if opt.get("backbone") else None
+
+    def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
+        """A tokenizer of these texts: byte-level BPE of `--dict-maxtokens`."""
+        size = opt.get("dict_maxtokens", -1)
+        return train_tokenizer(
+            texts, vocabulary_size=size if size > 0 else 30_000, lower_case=opt.get("dict_lower", True)
+        )
+
+    def kept_fields(self, config: TextConfig) -> Fields:
+        """The fields that a model keeps, whatever the options say."""
+        names = (*LEARNT_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
+        return {name: getattr(config, name) for name in names}
+
+    def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
+        """How text becomes tokens, as the options say; `is_new`: there is no model yet that says how."""
+        special, given = dict(fields), given_flags(opt)
+        if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
+            special["end_token"] = special["start_token"]  # the paper's [S] on both sides
+        delimiter, separator = given.get("delimiter"), given.get("turn_separator")
+        if delimiter and separator:
+            raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
+        words: Any = tokenizer
+        if separator or is_new:  # a model has its own
+            special = separate_turns(words, special, separator or opt.get("turn_separator") or own_separator(words))
+        if delimiter and words.encode(delimiter, add_special_tokens=False).ids:
+            special = {**special, "separator": delimiter}
+        return text_config(opt, special)
+
+    # ---- the model
 
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
-        """As the model that is loaded, the pre-trained `--backbone`, or the flags say."""
+        """The configuration of the model that is loaded, of one around the `--backbone`, or of a new one.
+
+        It is written into the options too. Second, the pre-trained backbone, if there is one.
+        """
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
-        goes_on = start is not None and not start.origin.is_finetune
-        pretrained, pooling, origin = None, {}, ""
+        fields = {name: opt[dest] for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
+        is_measured = fields.get("output_scaling") == "auto"
+        if is_measured:
+            fields["output_scaling"] = 1.0  # until then
+        pretrained, own = None, {}
         if start is not None:
             origin = str(start.origin)
             check_architecture(architecture, start)
-            if goes_on:
+            if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
-            pooling = inherited_fields(start.config, architecture, normalize=opt.get("normalize_sent_emb"))
+            own = inherited_fields(start.config, architecture, normalize=fields.get("normalize"))
             backbone = with_dropout(start.config.backbone, **dropout)
+            check_encoder(opt, backbone, origin=origin)
         elif opt.get("backbone"):
-            origin = f"--backbone {opt['backbone']}"
             pretrained = load_pretrained(opt["backbone"], **dropout)
             if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
                 logging.warning(
                     "the embeddings of added tokens do not learn: set --type-optimization all if they should"
                 )
             backbone = backbone_config(pretrained.model)
-            pooling = pooling_of_backbone(opt, architecture)
+            measured = {"normalize": False} if is_measured else {}  # nothing to measure of vectors of length 1
+            own = own_fields(opt["backbone"], architecture, given=measured | fields)
+            check_encoder(opt, backbone, origin=f"--backbone {opt['backbone']}")
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
-        if origin:
-            check_encoder(opt, backbone, origin=origin)
-        if not goes_on:  # a length that nobody gave is no reason for an error
-            text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
-        if start is not None and goes_on:
+        if start is not None and not start.origin.is_finetune:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
-        else:
-            config = ranker_config(opt, architecture, backbone=backbone, text=text.config, otherwise=pooling)
-        describe_in_opt(opt, config)
+        else:  # a length that nobody gave is no reason for an error
+            text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
+            config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
+        self.describe_in_opt(opt, config)
         return config, pretrained
+
+    def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
+        """Write into the options what the model truly is, so that the saved `.opt` file says so."""
+        for name, dest in OF_THE_RANKER.items():
+            if dest in opt:
+                opt[dest] = getattr(config, name)
+        opt["turn_separator"] = turn_separator(config.text)
+        opt.update({name: getattr(config.text, field) for field, name in PERSON_TOKENS.items() if name in opt})
+        opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
+        for key, dest in _OF_A_BERT.items():
+            if dest in opt and key in config.backbone:
+                opt[dest] = config.backbone[key]
 
 
 LENGTHS = ("text_truncate", "label_truncate", "history_size")
@@ -169,41 +235,6 @@ def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str
     )
 
 
-def ranker_config(
-    opt: Opt, architecture: Architecture, *, backbone: dict[str, Any], text: TextConfig, otherwise: dict[str, Any]
-) -> RankerConfig:
-    """The configuration of a new model: what the flags say, and `otherwise` for those that say nothing.
-
-    A scaling that is to be measured is 1 until then.
-    """
-    fields = {name: opt[dest] for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
-    if fields.get("output_scaling") == "auto":
-        fields["output_scaling"] = 1.0
-    return RankerConfig(architecture=architecture, backbone=backbone, text=text, **{**otherwise, **fields})
-
-
-def pooling_of_backbone(opt: Opt, architecture: Architecture) -> dict[str, Any]:
-    """What a sentence encoder, `--backbone`, says of its vectors, for flags that say nothing; logged."""
-    vectors = sentence_vectors(opt["backbone"])
-    if vectors is None:
-        return {}
-    given = {name for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
-    if opt.get("output_scaling") == "auto":
-        given.add("normalize")  # there is nothing to measure of vectors of length 1
-    if opt.get("normalize_sent_emb") is False:
-        given.add("output_scaling")  # that of a cosine
-    fields = vectors.fields(architecture, given=given)
-    flags = " ".join(f"{flag(OF_THE_RANKER[name])} {str(value).lower()}" for name, value in fields.items())
-    logging.info(
-        f"--backbone {opt['backbone']} is a sentence encoder (its modules.json): {flags or 'as the flags say'}"
-    )
-    if vectors.reduction is None and opt.get("reduction_type") is None:
-        logging.warning(f"its pooling, {vectors.pooling_name}, is not one of --reduction-type: taking the first output")
-    if vectors.left_out:
-        logging.warning(f"its {', '.join(vectors.left_out)} is left out: vectors are the encoder's own")
-    return fields
-
-
 def check_family(architecture: Architecture, origin: CheckpointSource | None) -> None:
     """Raise CheckpointError where one of a ConveRT and a ranker around a backbone is loaded for the other."""
     if origin is None or (is_parlai_model(origin.path) and family(architecture).has_backbone):
@@ -231,19 +262,6 @@ def fine_tuned_part(opt: Opt) -> str:
     learns = given_flags(opt).get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
     keeps_embeddings = not learns
     return "all_encoder_layers" if keeps_embeddings else "all"
-
-
-def describe_in_opt(opt: Opt, config: RankerConfig) -> None:
-    """Write into the options what the model truly is, so that the saved `.opt` file says so."""
-    for name, dest in OF_THE_RANKER.items():
-        if dest in opt:
-            opt[dest] = getattr(config, name)
-    opt["turn_separator"] = turn_separator(config.text)
-    opt.update({name: getattr(config.text, field) for field, name in PERSON_TOKENS.items() if name in opt})
-    opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
-    for key, dest in _OF_A_BERT.items():
-        if dest in opt and key in config.backbone:
-            opt[dest] = config.backbone[key]
 
 
 def describe_parlai_model(opt: Opt) -> None:

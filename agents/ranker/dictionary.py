@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.architecture import LENGTHS, given_lengths
+from parlai.agents.ranker.architecture import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.agents.ranker.flags import given_flags
-from parlai.agents.ranker.vocabulary import BytePairs, Fields, Vocabulary
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
@@ -46,7 +45,7 @@ class RankerDictionary(DictionaryAgent):
     when it is saved.
     """
 
-    vocabulary: ClassVar[Vocabulary] = BytePairs()
+    family: ClassVar[ModelFamily] = ModelFamily()
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self.opt = opt
@@ -58,7 +57,7 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        if (found := _tokenizer_that_is_there(opt, self.vocabulary)) is None:
+        if (found := _tokenizer_that_is_there(opt, self.family)) is None:
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
                 self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):
@@ -95,7 +94,7 @@ class RankerDictionary(DictionaryAgent):
             self.write(filename)
 
     def _learn(self, texts: Iterable[str]) -> None:
-        self._use(self._text_encoder(self.vocabulary.learn(texts, self.opt), self.vocabulary.learnt))
+        self._use(self._text_encoder(self.family.train_tokenizer(texts, self.opt), self.family.trained_fields))
 
     def write(self, filename: str) -> None:
         """As `save`, of a vocabulary that is there; OSError if it cannot be. A dictionary of ParlAI's stays."""
@@ -188,7 +187,7 @@ class RankerDictionary(DictionaryAgent):
 
     def _text_encoder(self, tokenizer: AnyTokenizer, fields: Fields) -> TextEncoder:
         is_new = not _weights_file(self.opt)
-        return TextEncoder(tokenizer, self.vocabulary.text_config(self.opt, tokenizer, fields, is_new=is_new))
+        return TextEncoder(tokenizer, self.family.text_config(self.opt, tokenizer, fields, is_new=is_new))
 
     def _ready(self) -> TextEncoder:
         if self.text is None:
@@ -208,17 +207,17 @@ class RankerDictionary(DictionaryAgent):
         return Counter({self.ind2tok[i]: count for i, count in ids.items() if i in self.ind2tok})
 
 
-def _tokenizer_that_is_there(opt: Opt, vocabulary: Vocabulary) -> tuple[AnyTokenizer, Fields] | None:
+def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:
     """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
 
     None if there is neither: it is to be learnt. CheckpointError where another agent's files are in its place.
     """
     weights = _weights_file(opt)
-    if not weights and (named := vocabulary.named(opt)) is not None:
+    if not weights and (named := family.named_tokenizer(opt)) is not None:
         return named
     if weights and is_parlai_model(weights):
         tokenizer, config = parlai_text(weights)
-        return tokenizer, vocabulary.fields(config)
+        return tokenizer, family.kept_fields(config)
     dict_file = f"{weights}.dict" if weights else opt.get("dict_file")
     if not dict_file:
         return None
@@ -227,9 +226,9 @@ def _tokenizer_that_is_there(opt: Opt, vocabulary: Vocabulary) -> tuple[AnyToken
         logging.info(f"loading tokenizer from {path}")
         if not weights:
             tokenizer = read_tokenizer(path)
-            return tokenizer, merge_fields(tokenizer) or vocabulary.learnt
+            return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
-        fields = dict(vocabulary.fields(config))
+        fields = dict(family.kept_fields(config))
         if weights == opt.get("model_file") and os.path.isdir(weights):  # which has no options beside it
             fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields

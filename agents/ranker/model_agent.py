@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.architecture import (
-    BackboneFamily,
-    describe_in_opt,
+    ModelFamily,
     describe_parlai_model,
     fine_tuned_part,
 )
@@ -21,8 +20,8 @@ from parlai.agents.ranker.args import MAX_NONFINITE, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.family import CheckpointSource, LoadedModel, ModelFamily
-from parlai.agents.ranker.flags import check_special_tokens
+from parlai.agents.ranker.family import CheckpointSource, LoadedModel
+from parlai.agents.ranker.flags import check_special_tokens, given_flags
 from parlai.agents.ranker.learning.checkpoints import Saving
 from parlai.agents.ranker.learning.loop import LoopRun, own_checkpoint
 from parlai.agents.ranker.learning.optimization import build_schedule, parameter_groups
@@ -63,7 +62,7 @@ class RankerModelAgent(TorchRankerAgent):
     """ParlAI's ranker agent around a model of the library, and around the library's `Trainer` if the agent learns."""
 
     architecture: ClassVar[Architecture]
-    family: ClassVar[ModelFamily] = BackboneFamily()
+    family: ClassVar[ModelFamily] = ModelFamily()
     ranks: ClassVar[bool] = True
     """Whether it answers with candidates, as an agent that pre-trains an encoder does not."""
     trainer: Trainer | None = None
@@ -189,7 +188,7 @@ class RankerModelAgent(TorchRankerAgent):
     def scaling_was_measured(self, _: float) -> None:
         """`--output-scaling auto`, on the first batch."""
         self.output_scaling_pending = False
-        describe_in_opt(self.opt, self.ranker.config)
+        self.family.describe_in_opt(self.opt, self.ranker.config)
 
     @cached_property
     def precision(self) -> Precision:
@@ -216,12 +215,16 @@ class RankerModelAgent(TorchRankerAgent):
     def load(self, path: str) -> dict[str, Any]:
         """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
         _, states = self._checkpoint or read_ranker_file(path)
-        self._checkpoint = None
+        self._checkpoint, given = None, given_flags(self.opt)
         if self._is_finetune:
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
             logging.info(f"starting from {path}" + (f"; not in it, so random: {', '.join(fresh)}" if fresh else ""))
+            self.ranker.continue_with(given, origin=path)
+            self.family.describe_in_opt(self.opt, self.ranker.config)
         else:
             load_weights(self.ranker, states["model"], origin=path)
+        if not self._should_initialize_optimizer():
+            self.ranker.for_inference()
         self._make_room_for_tokens()
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):

@@ -17,7 +17,7 @@ from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.sentence_encoder import sentence_vectors
+from polyencoder.modeling.sentence_encoder import own_fields
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.text import (
     TextEncoder,
@@ -87,14 +87,7 @@ def from_encoder(
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
     backbone.resize(tokenizer.get_vocab_size())
     layout = TextConfig(**(special | text))
-    if vectors := sentence_vectors(name):
-        own = ("output_scaling",) if config.get("normalize") is False else ()  # its own is that of a cosine
-        if vectors.reduction is None and "reduction" not in config:
-            _log.warning("%s: its pooling, %s, is no reduction: taking the first output", name, vectors.pooling_name)
-        if vectors.left_out:
-            modules = ", ".join(vectors.left_out)
-            _log.warning("%s: its %s is left out: vectors are the encoder's own, not those it had", name, modules)
-        config = vectors.fields(architecture, given=(*config, *own)) | config
+    config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
     layout = fitting(layout, encoder, architecture, given=text)
     model = build_model(RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config), backbone)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,7 +16,9 @@ from polyencoder.config import Architecture, Reduction
 from polyencoder.errors import ConfigError, first_line
 from polyencoder.modeling.families import family
 
-__all__ = ["COSINE_SCALING", "SentenceVectors", "sentence_vectors"]
+__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "sentence_vectors"]
+
+_log = logging.getLogger(__name__)
 
 COSINE_SCALING = 4.47
 """`output_scaling` of vectors of length 1: its square, 20, multiplies the cosine, as when most were trained."""
@@ -78,6 +81,26 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
         cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers takes the cosine
         left_out=tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")),
     )
+
+
+def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `RankerConfig` that follow from a sentence encoder, but for those that are `given`; logged.
+
+    None of another encoder, or of a hub id that cannot be reached. Raises as `sentence_vectors` does.
+    """
+    vectors = sentence_vectors(name)
+    if vectors is None:
+        return {}
+    own = ("output_scaling",) if given.get("normalize") is False else ()  # its own is that of a cosine
+    fields = vectors.fields(architecture, given=(*given, *own))
+    shown = ", ".join(f"{field} {value}" for field, value in fields.items())
+    _log.info("%s is a sentence encoder (modules.json): %s", name, shown or "settings are those that were given")
+    if vectors.reduction is None and "reduction" not in given:
+        _log.warning("%s: its pooling, %s, is no reduction: taking the first output", name, vectors.pooling_name)
+    if vectors.left_out:
+        modules = ", ".join(vectors.left_out)
+        _log.warning("%s: its %s is left out: vectors are the encoder's own, not those it had", name, modules)
+    return fields
 
 
 def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
