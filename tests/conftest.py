@@ -372,3 +372,29 @@ def in_processes(tmp_path):
         return [value for _, value in answers]
 
     return run
+
+
+@pytest.fixture
+def killed_after():
+    """(renames, function) -> runs function in a process of its own, which is killed before its next rename."""
+
+    def run(renames, function):
+        if (process := os.fork()) == 0:
+            replace, done = os.replace, 0
+
+            def replace_or_die(*paths):
+                nonlocal done
+                if done == renames:
+                    os._exit(0)
+                done += 1
+                replace(*paths)
+
+            os.replace = replace_or_die
+            try:
+                function()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+    return run

@@ -39,6 +39,7 @@ OTHER_NAMES = {
     "list_length": "index_list_length",
     "min_count": "dict_minfreq",
     "on_cpu": "no_cuda",
+    "patience": "lr_scheduler_patience",
     "schedule": "lr_scheduler",
     "timeout": "group_timeout",
     "top_k": "index_top_k",

@@ -222,6 +222,8 @@ class RankerConfig:
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
+        if self.convert is not None and self.backbone:
+            raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from polyencoder.config import RankerConfig, TextConfig, identity
+from polyencoder.config import ConvertConfig, RankerConfig, TextConfig, identity
 from polyencoder.errors import ConfigError, PolyencoderError
 
 BACKBONE = {"model_type": "bert", "hidden_size": 8}
@@ -78,6 +78,11 @@ def test_text_that_is_no_configuration(text):
 def test_a_missing_field_is_named():
     with pytest.raises(ConfigError, match="^x: .*backbone"):
         RankerConfig.from_json('{"architecture": "bi", "format_version": 1}', origin="x")
+
+
+def test_a_backbone_and_the_sizes_of_a_convert_exclude_each_other():
+    with pytest.raises(ConfigError, match="either `backbone` or, for a convert model, `convert`, never both"):
+        RankerConfig("bi", backbone=BACKBONE, convert=ConvertConfig(vocab_size=9))
 
 
 def test_configurations_do_not_change(config):

@@ -47,7 +47,7 @@ def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = Fa
             raise
 
 
-def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int) -> None:
+def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, missing_ok: bool = False) -> None:
     """Write the counters of a checkpoint where ParlAI reads them, with the epochs of a run that was never stopped.
 
     ParlAI adds the epochs of each part of a run as fractions. After a few parts their sum would miss a goal, such as an
@@ -57,8 +57,9 @@ def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int) -> N
         path: of the checkpoint; a copy of a model, without counters beside it, gets none.
         counters: those in the checkpoint.
         batch: the examples of a batch, those of all processes together.
+        missing_ok: write them even if there are none beside it, since this is no copy.
     """
-    if not os.path.exists(path + COUNTERS):
+    if not missing_ok and not os.path.exists(path + COUNTERS):
         return
     epochs, batches = counters.get("total_epochs", 0), counters.get("parleys", 0)
     if epochs > 0 and batches:

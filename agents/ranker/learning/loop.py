@@ -118,7 +118,8 @@ class LoopRun:
         if validations := counters.get("valid_reports"):
             self._measures = main_measures(validations[-1])
         if self.is_in_loop and counters and is_primary_worker():
-            restore_counters(path, counters, batch=(self._opt.get("batchsize") or 1) * num_workers())
+            batch, own = (self._opt.get("batchsize") or 1) * num_workers(), path == own_checkpoint(self._opt)
+            restore_counters(path, counters, batch=batch, missing_ok=own)
 
     def resume(self, state: dict[str, Any], random: Random) -> None:
         """Before the first batch: put back chance, of several processes in the first, whose checkpoint it is; and what
@@ -177,16 +178,20 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
 
 
 def _check_checkpoint(opt: Opt) -> None:
-    """Raise CheckpointError, before anything is built, if the checkpoint that ParlAI's loop resumes from is damaged."""
-    path = own_checkpoint(opt)
+    """Raise CheckpointError, before anything is built, if a file of the run that ParlAI's loop resumes is damaged.
+
+    Those are the checkpoint, and the best model so far, which the loop evaluates at its end.
+    """
+    path, model = own_checkpoint(opt), opt.get("model_file") or ""
     if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
         return
-    try:
-        read_states(path)
-    except CheckpointError as error:
-        model = opt["model_file"]
-        then = f"resumes from {model}" if os.path.exists(model) else "begins anew"
-        raise CheckpointError(f"{error}. If it is damaged, delete it: the run then {then}") from None
+    for file, other in ((path, model), (model, path)):
+        try:
+            if os.path.exists(file):
+                read_states(file)
+        except CheckpointError as error:
+            then = f"resumes from {other}" if os.path.exists(other) else "begins anew"
+            raise CheckpointError(f"{error}. If it is damaged, delete it: the run then {then}") from None
 
 
 def _locked_model(model_file: str) -> TrainingLock | None:

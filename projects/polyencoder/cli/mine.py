@@ -19,7 +19,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.open import open_index
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ModelSettings
-from polyencoder.settings.fields import Count
+from polyencoder.settings.fields import Count, NotNegative
 from polyencoder.storage.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
@@ -46,7 +46,7 @@ class MineSettings(Settings):
     """Negatives per pair."""
     ranks: str = "1-100"
     """Ranks among the wrong responses, best first, to draw from, such as 10-100."""
-    margin: float | None = None
+    margin: NotNegative | None = None
     """Leave out negatives that score above the response's score minus this."""
     index: Annotated[str | None, Parameter(alias="-i")] = None
     """Mine in this index (default: the responses of the pairs)."""

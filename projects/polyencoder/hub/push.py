@@ -13,7 +13,7 @@ from polyencoder.calibration import CalibratedRanker
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.card import model_card
-from polyencoder.export.folder import export_folder
+from polyencoder.export.folder import README, save_ranker
 
 __all__ = ["push"]
 
@@ -29,11 +29,12 @@ def push(
 ) -> str:
     """Upload a ranker with a model card, all files in one commit; see `Ranker.push_to_hub`."""
     api = HfApi(token=token)
-    with _explaining(repo_id):
-        url = api.create_repo(repo_id, private=private, exist_ok=True)  # completes a plain `name` with the account's
-    card = model_card(ranker, name=url.repo_id, dtype=dtype) if readme is None else readme
     with tempfile.TemporaryDirectory() as folder:
-        export_folder(ranker, Path(folder), dtype=dtype, readme=card)
+        save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository
+        with _explaining(repo_id):
+            url = api.create_repo(repo_id, private=private, exist_ok=True)  # completes a plain name
+        card = model_card(ranker, name=url.repo_id, dtype=dtype) if readme is None else readme
+        (Path(folder) / README).write_text(card, encoding="utf-8")
         with _explaining(repo_id):
             api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Upload a ranker")
     return str(url)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,14 @@ from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import load_weights, model_fingerprint
+from polyencoder.storage.checkpoint import (
+    file_digest,
+    load_weights,
+    model_fingerprint,
+    read_digests,
+    save_weights,
+    saved_with_weights,
+)
 from polyencoder.storage.files import explaining, replacing
 
 __all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]
@@ -116,7 +124,7 @@ class IntentClassifier:
         source: EncoderSource | None = None,
         measured: dict[str, Any] | None = None,
     ) -> None:
-        """Writes `head.json` and `head.safetensors`, without the encoder.
+        """Writes `head.json` and `head.safetensors`, without the encoder. A kill leaves the old head or the new one.
 
         Args:
             folder: created if missing.
@@ -145,8 +153,8 @@ class IntentClassifier:
             replacing(target / HEAD_WEIGHTS) as weights_file,
         ):
             weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
-            safetensors.torch.save_file(weights, weights_file, metadata={"format": "pt"})
             head_file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            save_weights(weights, weights_file, beside={HEAD: head_file})
 
     @classmethod
     def from_pretrained(
@@ -162,6 +170,10 @@ class IntentClassifier:
             CheckpointError: a file is missing or damaged, or the head was trained with another encoder.
         """
         path, weights_path = Path(folder) / HEAD, Path(folder) / HEAD_WEIGHTS
+        digests: dict[str, str] = {}
+        with suppress(CheckpointError):  # which is raised below, where the weights are read
+            digests = read_digests(weights_path)
+        path = saved_with_weights(path, digests.get(HEAD))
         try:
             values = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -189,7 +201,14 @@ class IntentClassifier:
             raise CheckpointError(
                 f"{weights_path}: missing, damaged or not a safetensors file ({first_line(error)})"
             ) from None
+        if read_digests(weights_path) != digests:  # another process saved a head meanwhile
+            return cls.from_pretrained(folder, load)
         load_weights(head, weights, origin=str(weights_path))
+        if HEAD in digests and file_digest(path) != digests[HEAD]:
+            raise CheckpointError(
+                f"{path}: not the file that was saved with {HEAD_WEIGHTS}: a copy was interrupted, or it was changed "
+                "since; copy or train the head again"
+            )
         encoder = load(source) if callable(load) else load
         if model_fingerprint(encoder.model, encoder.text) not in fingerprints:
             raise CheckpointError(

@@ -43,7 +43,7 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
     """
     own = family(config.architecture)
     build: Any = own.model  # whose arguments depend on the family
-    build.check_config(config)
+    own.check(config)
     model: RankerModel = (
         build(config, backbone or build_backbone(config.backbone)) if own.has_backbone else build(config)
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.model import ConveRT
@@ -60,6 +61,12 @@ class Family:
     """The same where a trained model is trained further, if they are others."""
     settings: tuple[str, ...] = ()
     """The settings of a training that only this architecture has; `RankerModel.continue_with` gets them."""
+
+    def check(self, config: RankerConfig) -> None:
+        """Raise ConfigError for a configuration of which no model of this architecture can be built."""
+        if self.has_backbone and config.convert is not None:
+            raise ConfigError(f"a {self.model.title} is built around a backbone; `convert` is for convert models")
+        self.model.check_config(config)
 
     def preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
         """Hyperparameters where they are not given; `fine_tuning`: of a trained model that is trained further."""

@@ -94,7 +94,7 @@ class ScheduleConfig(Settings):
     final_learning_rate: Annotated[NotNegative, Needs("schedule", ("linear", "cosine", None))] = 0.0
     """Last learning rate of linear and cosine (convert: 1e-3, with --init 1e-4)."""
     decay: Annotated[float, Hidden, Field(gt=0, le=1)] = 0.4
-    patience: Annotated[int, Hidden] = 0
+    patience: Annotated[AtLeastZero, Hidden] = 0
     warmup_share: Annotated[float, Hidden] = 0.1
     """Of the run, where `warmup_updates` are not given."""
     longest_warmup: Annotated[int | None, Hidden] = 100
@@ -179,10 +179,9 @@ class HardNegatives(Settings):
     ranks: Annotated[Ranks, Parameter(name="--hard-negative-ranks"), Needs("hard_negatives")] = (1, 100)
     """Ranks among the wrong responses, best first, to draw negatives from, such as 10-100."""
     margin: Annotated[
-        float | None,
+        NotNegative | None,
         Parameter(name="--hard-negative-margin"),
         Needs("hard_negatives"),
-        Field(allow_inf_nan=False),
     ] = None
     """Leave out negatives that score above the response's score minus this."""
 

@@ -57,12 +57,17 @@ def save_folder(
     ):
         tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(model.config.to_json(), encoding="utf-8")
-        digests = {CONFIG: file_digest(config_file), TOKENIZER: file_digest(tokenizer_file)}
-        for file in (config_file, tokenizer_file):
-            onto_the_disk(file)  # before the weights have their name
-        digests[WEIGHTS] = weights_fingerprint(weights)
-        # one key: safetensors writes several in a random order, and equal models are to be equal files
-        safetensors.torch.save_file(weights, weights_file, metadata={DIGESTS: json.dumps(digests)})
+        save_weights(weights, weights_file, beside={CONFIG: config_file, TOKENIZER: tokenizer_file})
+
+
+def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Mapping[str, Path]) -> None:
+    """Write weights with digests of theirs and of the files that belong to them, by the names these will get."""
+    digests = {name: file_digest(file) for name, file in beside.items()}
+    for file in beside.values():
+        onto_the_disk(file)  # before the weights have their name
+    digests[WEIGHTS] = weights_fingerprint(weights)
+    # one key: safetensors writes several in a random order, and equal models are to be equal files
+    safetensors.torch.save_file(weights, path, metadata={DIGESTS: json.dumps(digests)})
 
 
 def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
@@ -160,7 +165,7 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     source = Path(folder)
     config, tokenizer, digests = _read_folder(source)
     weights = _read_weights(source)
-    if (digests and read_digests(source) != digests) or not tokenizer.is_file():
+    if (digests and read_digests(source / WEIGHTS) != digests) or not tokenizer.is_file():
         return load_folder(folder)  # another process saved a model meanwhile, whose weights these may be
     return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
 
@@ -174,12 +179,12 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     """The configuration of a model folder, the path of its tokenizer, and the digests that both were compared with."""
-    digests = read_digests(source) if (source / WEIGHTS).is_file() else {}
-    files = {name: _saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
+    digests = read_digests(source / WEIGHTS) if (source / WEIGHTS).is_file() else {}
+    files = {name: saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
     for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
         if not file.is_file():
             raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    config = _read_config(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
+    config = read_config(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
     for name, file in files.items():
         if name in digests and file_digest(file) != digests[name]:
             raise CheckpointError(
@@ -189,29 +194,28 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     return config, files[TOKENIZER], digests
 
 
-def _read_config(text: str | bytes, *, origin: str) -> RankerConfig:
+def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
     """A configuration of which a model can be built; else ConfigError, which names the `origin`."""
     config = RankerConfig.from_json(text, origin=origin)
     try:
-        family(config.architecture).model.check_config(config)
+        family(config.architecture).check(config)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from None
     return config
 
 
-def _saved_with_weights(path: Path, digest: str | None) -> Path:
+def saved_with_weights(path: Path, digest: str | None) -> Path:
     """The file that was written with the weights: this one, or the one that a kill kept from taking its place."""
     written = (found for found in (path, *leftovers(path)) if found.is_file() and file_digest(found) == digest)
     return next(written, path) if digest else path
 
 
-def read_digests(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """What `save_folder` wrote into the weights' file: a digest of each file's contents, by its name.
+def read_digests(path: Path) -> dict[str, str]:
+    """What `save_weights` wrote into the weights' file: a digest of each file's contents, by its name.
 
     Of configuration and tokenizer it is `file_digest`, of the weights `weights_fingerprint`. Empty for weights that
     another program wrote.
     """
-    path = Path(folder) / WEIGHTS
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             written = (file.metadata() or {}).get(DIGESTS)
@@ -245,7 +249,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
     """
     source = Path(folder)
     _read_folder(source)
-    expected = read_digests(source).get(WEIGHTS)
+    expected = read_digests(source / WEIGHTS).get(WEIGHTS)
     if expected is None:
         raise CheckpointError(
             f"{source / WEIGHTS}: holds no checksums: another program or an earlier version wrote it; write the folder "
@@ -302,7 +306,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[st
             f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `{CONFIG_KEY}` in it); "
             "train one with `parlai train_model -m polyencoder -mf FILE`"
         )
-    return _read_config(states[CONFIG_KEY], origin=f"{name}, `{CONFIG_KEY}`"), states
+    return read_config(states[CONFIG_KEY], origin=f"{name}, `{CONFIG_KEY}`"), states
 
 
 def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:

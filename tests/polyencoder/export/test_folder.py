@@ -156,7 +156,16 @@ def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
         make_ranker("bi").push_to_hub("me/ranker")
 
 
-def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatch, tmp_path, sentences):
+def test_what_cannot_be_saved_leaves_no_repository(make_ranker, hub, monkeypatch, tmp_path):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
+    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
+    with pytest.raises(InputError, match="no torch weights to save"):
+        Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu").push_to_hub("me/ranker")
+    assert hub == []
+
+
+def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatch, tmp_path, sentences, killed_after):
     """Of torch's files the old model or the new one loads, always; and of graphs the same, or none."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
@@ -168,9 +177,7 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatc
     loaded = []
     for renames in range(1, 2 * files):  # each file is renamed twice: beside its name, then to it
         shutil.copytree(tmp_path / "old", out := tmp_path / f"out-{renames}")
-        if (process := os.fork()) == 0:
-            _place_and_die(tmp_path / "new", out, renames)
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+        killed_after(renames, lambda out=out: _place(tmp_path / "new", out))
         for backend in ("torch", "onnx"):
             try:
                 ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
@@ -183,20 +190,9 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatc
     assert "torch" in loaded
 
 
-def _place_and_die(source, target, renames):
-    replace, done = os.replace, 0
-
-    def kill(*paths):
-        nonlocal done
-        if done == renames:
-            os._exit(0)
-        done += 1
-        replace(*paths)
-
-    os.replace = kill
+def _place(source, target):
     with placing(target) as made:
         shutil.copytree(source, made, dirs_exist_ok=True)
-    os._exit(1)
 
 
 def test_what_killed_exports_left_goes(make_ranker, tmp_path):

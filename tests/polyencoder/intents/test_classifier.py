@@ -65,6 +65,27 @@ def test_it_comes_back_from_disk(classifier, sentences, tmp_path):
     assert sorted(path.name for path in (tmp_path / "head").iterdir()) == ["head.json", "head.safetensors"]
 
 
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_kill_between_the_renames_leaves_the_old_head_or_the_new_one(
+    classifier, sentences, tmp_path, renames, killed_after
+):
+    head = Head(classifier.head.config, inputs=classifier.head.mean.numel(), labels=4)
+    new = IntentClassifier(classifier.encoder, head, ["a", "b", "c", "d"])
+    classifier.save(tmp_path)
+    killed_after(renames, lambda: new.save(tmp_path))
+    again, expected = IntentClassifier.from_pretrained(tmp_path, classifier.encoder), new if renames else classifier
+    assert again.labels == expected.labels
+    assert torch.equal(again.probabilities(sentences), expected.probabilities(sentences))
+
+
+def test_the_files_of_two_heads_are_not_taken_for_one(classifier, tmp_path):
+    for name, labels in (("one", LABELS), ("other", ["a", "b", "c", "d"])):
+        IntentClassifier(classifier.encoder, classifier.head, labels).save(tmp_path / name)
+    (tmp_path / "one" / "head.json").write_bytes((tmp_path / "other" / "head.json").read_bytes())
+    with pytest.raises(CheckpointError, match=r"head.json: not the file that was saved with head.safetensors"):
+        IntentClassifier.from_pretrained(tmp_path / "one", classifier.encoder)
+
+
 def test_another_encoder_is_refused(classifier, make_ranker, tmp_path):
     classifier.save(tmp_path)
     with pytest.raises(CheckpointError, match="trained with another encoder"):

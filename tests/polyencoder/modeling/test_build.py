@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polyencoder.config import TextConfig
+from polyencoder.config import ConvertConfig, TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import BiEncoder, CrossEncoder, PolyEncoder, build_model
 from polyencoder.modeling.loading import build_backbone
@@ -14,6 +14,13 @@ from polyencoder.modeling.loading import build_backbone
 @pytest.mark.parametrize(("architecture", "kind"), [("bi", BiEncoder), ("poly", PolyEncoder), ("cross", CrossEncoder)])
 def test_each_architecture_has_its_class(make_config, architecture, kind):
     assert type(build_model(make_config(architecture))) is kind
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_the_sizes_of_a_convert_are_for_no_other_model(make_config, architecture):
+    config = replace(make_config(architecture), backbone={}, convert=ConvertConfig(vocab_size=9))
+    with pytest.raises(ConfigError, match=f"a {architecture}-encoder is built around a backbone"):
+        build_model(config)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])

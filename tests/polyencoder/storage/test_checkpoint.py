@@ -105,22 +105,11 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2, 3])
-def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(folder, make_ranker, sentences, renames):
+def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
+    folder, make_ranker, sentences, renames, killed_after
+):
     old, new = Ranker.from_pretrained(folder), make_ranker("poly", seed=1, output_scaling=5.0)
-    replace, done = os.replace, 0
-
-    def kill(*paths):
-        nonlocal done
-        if done == renames:
-            os._exit(0)
-        done += 1
-        replace(*paths)
-
-    if (process := os.fork()) == 0:
-        os.replace = kill
-        new.save_pretrained(folder)
-        os._exit(0)
-    os.waitpid(process, 0)
+    killed_after(renames, lambda: new.save_pretrained(folder))
     expected = (new if renames else old).score([sentences[:1]], sentences)
     assert torch.equal(Ranker.from_pretrained(folder).score([sentences[:1]], sentences), expected)
 

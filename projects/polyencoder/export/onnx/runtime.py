@@ -31,7 +31,7 @@ from polyencoder.modeling.families import family
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.scoring import ContextEncoding, Keys
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, read_config
 from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
 
 CPU = "CPUExecutionProvider"
@@ -227,7 +227,7 @@ def load_onnx(
     """
     source = Path(folder)
     description = read_description(source)
-    config = RankerConfig.from_json(_read(source / CONFIG), origin=str(source / CONFIG))
+    config = read_config(_read(source / CONFIG), origin=str(source / CONFIG))
     files = {name: name if precision == "float32" else int8_name(name) for name in description.differences}
     for file in files.values():
         if not (source / file).is_file():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import fingerprint, replacing
 
 __all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 
 _CHUNK = 1 << 15  # rows that are added at a time
+_END = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class FaissFile:
         max_norm: the length of the longest vector, for the rounding error of inner products.
         parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses by default.
         tuned: the settings that a search uses by default, where they were measured (see `tuning`).
+        ends: a digest of the file's beginning and end, compared when it is opened; empty in earlier indexes.
     """
 
     file: str
@@ -85,6 +88,7 @@ class FaissFile:
     max_norm: float
     parameters: Parameters
     tuned: Tuned | None = None
+    ends: str = ""
 
     @classmethod
     def parsed(cls, values: dict[str, Any]) -> FaissFile:
@@ -152,11 +156,12 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
         with replacing(folder / name) as temporary:
             faiss.write_index(index, str(temporary))
+            ends = _digest_of_ends(temporary)
     except PolyencoderError:
         raise
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    return FaissFile(name, kind, rows, max_norm, parameters)
+    return FaissFile(name, kind, rows, max_norm, parameters, ends=ends)
 
 
 def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
@@ -168,12 +173,21 @@ def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
     """
     faiss, file = faiss_library(), vectors.folder / meta.file
     try:
+        is_other = bool(meta.ends) and _digest_of_ends(file) != meta.ends
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise CheckpointError(f"{file} cannot be read ({first_line(error)}): build it again with build_faiss") from None
-    if (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
+    if is_other or (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
         raise CheckpointError(f"{file} was made of other vectors than those in its folder: build it again")
     return index
+
+
+def _digest_of_ends(path: Path) -> str:
+    """A digest of a file's first and last bytes: cheap, and of two indexes' files never the same."""
+    with open(path, "rb") as file:
+        first = file.read(_END)
+        file.seek(max(0, path.stat().st_size - _END))
+        return fingerprint([first, file.read(_END)])
 
 
 def _sample(rows: int, count: int) -> Tensor:

@@ -40,6 +40,8 @@ def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
 class Log(Callback):
     """Logs the number of updates to expect, evaluations, and between them the means of the batches since the last line.
 
+    The means are of this process's batches, the speed is that of all processes together.
+
     Where time ends the run, the number of updates is logged as soon as their speed is known. A warm-up that takes most
     of them is a warning.
 
@@ -51,6 +53,7 @@ class Log(Callback):
         self._every = every_seconds
         self._expected: float | None = None
         self._by_time = self._begun = False
+        self._seen = 0
         self.clear()
 
     def clear(self) -> None:
@@ -58,13 +61,14 @@ class Log(Callback):
         self._last = self._until = time.monotonic()
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
+        self._examples = 0
 
     def on_start(self, run: Run) -> None:
         self._begun = False
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if not self._begun:  # callbacks behind this one have resumed the run, or evaluated the model to begin with
-            self._begun = True
+            self._begun, self._seen = True, run.progress.examples
             self.clear()
             self._log_expected(run)
         return batch
@@ -73,6 +77,7 @@ class Log(Callback):
         if not self._by_time and run.updates.count >= MEASURED and run.goal.time(run.progress) >= SOON:
             self._by_time = True
             self._log_expected(run)
+        self._examples, self._seen = self._examples + run.progress.examples - self._seen, run.progress.examples
         if outcome is not None:
             for name, (value, count) in batch_measures(outcome).items():
                 self._sums[name] += value
@@ -97,11 +102,11 @@ class Log(Callback):
 
     def shown_speed(self, seconds: float) -> str:
         """The speed since the last line in words."""
-        return f"{self._counts['loss'] / seconds:,.0f} examples/s"
+        return f"{self._examples / seconds:,.0f} examples/s"
 
     def _log_batches(self, run: Run) -> None:
         seconds = max(self._until - self._last, 1e-9)
-        rate = self._counts["loss"] / seconds
+        rate = self._examples / seconds
         share, left = run.goal.share(run.progress), run.goal.seconds_left(run.progress, rate=rate)
         parts = [] if share is None else [f"{share:4.0%}"]
         parts += [self.shown_means({name: value / max(1, self._counts[name]) for name, value in self._sums.items()})]

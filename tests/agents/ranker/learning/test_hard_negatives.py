@@ -108,6 +108,7 @@ def test_training_with_them(train, tmp_path):
         ({"candidates": "inline"}, "hard_negatives", "join the candidates 'batch', not 'inline'; .*polyencoder mine"),
         ({"hard_negatives_every": 0}, "hard_negatives_every", "hard_negatives_every is 0; it must be at least 1"),
         ({"hard_negative_ranks": "5-5"}, "hard_negative_ranks", "2 are wanted, but the ranks 5-5 are fewer"),
+        ({"hard_negative_margin": -1}, "hard_negative_margin", "hard_negative_margin is -1.0; it must be at least 0"),
         ({"hard_negative_ranks": "best"}, "hard_negative_ranks", "ranks 'best': give the first and the last"),
     ],
 )

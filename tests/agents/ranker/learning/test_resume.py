@@ -180,6 +180,29 @@ def test_a_checkpoint_that_a_disk_has_damaged(data, tmp_path):
     assert states(checkpoint)["number_training_updates"] > states(model)["number_training_updates"] > 0
 
 
+def test_a_best_model_that_a_disk_has_damaged(data, tmp_path):
+    """The error comes before the run, which would need that model at its end, and what it says to do helps."""
+    model = tmp_path / "model"
+    finish(start(model, data, "--max-train-steps 16"), model)
+    os.truncate(model, 5000)
+    assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
+    assert f"{model}: damaged" in log_of(model)
+    assert f"If it is damaged, delete it: the run then resumes from {model}.checkpoint" in log_of(model)
+    model.unlink()
+    finish(start(model, data, "--max-train-steps 24"), model)
+    assert states(model)["number_training_updates"] > 16
+
+
+def test_counters_that_were_deleted_come_from_the_checkpoint(undisturbed, data, tmp_path):
+    options, model = "--num-epochs 2", tmp_path / "model"
+    child = start(model, data, options)
+    wait_for_batches(model, 40)  # of 60
+    kill(child)
+    Path(f"{model}.checkpoint.trainstats").unlink()
+    finish(start(model, data, options), model)
+    assert_same_run(undisturbed(options), model, *METRICS)
+
+
 def test_another_models_checkpoint_starts_a_new_run(data, tmp_path):
     """ParlAI takes any file of that name for one to resume from: a run of as many updates would be over."""
     first, second = tmp_path / "first", tmp_path / "second"

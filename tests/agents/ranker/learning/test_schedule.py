@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from parlai.agents.ranker.arguments import OTHER_NAMES
 from parlai.agents.ranker.learning import optimization
 from parlai.agents.ranker.learning.optimization import build_schedule
 
@@ -47,6 +48,12 @@ def test_the_warm_up_is_linear_and_reaches_the_full_rate(optimizer):
 
 def test_the_warm_up_begins_at_its_rate(optimizer):
     assert rates(schedule_of(optimizer, warmup_rate=0.5), optimizer, range(3)) == pytest.approx([0.5, 0.625, 0.75])
+
+
+def test_patience_is_not_negative(optimizer):
+    with pytest.raises(ConfigError, match="patience is -1; it must be at least 0") as error:
+        schedule_of(optimizer, lr_scheduler_patience=-1)
+    assert OTHER_NAMES[error.value.argument] == "lr_scheduler_patience"
 
 
 @pytest.mark.parametrize("updates", [-1, 0])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,13 @@ def test_the_same_ranking_as_torch(pair, sentences):
     expected, found = (ranker.rank(sentences[:2], sentences[2:], top_k=3) for ranker in pair)
     assert [(one.index, one.text) for one in found] == [(one.index, one.text) for one in expected]
     assert [one.score for one in found] == pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-4)
+
+
+def test_a_configuration_that_no_model_can_have_is_refused(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"poly_attention": "multihead"}))
+    with pytest.raises(ConfigError, match=r"config.json: poly_attention is 'multihead', which a bi-encoder does not"):
+        load_onnx(folder)
 
 
 def test_permuting_contexts_and_candidates_permutes_scores(pair, dialogues, sentences):

@@ -311,9 +311,9 @@ def test_a_build_is_a_file_of_its_own(make_search):
     assert {path.name for path in searcher.vectors.folder.glob("faiss*")} == {searcher.meta.file, faiss.file}
 
 
-@pytest.mark.parametrize("n", [49, 60])
+@pytest.mark.parametrize("n", [49, 50, 60])
 def test_an_index_of_other_vectors_is_refused(make_search, n):
-    """A file of more or fewer than the description says."""
+    """A file of more or fewer than the description says, or of as many others."""
     searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(n, 8))
     (searcher.vectors.folder / other.meta.file).write_bytes((other.vectors.folder / other.meta.file).read_bytes())
     with pytest.raises(CheckpointError, match="was made of other vectors"):

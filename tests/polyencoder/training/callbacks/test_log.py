@@ -28,3 +28,17 @@ def test_the_speed_is_that_of_the_steps_alone(run, monkeypatch, caplog):
     now += 1000.0
     log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
     assert "8 examples/s" in caplog.messages[-2]
+
+
+def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    run.updates.schedule = SimpleNamespace(expected_updates=None, warmup_updates=0)
+    run.progress.examples = 160  # of a run that is resumed
+    caplog.set_level(logging.INFO)
+    log = Log(every_seconds=4.0)
+    log.on_start(run)
+    log.before_step(run, None)
+    now += 4.0
+    run.step(log, processes=4)
+    assert "8 examples/s, 1:41 left" in caplog.messages[-1]  # 808 of 1,000 examples
