@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from parlai.agents.ranker.dialogue import EARLIER
 from parlai.core.message import Message
 
+from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
@@ -16,12 +18,11 @@ from polyencoder.training.callbacks import Callback
 __all__ = ["ResponseBuffer", "Turn", "beginning_of"]
 
 
-class Turn(NamedTuple):
-    """An example of a task: what was said before, oldest first, its label, and which conversation it is of."""
+@dataclass(frozen=True, slots=True)
+class Turn(Example):
+    """An example of a task, and which conversation it is of."""
 
-    turns: Sequence[str]
-    response: str
-    episode: int
+    episode: int = 0
 
 
 class ResponseBuffer(Callback):
@@ -39,15 +40,15 @@ class ResponseBuffer(Callback):
         """Remember the responses of these turns."""
         for one in turns:
             if len(self._window) < WINDOW:
-                self._window.append((one.episode, one.response))
+                self._window.append((one.episode, one.label))
             else:
-                self._window[draws.below(WINDOW)] = one.episode, one.response
+                self._window[draws.below(WINDOW)] = one.episode, one.label
 
     def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
         """A turn that was heard as an example, with a response of another conversation."""
         key = draws.below(2**53)  # first, as it would else depend on what else was said
-        other = other_response(one.episode, one.response, self._window, draws)
-        return PairExample(one.turns, one.response, other=other, key=key)
+        other = other_response(one.episode, one.label, self._window, draws)
+        return PairExample(one.turns, one.label, other=other, key=key)
 
     def clear(self) -> None:
         self._window.clear()

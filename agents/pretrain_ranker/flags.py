@@ -10,8 +10,17 @@ from parlai.agents.ranker.learning.loop import trains
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.pretrain import EncoderSettings
 
-__all__ = ["FOLLOWED", "OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start"]
+__all__ = [
+    "FOLLOWED",
+    "OF_THE_ENCODER",
+    "OF_THE_OBJECTIVE",
+    "UNSUPPORTED",
+    "check_flags",
+    "check_start",
+    "encoder_settings",
+]
 
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """What an encoder keeps that goes on."""
@@ -86,14 +95,15 @@ def check_flags(opt: Opt) -> None:
             "--next contrastive with --batchsize 1: what does not follow are the other responses of a batch, of which "
             "there are none; give a larger one"
         )
-    for name in ("dropout", "attention_dropout"):
-        if not 0 <= opt[name] < 1:
-            raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 0 and below 1")
-    for name in OF_THE_ENCODER:
-        if opt[name] < 1:
-            raise ConfigError(f"{flags.flag(name)} {opt[name]}: must be at least 1")
-    if (positions := opt.get("n_positions")) is not None and positions < 8:
-        raise ConfigError(f"--n-positions {positions}: must be at least 8")
+    encoder_settings(opt)
+
+
+def encoder_settings(opt: Opt) -> EncoderSettings:
+    """The encoder that is pre-trained, in the library's settings, which check the values."""
+    names = {"vocabulary", "backbone", "n_positions", "dropout", "attention_dropout", *OF_THE_ENCODER}
+    if opt.get("backbone"):
+        names.difference_update(OF_THE_ENCODER)  # it has its own
+    return EncoderSettings(**{name: opt.get(name) for name in names})
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
-from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start
+from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start, encoder_settings
 from parlai.agents.ranker.architecture import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
@@ -18,10 +18,17 @@ from tokenizers import Tokenizer
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.encoder_config import backbone_config, max_length, scratch_config, with_dropout
+from polyencoder.modeling.encoder_config import backbone_config, max_length, with_dropout
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.pretraining.inputs import CONTEXT_SHARE
-from polyencoder.pretraining.start import POSITIONS, add_mask, longest_sequence, starting_tokenizer, text_vectors
+from polyencoder.pretraining.start import (
+    POSITIONS,
+    add_mask,
+    longest_sequence,
+    new_encoder_config,
+    starting_tokenizer,
+    text_vectors,
+)
 from polyencoder.text import AnyTokenizer, TextEncoder
 
 __all__ = ["PretrainingDictionary", "PretrainingFamily"]
@@ -90,16 +97,7 @@ class PretrainingFamily(ModelFamily):
             pretrained.resize(len(text))
             backbone = backbone_config(pretrained.model)
         else:
-            backbone = scratch_config(
-                vocabulary_size=len(text),
-                dim=opt["embedding_size"],
-                n_layers=opt["n_layers"],
-                n_heads=opt["n_heads"],
-                ffn_dim=opt["ffn_size"],
-                n_positions=opt.get("n_positions") or POSITIONS,
-                pad_id=text.pad_id,
-                **dropout,
-            )
+            backbone = new_encoder_config(encoder_settings(opt), vocabulary=len(text), pad_id=text.pad_id)
         if origin:
             check_encoder(opt, backbone, origin=origin, names=OF_THE_ENCODER)
         longest = longest_sequence(opt.get("n_positions"), max_length(backbone), origin=origin)

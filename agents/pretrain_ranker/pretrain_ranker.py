@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -30,18 +29,16 @@ from torch import Tensor
 
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.export.folder import README
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import PretrainingCurve
-from polyencoder.pretraining.card import encoder_card, ranker_options
+from polyencoder.pretraining.card import ranker_options, write_encoder
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
 from polyencoder.pretraining.objective import Pretraining
 from polyencoder.pretraining.start import Pretrained, masking_of, take_heads
 from polyencoder.storage.checkpoint import load_weights
-from polyencoder.storage.files import explaining, write_text
 from polyencoder.training.trainer import Trainer
 
 Make = Callable[[PairExample, np.random.Generator], PairInput]
@@ -155,7 +152,7 @@ class PretrainRankerAgent(RankerModelAgent):
     def _write_encoder(self, folder: str) -> None:
         """Write the folder that `--backbone` takes: encoder, tokenizer, heads, and a card; CheckpointError if not."""
         opt, given, report = self.opt, given_flags(self.opt), self._validation
-        card = encoder_card(
+        write_encoder(
             self.pretrained,
             folder,
             {"perplexity": report["ppl"], **report} if "ppl" in report else {},
@@ -166,9 +163,6 @@ class PretrainRankerAgent(RankerModelAgent):
             updates=self._number_training_updates,
             tokens=self._learnt.tokens * num_workers() if self._learnt else 0,
         )
-        self.pretrained.save(folder)
-        with explaining(Path(folder), CheckpointError):
-            write_text(Path(folder) / README, card)
 
     # ---- observing
 
@@ -205,7 +199,7 @@ class PretrainRankerAgent(RankerModelAgent):
             batchsize=len(valid),
             is_training=any("labels" in obs for obs in obs_batch),
             valid_indices=torch.tensor([place for place, _ in valid], dtype=torch.long),
-            examples=[Turn(obs["turns"], obs["label_choice"], obs["episode"]) for _, obs in valid],
+            examples=[Turn(obs["turns"], obs["label_choice"], episode=obs["episode"]) for _, obs in valid],
         )
 
     # ---- learning
@@ -265,7 +259,7 @@ class PretrainRankerAgent(RankerModelAgent):
         """Ask for masked words and next utterances of each example, the same ones each time."""
         if not batch.examples:
             return None
-        keys = [SeededRandom(f"{one.episode}:{len(one.turns)}:{one.response}") for one in batch.examples]
+        keys = [SeededRandom(f"{one.episode}:{len(one.turns)}:{one.label}") for one in batch.examples]
         self._examined.add(batch.examples, keys[0])
         pairs = [self._examined.pair(one, draws) for one, draws in zip(batch.examples, keys, strict=True)]
         self.model.eval()

@@ -215,12 +215,14 @@ class RankerModelAgent(TorchRankerAgent):
     def load(self, path: str) -> dict[str, Any]:
         """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
         _, states = self._checkpoint or read_ranker_file(path)
-        self._checkpoint, given = None, given_flags(self.opt)
+        self._checkpoint = None
         if self._is_finetune:
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
             logging.info(f"starting from {path}" + (f"; not in it, so random: {', '.join(fresh)}" if fresh else ""))
-            self.ranker.continue_with(given, origin=path)
-            self.family.describe_in_opt(self.opt, self.ranker.config)
+            config = self.ranker.config
+            self.ranker.continue_with(given_flags(self.opt), origin=path)
+            if self.ranker.config != config:
+                self.family.describe_in_opt(self.opt, self.ranker.config)
         else:
             load_weights(self.ranker, states["model"], origin=path)
         if not self._should_initialize_optimizer():

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import TextConfig
+from polyencoder.errors import CheckpointError
 from polyencoder.export.card import table
+from polyencoder.export.folder import README
 from polyencoder.pretraining.start import Pretrained
+from polyencoder.storage.files import explaining, write_text
 
-__all__ = ["encoder_card", "ranker_flags", "ranker_options"]
+__all__ = ["encoder_card", "ranker_flags", "ranker_options", "write_encoder"]
 
 
 def encoder_card(
@@ -64,6 +67,17 @@ def encoder_card(
         f"`AutoModel` and `AutoTokenizer` read it{head}.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, float], **facts: Any) -> None:
+    """Write the folder of an encoder, a backbone, and its card; the arguments are those of `encoder_card`.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    pretrained.save(folder)
+    with explaining(folder, CheckpointError):
+        write_text(Path(folder) / README, encoder_card(pretrained, folder, report, **facts))
 
 
 def ranker_options(pretrained: Pretrained) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from polyencoder.data.epochs import Reader
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
-from polyencoder.export.folder import README
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
-from polyencoder.pretraining.card import encoder_card, ranker_flags
+from polyencoder.pretraining.card import ranker_flags, write_encoder
 from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import Pretraining
@@ -30,7 +29,6 @@ from polyencoder.pretraining.rate import matmul_throughput
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.settings.base import flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
-from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.console import logged_by_default
@@ -111,8 +109,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     values = flat_values(settings)
 
     def save(report: Mapping[str, float]) -> None:
-        pretrained.save(settings.data.out)
-        card = encoder_card(
+        write_encoder(
             pretrained,
             settings.data.out,
             report,
@@ -123,7 +120,6 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             updates=trainer.updates.count,
             tokens=log.tokens * processes.count,
         )
-        write_text(Path(settings.data.out) / README, card)
 
     trainer = Trainer(
         pretrained,

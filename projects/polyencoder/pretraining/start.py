@@ -16,14 +16,13 @@ from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_merge_vocabulary
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
 from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
-from polyencoder.settings.pretrain import PretrainingSettings
+from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
 from polyencoder.storage.files import explaining, replacing
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
@@ -33,6 +32,7 @@ __all__ = [
     "add_mask",
     "longest_sequence",
     "masking_of",
+    "new_encoder_config",
     "starting_model",
     "starting_tokenizer",
     "take_heads",
@@ -106,9 +106,8 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         )
         encoder.resize(tokenizer.get_vocab_size())
     else:
-        encoder = _new_encoder(
-            settings, vocabulary=tokenizer.get_vocab_size(), pad_id=_id(tokenizer, special["pad_token"])
-        )
+        pad_id = _id(tokenizer, special["pad_token"])
+        encoder = build_backbone(new_encoder_config(sizes, vocabulary=tokenizer.get_vocab_size(), pad_id=pad_id))
     own = max_length(encoder.model.config.to_dict())
     longest = longest_sequence(sizes.n_positions, own, origin=sizes.backbone)
     truncate = longest if sizes.text_truncate is None else min(sizes.text_truncate, longest)
@@ -165,16 +164,15 @@ def masking_of(text: TextEncoder, probability: float) -> Masking:
     )
 
 
-def _new_encoder(settings: PretrainingSettings, *, vocabulary: int, pad_id: int) -> Backbone:
-    return build_backbone(
-        scratch_config(
-            vocabulary_size=vocabulary,
-            n_positions=settings.encoder.n_positions or POSITIONS,
-            dropout=settings.encoder.dropout,
-            attention_dropout=settings.encoder.attention_dropout,
-            pad_id=pad_id,
-            **settings.encoder.sizes,
-        )
+def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: int) -> dict[str, Any]:
+    """The configuration of a new encoder over a vocabulary of this size."""
+    return scratch_config(
+        vocabulary_size=vocabulary,
+        n_positions=settings.n_positions or POSITIONS,
+        dropout=settings.dropout,
+        attention_dropout=settings.attention_dropout,
+        pad_id=pad_id,
+        **settings.sizes,
     )
 
 

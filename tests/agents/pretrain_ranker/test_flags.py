@@ -39,9 +39,9 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary)
             {"vocabulary": "one", "next": "contrastive", "batchsize": 1, "datatype": "train"},
             r"^--next contrastive with --batchsize 1: .* give a larger one",
         ),
-        ({"vocabulary": "one", "dropout": 1.0}, r"^--dropout 1.0: must be at least 0 and below 1"),
-        ({"vocabulary": "one", "n_layers": 0}, r"^--n-layers 0: must be at least 1"),
-        ({"vocabulary": "one", "n_positions": 4}, r"^--n-positions 4: must be at least 8"),
+        ({"vocabulary": "one", "dropout": 1.0}, r"^dropout is 1.0; it must be below 1"),
+        ({"vocabulary": "one", "n_layers": 0}, r"^n_layers is 0; it must be at least 1"),
+        ({"vocabulary": "one", "n_positions": 4}, r"^n_positions is 4; it must be at least 8"),
     ],
 )
 def test_what_cannot_be_is_an_error(make, options, message):
