@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import reduce
 from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
-from cyclopts.exceptions import UnknownOptionError, ValidationError
+from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, ValidationError
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
@@ -24,27 +25,28 @@ from polyencoder.packages import versions_line
 __all__ = ["COMMANDS", "UsageError", "app", "flag_of", "flags_of", "main", "parse", "run"]
 
 COMMANDS = {
-    "check": "check:check",
-    "vocab": "vocab:vocab",
-    "prepare-reddit": "prepare_reddit:prepare_reddit",
-    "pretrain": "pretrain:pretrain_encoder",
-    "overlap": "overlap:overlap",
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
-    "import": "importing:import_model",
-    "export": "export:export",
-    "calibrate": "calibrate:calibrate",
     "index": "index:index",
-    "update": "index:update",
     "search": "search:search",
     "serve": "serve:serve",
+    "calibrate": "calibrate:calibrate",
+    "update": "index:update",
+    "inspect": "inspect:inspect",
     "mine": "mine:mine",
     "encode": "encode:encode",
     "intents": "intents:intents",
+    "export": "export:export",
+    "import": "importing:import_model",
+    "check": "check:check",
+    "vocab": "vocab:vocab",
+    "pretrain": "pretrain:pretrain_encoder",
+    "prepare-reddit": "prepare_reddit:prepare_reddit",
+    "overlap": "overlap:overlap",
     "map": "map:map_candidates",
     "zoo": "zoo:zoo",
 }
-"""Each command's module in this folder and the function in it."""
+"""Each command's module in this folder and the function in it; the help lists them in this order."""
 
 OTHER_NAMES = {
     "allow_hosts": "allow_host",
@@ -194,9 +196,25 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         return config_error(cause, of=error.argument.hint)
     unused = [error.token.keyword or error.token.value] if isinstance(error, UnknownOptionError) else []
     unused += [word.partition("=")[0] for word in error.unused_tokens or () if word.startswith("--")]
+    if isinstance(error, MissingArgumentError):
+        if unknown := [word for word in unused if word not in flags_of(arguments[0]).values()]:
+            return _unknown(unknown, arguments)
+        return UsageError(f"{' '.join(error.command_chain or ())} requires {_missing(error, arguments)}")
     if len(unknown := list(dict.fromkeys(unused))) > 1:  # of one, cyclopts says it
         return _unknown(unknown, arguments)
     return UsageError(" ".join(str(error).split()))
+
+
+def _missing(error: MissingArgumentError, arguments: Sequence[str]) -> str:
+    """What a command needs and was not given."""
+    given = {word.partition("=")[0] for word in arguments}
+    if error.argument and given & set(error.argument.names):
+        return f"a value for {error.argument.name}"
+    command = reduce(lambda one, name: one[name], error.command_chain or (), app)
+    needed = [one.name for one in command.assemble_argument_collection() if one.required and not given & set(one.names)]
+    words = [error.argument.name] if error.argument and error.argument.name.isupper() else []  # files, in capitals
+    flags = [name for name in needed if name.startswith("--") and not name.isupper()]
+    return ", ".join([*(word.removeprefix("--") for word in words), *flags])
 
 
 def _unknown(flags: list[str], arguments: Sequence[str]) -> UsageError:

@@ -143,6 +143,10 @@ class RankerModel(TrainableModel, ABC):
         """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
         return score(context, candidates, attention=self.config.poly_attention)
 
+    def token_weights(self, tokens: TokenBatch) -> Tensor | None:
+        """The weight of each token's output in each context vector: [batch, codes, length]; None if unknown."""
+        return None
+
     def pooled(self, tokens: TokenBatch) -> Tensor:
         """One vector [batch, size] of each context's tokens that transfers to other tasks.
 

@@ -30,11 +30,27 @@ class LearntCodes(nn.Module):
         """[batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
         if self.attention is not None:
             return ContextEncoding(self.attention(self.codes, outputs, mask), None)
-        logits = self.codes @ outputs.transpose(1, 2) * self.scale  # [batch, m, length]
-        return ContextEncoding(masked_softmax(logits, mask.unsqueeze(1)) @ outputs, None)
+        return ContextEncoding(self.weights(outputs, mask) @ outputs, None)
+
+    def weights(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        """The weight of each output in each context vector, of several heads their mean: [batch, m, length]."""
+        if self.attention is not None:
+            return self.attention.weights(self.codes, outputs, mask).mean(1)
+        logits = self.codes @ outputs.transpose(1, 2) * self.scale
+        return masked_softmax(logits, mask.unsqueeze(1))
 
 
-class FirstOutputs(nn.Module):
+class ChosenOutputs(nn.Module):
+    """Some outputs are the context vectors."""
+
+    def weights(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        """Which output each context vector is, as weights of 0 and 1: [batch, m, length]."""
+        length = outputs.size(1)
+        each: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), mask)
+        return each.vectors
+
+
+class FirstOutputs(ChosenOutputs):
     """The first m outputs; a context of fewer tokens gives fewer vectors (Appendix C)."""
 
     def __init__(self, n_codes: int) -> None:
@@ -46,7 +62,7 @@ class FirstOutputs(nn.Module):
         return ContextEncoding(outputs[:, : self.n_codes], mask[:, : self.n_codes])
 
 
-class LastOutputs(nn.Module):
+class LastOutputs(ChosenOutputs):
     """The last m real outputs and, when asked, the first one h_1 beside them (Appendix C).
 
     A context so short that h_1 is among its last m outputs has it once.
@@ -70,7 +86,9 @@ class LastOutputs(nn.Module):
         return ContextEncoding(outputs.gather(1, index), kept)
 
 
-def build_codes(kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1) -> nn.Module:
+def build_codes(
+    kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1
+) -> LearntCodes | ChosenOutputs:
     """The module that makes the context vectors of this kind."""
     if kind == "codes":
         return LearntCodes(n_codes, dim, attention=attention, heads=heads)

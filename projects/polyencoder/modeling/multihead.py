@@ -51,12 +51,15 @@ class CodesAttention(_Projections):
 
     def forward(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """Codes [m, dim], outputs [batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
+        values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
+        attended: Tensor = self.output((self.weights(codes, outputs, mask) @ values).transpose(1, 2).flatten(2))
+        return attended
+
+    def weights(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
+        """The weight of each output for each code: [batch, heads, m, length]."""
         queries = self.by_head(self.query(codes)).transpose(0, 1) / math.sqrt(self.size)  # [heads, m, size]
         keys = self.by_head(self.key(outputs)).permute(0, 2, 3, 1)  # [batch, heads, size, length]
-        values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
-        weights = masked_softmax(queries @ keys, mask[:, None, None])
-        attended: Tensor = self.output((weights @ values).transpose(1, 2).flatten(2))
-        return attended
+        return masked_softmax(queries @ keys, mask[:, None, None])
 
 
 class CandidateAttention(_Projections):

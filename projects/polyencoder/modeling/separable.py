@@ -107,13 +107,19 @@ class PolyEncoder(TwoTowers):
         context = self._codes(tokens)
         return context if self.attention is None else self.attention(context)
 
+    def token_weights(self, tokens: TokenBatch) -> Tensor:
+        return self.codes.weights(self._outputs(tokens), tokens.mask)
+
     def _codes(self, tokens: TokenBatch) -> ContextEncoding:
-        outputs = self.context_tower(tokens)
-        if self.config.normalize:  # the codes attend over the outputs as they are; what they extract is scaled
-            context: ContextEncoding = self.codes(outputs, tokens.mask)
+        context: ContextEncoding = self.codes(self._outputs(tokens), tokens.mask)
+        if self.config.normalize:
             return ContextEncoding(self._scaled(context.vectors), context.mask)
-        scaled: ContextEncoding = self.codes(outputs * self.config.output_scaling, tokens.mask)
-        return scaled
+        return context
+
+    def _outputs(self, tokens: TokenBatch) -> Tensor:
+        """What the codes attend over: the outputs, not yet scaled where each vector gets length 1 first."""
+        outputs: Tensor = self.context_tower(tokens)
+        return outputs if self.config.normalize else outputs * self.config.output_scaling
 
     def export_steps(self) -> dict[str, Step]:
         masked = ("codes_mask",) if self.config.context_vectors != "codes" else ()

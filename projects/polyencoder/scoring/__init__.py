@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import ATTENTION_TYPES, score
+from polyencoder.scoring.exact import ATTENTION_TYPES, attention_weights, score
 from polyencoder.scoring.keys import Keys
 from polyencoder.scoring.search import search
 from polyencoder.scoring.topk import TopK, best, check_scores
 
-__all__ = ["ATTENTION_TYPES", "ContextEncoding", "Keys", "TopK", "best", "check_scores", "score", "search"]
+__all__ = [
+    "ATTENTION_TYPES",
+    "ContextEncoding",
+    "Keys",
+    "TopK",
+    "attention_weights",
+    "best",
+    "check_scores",
+    "score",
+    "search",
+]

@@ -89,6 +89,22 @@ def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -
     return scores if candidates.dim() == 3 else scores.t().contiguous()
 
 
+@torch.no_grad()
+def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
+    """How much each context vector counts in a candidate's score, of several heads their mean: [batch, n, codes].
+
+    The weights of a candidate sum to 1. `candidates` are [n, dim] for all contexts; the errors are those of `score`.
+    """
+    scale = scale_of(context, attention)
+    check_candidates(context, candidates)
+    each = candidates.to(context.vectors).expand(context.batch_size, *candidates.shape[-2:])
+    mask = None if context.mask is None else context.mask.unsqueeze(1)
+    if context.keys is None:
+        return torch.softmax(_masked(_logits(context, each) * scale, mask), dim=-1)
+    logits = _products(context.keys.vectors, each) + context.keys.biases.unsqueeze(1)
+    return _masked(logits, mask).unflatten(-1, (-1, context.keys.heads)).softmax(dim=-2).mean(dim=-1)
+
+
 def score_above(context: ContextEncoding, candidates: Tensor, least: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
     """The scores of those candidates [n, dim] that may be above `least` [batch] for any context; others may be there.
 

@@ -15,6 +15,7 @@ ENCODE = ["encode", "texts.txt", "-m", "MODEL", "-o", "out.npy", "--no-progress"
 MAP = ["map", "--train", "pairs.jsonl", "-m", "MODEL", "-o", "out", "--no-progress"]
 _LABELLED = ["--text-column", "response", "--label-column", "response"]
 INTENTS = ["intents", "train", "--train", "pairs.jsonl", *_LABELLED, "-m", "MODEL", "-o", "out", "--no-progress"]
+INSPECT = ["inspect", "-m", "MODEL", "--context", "hi", "-c", "texts.txt"]
 COMMANDS = {
     "evaluate": EVALUATE,
     "train": TRAIN,
@@ -24,6 +25,7 @@ COMMANDS = {
     "update": UPDATE,
     "search": SEARCH,
     "serve": SERVE,
+    "inspect": INSPECT,
     "mine": MINE,
     "encode": ENCODE,
     "intents": INTENTS,

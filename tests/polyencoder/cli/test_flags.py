@@ -118,3 +118,20 @@ def test_a_command_without_such_a_flag_says_nothing_of_it():
 
 def test_other_names_are_those_of_options():
     assert set(OTHER_NAMES.values()) <= {name for command in COMMANDS for name in flags_of(command)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["index", "--out", "x"], "index requires --model, --candidates"),
+        (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
+        (["index", "--modle", "m", "-c", "texts", "-o", "x"], "unknown option: --modle (did you mean --model?)"),
+        (["pretrain"], "pretrain requires CORPUS, --out"),
+        (["pretrain", "texts.txt"], "pretrain requires --out"),
+        (["intents", "predict"], "intents predict requires TEXTS, --head"),
+    ],
+)
+def test_what_a_command_line_lacks_is_named(arguments, expected):
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr == f"polyencoder: {expected}\n"

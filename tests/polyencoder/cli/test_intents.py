@@ -113,9 +113,9 @@ def test_a_model_that_is_no_longer_there(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["train"], UsageError, "--train requires an argument"),
-        (["predict", "texts.txt"], UsageError, "--head requires an argument"),
-        (["predict", "--head", "model"], UsageError, "TEXTS requires an argument"),
+        (["train"], UsageError, "intents train requires --train"),
+        (["predict", "texts.txt"], UsageError, "intents predict requires --head"),
+        (["predict", "--head", "model"], UsageError, "intents predict requires TEXTS"),
         (["predict", "texts.txt", "--head", "model"], CheckpointError, "no such file"),
         (["predict", "texts.txt", "--head", "model", "-o", "head"], UsageError, "Unknown option: -o"),
         (["predict", "texts.txt", "--head", "model", "--grid"], UsageError, "Unknown option: --grid"),

@@ -1,0 +1,108 @@
+"""`polyencoder inspect`: its table, its JSON and its page, for each architecture."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from polyencoder.errors import ConfigError, InputError
+from tests.commands import command_fails, run_command
+
+CONTEXT = ["do you ski ?", "no , i have two <b>dogs</b> ."]
+
+
+@pytest.fixture
+def run(make_ranker, tmp_path, sentences):
+    """(architecture, *arguments, **fields) -> what `polyencoder inspect` prints of a tiny model."""
+
+    def call(architecture: str, *arguments: object, **fields) -> str:
+        make_ranker(architecture, **fields).save_pretrained(tmp_path / architecture)
+        (tmp_path / "texts.txt").write_text("\n".join(sentences))
+        turns = [word for turn in CONTEXT for word in ("--context", turn)]
+        given = ["--model", tmp_path / architecture, "--candidates", tmp_path / "texts.txt", *turns, *arguments]
+        return run_command("inspect", *given).stdout
+
+    return call
+
+
+class Page(HTMLParser):
+    """The tags and the words of a page; raises for one that closes what it has not opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.words = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_a_poly_encoder_in_the_terminal(run):
+    heading, *lines = run("poly", "--top-k", 2).splitlines()
+    assert heading == "> do you ski ? / no , i have two <b>dogs</b> ."
+    assert lines[0].split()[0] == "1"
+    assert lines[1].strip().startswith("context vectors: ")
+    assert "Tokens of these context vectors:" in lines
+    assert lines[-1].endswith("%")
+
+
+def test_a_poly_encoder_in_json_is_what_it_ranks_with(run, make_ranker, sentences):
+    found = json.loads(run("poly", "--json", "--top-k", 3))
+    ranked = make_ranker("poly").rank(CONTEXT, sentences, top_k=3)
+    assert [one["text"] for one in found["candidates"]] == [one.text for one in ranked]
+    assert all(sum(one["weights"]) == pytest.approx(1, abs=1e-5) for one in found["candidates"])
+    assert all(len(row) == len(found["tokens"]) for row in found["token_weights"])
+    assert found["tokens"][0] == "[CLS]"
+    assert "dogs" in "".join(found["tokens"])
+
+
+def test_a_page_is_whole_and_shows_tags_of_texts_as_text(run, tmp_path):
+    run("poly", "--html", tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert CONTEXT[1] in page.words
+    assert not any({"src", "href"} & set(attributes) for _, attributes in page.tags)
+    heats = [attributes for tag, attributes in page.tags if attributes.get("class") == "heat"]
+    assert len(heats) > 8 * 4  # of candidates and of tokens
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [
+        ("bi", "one context vector"),
+        ("convert", "one context vector"),
+        ("cross", "reads context and candidate together"),
+    ],
+)
+def test_what_a_model_does_not_have_is_said(run, tmp_path, architecture, words):
+    assert words in run(architecture, "--html", tmp_path / "page.html").splitlines()[-1]
+    assert any(words in word for word in Page((tmp_path / "page.html").read_text(encoding="utf-8")).words)
+
+
+def test_a_convert_of_several_contexts_has_a_score_of_each_objective(run):
+    found = json.loads(run("convert", "--json", extra_contexts=10))
+    for one in found["candidates"]:
+        assert one["objectives"].keys() == {"combined", "immediate", "extra"}
+        assert one["objectives"]["combined"] == pytest.approx(one["score"], abs=1e-4)
+
+
+def test_what_it_refuses(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "model")
+    given = ["inspect", "--model", tmp_path / "model", "--context", "hi"]
+    command_fails(InputError, "give --candidate TEXT or --candidates FILE", *given)
+    command_fails(ConfigError, "candidates is not read with candidate", *given, "--candidate", "a", "-c", "b.txt")
+    (tmp_path / "page.html").touch()
+    taken = [*given, "--candidate", "a", "--html", tmp_path / "page.html"]
+    command_fails(ConfigError, "is there already", *taken)
+    run_command(*taken, "--overwrite")

@@ -1,0 +1,51 @@
+"""What an inspection shows adds up to the model's scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.ranker.inspection import inspect_ranking
+
+CONTEXT = ["hello , how are you today ?", "i am fine ."]
+
+
+@pytest.mark.parametrize("attention", [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}], ids=str)
+@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
+def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
+    ranker = make_ranker("poly", context_vectors=vectors, n_codes=40, **attention)  # more than the context has tokens
+    found = inspect_ranking(ranker, CONTEXT, sentences, top_k=3)
+    encoded = ranker.encode_contexts([CONTEXT])
+    weights = torch.tensor(found.weights)
+    torch.testing.assert_close(weights.sum(1), torch.ones(3))
+    if attention.get("poly_attention") != "multihead":  # whose heads weigh differently
+        logits = ranker.encode_candidates([one.text for one in found.ranked]) @ encoded.vectors[0].T
+        scores = torch.tensor([one.score for one in found.ranked])
+        torch.testing.assert_close((weights * logits).sum(1), scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
+@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
+def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):
+    ranker = make_ranker("poly", context_vectors=vectors, **fields)
+    found = inspect_ranking(ranker, CONTEXT, sentences)
+    with torch.no_grad():
+        outputs = ranker.model.context_tower(ranker.text.contexts([CONTEXT]))[0]
+    made = torch.tensor(found.token_weights) @ outputs
+    if fields.get("normalize"):
+        made = torch.nn.functional.normalize(made, dim=-1)
+    made = made * ranker.model.config.output_scaling
+    torch.testing.assert_close(made, ranker.encode_contexts([CONTEXT]).vectors[0], rtol=1e-4, atol=1e-4)
+    assert len(found.tokens) == outputs.size(0)
+
+
+def test_codes_of_several_heads(make_ranker, sentences):
+    found = inspect_ranking(make_ranker("poly", codes_attention="multihead"), CONTEXT, sentences)
+    torch.testing.assert_close(torch.tensor(found.token_weights).sum(1), torch.ones(4))
+
+
+def test_a_context_shorter_than_the_vectors(make_ranker, sentences):
+    found = inspect_ranking(make_ranker("poly", context_vectors="n_last", n_codes=40), CONTEXT, sentences)
+    real = [any(row) for row in found.token_weights]
+    assert sum(real) == len(found.tokens)
+    assert all(weight == 0 for row in found.weights for weight, is_real in zip(row, real, strict=True) if not is_real)
