@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from parlai.agents.ranker.separable_agent import SeparableAgent
+from parlai.agents.ranker.agent import RankerAgent
 
 
-class BiencoderAgent(SeparableAgent):
+class BiencoderAgent(RankerAgent):
     """Bi-encoder: the fastest of the three, and the simplest to index."""
 
     architecture = "bi"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.convert.model import ConvertDictionary, ConvertFamily
+from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.dialogue import MESSAGE_TURNS, RankerHistory
-from parlai.agents.ranker.separable_agent import SeparableAgent
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 
@@ -38,7 +38,7 @@ class ConvertHistory(RankerHistory):
         return [turn for text in super().turns() for turn in self._whole.get(text) or text.split("\n")]
 
 
-class ConvertAgent(SeparableAgent):
+class ConvertAgent(RankerAgent):
     """ConveRT, single- or multi-context: small, fast, and trained from scratch."""
 
     architecture = "convert"

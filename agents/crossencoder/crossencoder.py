@@ -6,10 +6,6 @@ from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.args import PAIR_BATCH_SIZE, add_pair_args, set_training_defaults
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from torch import Tensor
-
-from polyencoder.data.pool import CandidatePool
-from polyencoder.text import TokenBatch
 
 
 class CrossencoderAgent(RankerAgent):
@@ -25,8 +21,3 @@ class CrossencoderAgent(RankerAgent):
         parser.set_defaults(candidates="inline", warmup_updates=1000, encode_candidate_vecs=False)
         set_training_defaults(parser, partial_opt, batchsize=PAIR_BATCH_SIZE)
         return parser
-
-    def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        candidates = self.dict.text.candidates(pool.texts).to(contexts.ids.device)
-        scores: Tensor = self.ranker(contexts, candidates, pool.index)
-        return scores

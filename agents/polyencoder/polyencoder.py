@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from parlai.agents.ranker.agent import RankerAgent
 from parlai.agents.ranker.encoder_args import add_poly_args
-from parlai.agents.ranker.separable_agent import SeparableAgent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
 
-class PolyencoderAgent(SeparableAgent):
+class PolyencoderAgent(RankerAgent):
     """Poly-encoder: nearly as fast as a bi-encoder, nearly as accurate as a cross-encoder."""
 
     architecture = "poly"

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
 from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, index_place, read_candidates
+from parlai.agents.ranker.fixed import FixedCandidates, VectorCache, index_place, read_candidates
+from parlai.agents.ranker.indexed import IndexSearch, check_index_options
 from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.model_agent import RankerModelAgent
-from parlai.agents.ranker.ranking import Confidence, answer_metrics, confidence, parlai_metrics
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
+from parlai.agents.ranker.ranking import Confidence, Ranked, Scored, answer_metrics, confidence, parlai_metrics
+from parlai.agents.ranker.sources import INDEX, WITHOUT_NEGATIVES, check_sources, no_negatives_error
 from parlai.core.message import Message
-from parlai.core.metrics import Metric, SumMetric
+from parlai.core.metrics import AverageMetric, Metric, SumMetric
 from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch, Output
 from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data import collator
 from polyencoder.data.pool import CandidatePool, batch_pool
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.modeling.families import family
+from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import best
 from polyencoder.text import TokenBatch, same
 
-Scored = list[tuple[str, float]]
-"""The best candidates of an example with their scores, best first."""
-Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
-"""Those of a batch, and the metrics of each label, if there are labels."""
-
 
 class RankerAgent(RankerModelAgent):
-    """Base of our agents: a subclass names its architecture and says how a batch is scored in evaluation."""
+    """Base of our agents, which name their architecture: scores listed candidates, or searches an index of them.
+
+    A candidate that has vectors of its own is encoded once for as long as the model stays the same.
+    """
 
     fixed: FixedCandidates | None = None
+
+    @classmethod
+    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
+        super().add_cmdline_args(parser, partial_opt=partial_opt)
+        if family(cls.architecture).model.has_vectors:
+            add_index_args(parser)
+            add_distillation_args(parser)
+            add_hard_negative_args(parser)
+            add_cache_args(parser)
+        return parser
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
@@ -47,6 +60,8 @@ class RankerAgent(RankerModelAgent):
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
         self._has_examined = False
+        self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
+        self._search: IndexSearch | None = shared["search"] if shared else None
         super().__init__(opt, shared)
         self._bad = BadExamples(self.global_metrics)
         self._confidence: Confidence | None
@@ -55,17 +70,27 @@ class RankerAgent(RankerModelAgent):
         else:
             learns = self._should_initialize_optimizer()
             self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
+            if opt.get("interactive_mode") and self.fixed is not None and self.ranker.has_vectors:
+                with torch.no_grad():
+                    self._fixed_vectors(self.fixed)  # before the first prompt, not behind it
 
     def settle_candidates(self, opt: Opt) -> None:
+        check_index_options(opt)
         check_sources(opt, in_loop=self._run.is_in_loop)
 
     def _calibration(self) -> Calibration | None:
         """That of the model whose scores an answer has."""
+        if self._search is not None:
+            return self._search.calibration
         model_file = self.opt.get("model_file")
         return read_calibration(model_file, self._library_ranker()) if model_file else None
 
     def forget_vectors(self) -> None:
         """The model has changed: whatever was computed with it is stale."""
+        self._vectors.clear()
+        self._search = None
+        if self.fixed is not None:
+            self.fixed.clear()
 
     def _library_ranker(self) -> Ranker:
         """The model as it is now, as the library's `Ranker`."""
@@ -73,13 +98,9 @@ class RankerAgent(RankerModelAgent):
         ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
         return ranker
 
-    @abstractmethod
-    def eval_scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        """Scores [batch, n] of each example's candidates, -inf at what is none."""
-
     def reads_turns(self) -> bool:
-        """Whether batches need the contexts as text, for another model, whose tokenizer is its own."""
-        return self._training.distillation.has_teacher and trains(self.opt)
+        """Whether batches need the contexts as text: for another model, and to know what was said in a search."""
+        return bool(self.opt.get("index")) or (self._training.distillation.has_teacher and trains(self.opt))
 
     # ---- observing
 
@@ -175,12 +196,14 @@ class RankerAgent(RankerModelAgent):
 
     def rank(self, batch: Batch) -> Ranked | None:
         """The best candidates of each example, and the metrics of its label; None where there is nothing to choose."""
+        if self.eval_candidates == INDEX:
+            return self._searched(batch)
         pool = self._pool(batch, self.eval_candidates)
         if pool.labels is not None and not pool.has_negatives:
             return self._no_exam(batch)
         self._has_examined = True
         with self.autocast():
-            scores = pool.masked(self.eval_scores(contexts_of(batch), pool))
+            scores = pool.masked(self._scores(contexts_of(batch), pool))
         metrics = None
         if pool.labels is not None:
             has_n = self.eval_candidates in ("inline", "fixed")
@@ -190,6 +213,17 @@ class RankerAgent(RankerModelAgent):
             counted = zip(found, pool.counts(len(found)), strict=True)
             found = [self._confidence.answers(pairs, among=n) for pairs, n in counted]
         return found, metrics
+
+    def _searched(self, batch: Batch) -> Ranked:
+        if self._search is None:
+            raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
+        with self.autocast():
+            contexts = self.ranker.encode_context(contexts_of(batch))
+        least = 0.0 if self._confidence is None else self._confidence.least
+        ranked, costs = self._search.rank(contexts, batch, least=least, hits_at=self._hits_at)
+        for name, value in costs.items():
+            self.global_metrics.add(name, AverageMetric(value, batch.batchsize))
+        return ranked
 
     def _no_exam(self, batch: Batch) -> None:
         """A batch with one candidate, its only label: left out and counted. An error where evaluation begins so."""
@@ -260,14 +294,51 @@ class RankerAgent(RankerModelAgent):
         )
         return pool.to(batch.text_vec.device)
 
-    # ---- fixed candidates
+    # ---- scores of listed candidates
+
+    def _scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
+        """Scores [batch, n] of each example's candidates, anything at what is none."""
+        model = self.ranker
+        if not model.has_vectors:
+            scores: Tensor = model(contexts, self.dict.text.candidates(pool.texts).to(contexts.ids.device), pool.index)
+            return scores
+        encoded = model.encode_context(contexts)
+        return torch.cat([model.score(encoded, part) for part in self._parts(pool)], dim=1)
+
+    def _parts(self, pool: CandidatePool) -> list[Tensor]:
+        """The vectors of the candidates in pieces, each [n, dim] for all examples or [batch, n, dim]."""
+        if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
+            vectors = self._vectors.get(pool.texts, self._encode)
+            return [vectors if pool.index is None else vectors[pool.index]]
+        fixed = self._fixed_vectors(self.fixed)
+        own = pool.texts[len(self.fixed.texts) :]
+        return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
+
+    def _fixed_vectors(self, fixed: FixedCandidates) -> list[Tensor]:
+        self.model.eval()
+        on_disk = self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer()
+        return fixed.vectors(self._library_ranker, encode=self._encode, on_disk=on_disk)
+
+    def _encode(self, texts: Sequence[str]) -> Tensor:
+        batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)
+        return encode_candidates(self.ranker, self.dict.text, texts, batch_size=batch_size)
+
+    # ---- fixed candidates, and those of an index
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
-        """Read the fixed candidates, if any source of candidates is `fixed`. They are encoded when first needed."""
+        """Read the fixed candidates, if any source of candidates is `fixed`, or open the index in their place.
+
+        Fixed candidates are encoded when first needed.
+        """
         self.fixed = shared["fixed"] if shared else None
         # ParlAI's own attributes for them, which its share() reads
         self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
         self.num_fixed_candidates = 0
+        if not shared and self.eval_candidates == INDEX:
+            ranker = self._library_ranker()
+            if self.opt.get("min_probability") is not None:
+                ranker.calibration = self._calibration()
+            self._search = IndexSearch(self.opt, ranker)
         if shared or "fixed" not in (self.candidates, self.eval_candidates):
             return
         path = self.fixed_candidates_path or self.get_task_candidates_path()
@@ -290,7 +361,8 @@ class RankerAgent(RankerModelAgent):
         return states
 
     def share(self) -> dict[str, Any]:
-        return {**super().share(), "fixed": self.fixed, "confidence": self._confidence}
+        own = {"fixed": self.fixed, "vectors": self._vectors, "search": self._search, "confidence": self._confidence}
+        return {**super().share(), **own}
 
 
 def contexts_of(batch: Batch) -> TokenBatch:

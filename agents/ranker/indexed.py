@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.ranking import Ranked, parlai_metrics
 from parlai.agents.ranker.sources import is_training_script
-from parlai.core.metrics import Metric
 from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch
 
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_search
@@ -17,6 +17,8 @@ from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.context import ContextEncoding
+
+STEPS = ("search", "rerank")
 
 
 class IndexSearch:
@@ -45,27 +47,25 @@ class IndexSearch:
         self._answers = searcher(keep_turns=False) if opt["repeat_blocking_heuristic"] else self._exam
         self.calibration = self._exam.calibration
 
-    def find(
-        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], *, exam: bool
-    ) -> tuple[list[list[Hit]], dict[str, float]]:
-        """The hits of each context, best first, and the milliseconds of each step.
+    def rank(
+        self, contexts: ContextEncoding, batch: Batch, *, least: float, hits_at: Sequence[int]
+    ) -> tuple[Ranked, dict[str, float]]:
+        """The candidates of at least a probability, best first, with metrics of labels; and milliseconds of each step.
 
         In an exam, where a label is looked for, a candidate that repeats a turn has its rank like any other, as among
         fixed candidates.
         """
-        searcher = self._exam if exam else self._answers
+        searcher = self._answers if batch.labels is None else self._exam
         before = dict(searcher.seconds)
-        hits = searcher.find(contexts, turns)
-        steps = [step for step in ("search", "rerank") if step in before]
-        return hits, {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in steps}
-
-    def metrics(
-        self, labels: Sequence[str], hits: Sequence[Sequence[Hit]], *, hits_at: Sequence[int]
-    ) -> list[dict[str, Metric]]:
-        """ParlAI's metrics of each label among the texts that were found for it."""
-        n, k = len(self._exam.index), self._exam.top_k
-        places = [place_of(label.strip(), distinct(some)) for label, some in zip(labels, hits, strict=True)]
-        return [parlai_metrics(of_search(place, n, top_k=k, hits_at=hits_at)) for place in places]
+        hits = searcher.find(contexts, batch.turns)
+        costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in STEPS if step in before}
+        metrics = None
+        if batch.labels is not None:
+            n, k = len(searcher.index), searcher.top_k
+            found = zip(batch.labels, map(distinct, hits), strict=True)
+            places = [place_of(label.strip(), pairs) for label, pairs in found]
+            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=hits_at)) for place in places]
+        return ([distinct(some, least=least) for some in hits], metrics), costs
 
 
 def check_index_options(opt: Opt) -> None:

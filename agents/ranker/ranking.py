@@ -12,8 +12,12 @@ from parlai.core.opt import Opt
 from polyencoder.calibration import CalibratedRanker, Calibration, least_probability
 from polyencoder.errors import ConfigError
 
-__all__ = ["Confidence", "answer_metrics", "confidence", "parlai_metrics"]
+__all__ = ["Confidence", "Ranked", "Scored", "answer_metrics", "confidence", "parlai_metrics"]
 
+Scored = list[tuple[str, float]]
+"""The best candidates of an example with their scores, best first."""
+Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
+"""Those of a batch, and the metrics of each label, if there are labels."""
 
 # ParlAI's teachers count these from the reply's text_candidates; the agent adds the others that were asked for
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))

@@ -17,7 +17,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker import separable_agent
+from parlai.agents.ranker import agent as ranker_agent
 from parlai.agents.ranker.launch import launch
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
@@ -261,13 +261,13 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
     for model in ("biencoder", "polyencoder"):
         trained(model)
     calls: list[list[str]] = []
-    encode = separable_agent.encode_candidates
+    encode = ranker_agent.encode_candidates
 
     def record(model: Any, text: Any, candidates: Any, **others: Any) -> Any:
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    for module in (separable_agent, shards):
+    for module in (ranker_agent, shards):
         monkeypatch.setattr(module, "encode_candidates", record)
     return calls
 
