@@ -16,7 +16,8 @@ from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER, OF_THE
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.arguments import OTHER_NAMES
-from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
+from parlai.agents.ranker.dialogue import RankerHistory
+from parlai.agents.ranker.examples import Examples, label_of
 from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.learning.parts import trainer_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
@@ -74,7 +75,7 @@ class PretrainRankerAgent(RankerModelAgent):
         if not shared:
             settle_schedule(opt)
         super().__init__(opt, shared)
-        self._bad = BadExamples(self.global_metrics)
+        self._examples = Examples(opt, self.global_metrics)
 
     def share(self) -> dict[str, Any]:
         return {**super().share(), "cross": self._cross}
@@ -177,7 +178,7 @@ class PretrainRankerAgent(RankerModelAgent):
             obs.force_set("episode", self._episode)
             try:
                 obs.force_set("text_vec", self.dict.text.context_ids(obs["turns"]))
-            except InputError:  # a text that cannot be read: `example_error` says what is wrong with it
+            except InputError:  # a text that cannot be read: `Examples` says what is wrong with it
                 obs.force_set("text_vec", [])
         if obs.get("episode_done"):
             self._episode = None
@@ -189,8 +190,7 @@ class PretrainRankerAgent(RankerModelAgent):
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("turns") is None:
             return False
-        error = example_error(obs, "response")
-        return self._bad.usable(error, skip=self.ignore_bad_candidates)
+        return self._examples.is_usable(obs, "response")
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """The valid examples of a batch, as text: what is masked in them is chosen when they are learnt from."""

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
-from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
+from parlai.agents.ranker.dialogue import RankerHistory
+from parlai.agents.ranker.examples import Examples, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, VectorCache, index_place, read_candidates
 from parlai.agents.ranker.indexed import IndexSearch, check_index_options
 from parlai.agents.ranker.learning.loop import trains
 from parlai.agents.ranker.model_agent import RankerModelAgent
 from parlai.agents.ranker.ranking import Confidence, Ranked, Scored, answer_metrics, confidence, parlai_metrics
-from parlai.agents.ranker.sources import INDEX, WITHOUT_NEGATIVES, check_sources, no_negatives_error
+from parlai.agents.ranker.sources import INDEX, check_sources
 from parlai.core.message import Message
-from parlai.core.metrics import AverageMetric, Metric, SumMetric
+from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch, Output
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data import collator
-from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
@@ -59,11 +60,11 @@ class RankerAgent(RankerModelAgent):
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
-        self._has_examined = False
         self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         self._search: IndexSearch | None = shared["search"] if shared else None
         super().__init__(opt, shared)
-        self._bad = BadExamples(self.global_metrics)
+        surrounding = 2 if self.dict.text.config.surround else 0
+        self._examples = Examples(opt, self.global_metrics, fixed=self.fixed, surrounding=surrounding)
         self._confidence: Confidence | None
         if shared:
             self._confidence = shared["confidence"]
@@ -110,7 +111,7 @@ class RankerAgent(RankerModelAgent):
             obs.force_set("full_text", history.get_history_str())
             try:
                 obs.force_set("text_vec", history.get_history_vec())
-            except InputError:  # a text that cannot be read: `example_error` says what is wrong with it
+            except InputError:  # a text that cannot be read: `Examples` says what is wrong with it
                 obs.force_set("text_vec", [])
             if self.reads_turns():
                 obs.force_set("turns", history.turns())
@@ -122,24 +123,9 @@ class RankerAgent(RankerModelAgent):
         return obs
 
     def is_valid(self, obs: Message) -> bool:
-        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`).
-
-        In a conversation it is always an error, since an answer is expected.
-        """
-        interactive = bool(self.opt.get("interactive_mode"))
         if obs.is_padding() or obs.get("text_vec") is None:
             return False
-        fixed = None if self.fixed is None or self.opt.get("add_label_to_fixed_cands") else self.fixed.place
-        source = self.candidates if "labels" in obs else self.eval_candidates
-        error = example_error(
-            obs,
-            source,
-            fixed=fixed,
-            n_fixed=self.num_fixed_candidates,
-            interactive=interactive,
-            surrounding=2 if self.dict.text.config.surround else 0,
-        )
-        return self._bad.usable(error, skip=self.ignore_bad_candidates and not interactive)
+        return self._examples.is_usable(obs, self.candidates if "labels" in obs else self.eval_candidates)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """The valid examples as one batch: contexts as tensors, labels and candidates as text."""
@@ -175,8 +161,10 @@ class RankerAgent(RankerModelAgent):
             return None
         assert self.trainer is not None
         self.forget_vectors()
-        pool = self._pool(batch, self.candidates) if is_usable else None
-        examples = None if pool is None else collator.Batch(contexts_of(batch), pool, turns=batch.turns)
+        examples = None
+        if is_usable:
+            pool = self._examples.pool(self.candidates, labels=batch.labels, candidates=batch.candidates)
+            examples = collator.Batch(contexts_of(batch), pool.to(batch.text_vec.device), turns=batch.turns)
         outcome = self.trainer.step(examples)
         if outcome is None or not len(outcome):
             return None
@@ -198,10 +186,10 @@ class RankerAgent(RankerModelAgent):
         """The best candidates of each example, and the metrics of its label; None where there is nothing to choose."""
         if self.eval_candidates == INDEX:
             return self._searched(batch)
-        pool = self._pool(batch, self.eval_candidates)
-        if pool.labels is not None and not pool.has_negatives:
-            return self._no_exam(batch)
-        self._has_examined = True
+        pool = self._examples.exam(self.eval_candidates, labels=batch.labels, candidates=batch.candidates)
+        if pool is None:
+            return None
+        pool = pool.to(batch.text_vec.device)
         with self.autocast():
             scores = pool.masked(self._scores(contexts_of(batch), pool))
         metrics = None
@@ -224,12 +212,6 @@ class RankerAgent(RankerModelAgent):
         for name, value in costs.items():
             self.global_metrics.add(name, AverageMetric(value, batch.batchsize))
         return ranked
-
-    def _no_exam(self, batch: Batch) -> None:
-        """A batch with one candidate, its only label: left out and counted. An error where evaluation begins so."""
-        if batch.batchsize == 1 and not self._has_examined and not self.ignore_bad_candidates:
-            raise no_negatives_error(self.eval_candidates)
-        self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(batch.batchsize))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
         """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""
@@ -283,16 +265,6 @@ class RankerAgent(RankerModelAgent):
 
     def _blocks_repeats(self) -> bool:
         return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates in ("fixed", "index")
-
-    def _pool(self, batch: Batch, source: str) -> CandidatePool:
-        pool = batch_pool(
-            source,
-            labels=batch.labels,
-            candidates=batch.candidates,
-            fixed=self.fixed,
-            add_label=self.opt["add_label_to_fixed_cands"],
-        )
-        return pool.to(batch.text_vec.device)
 
     # ---- scores of listed candidates
 

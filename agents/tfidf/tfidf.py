@@ -17,21 +17,22 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
-from parlai.agents.ranker.dialogue import BadExamples, RankerHistory, example_error, label_of
+from parlai.agents.ranker.dialogue import RankerHistory
+from parlai.agents.ranker.examples import Examples, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.ranking import parlai_metrics
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, check_sources, no_negatives_error
+from parlai.agents.ranker.sources import check_sources
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.core.agents import Agent
 from parlai.core.message import Message
-from parlai.core.metrics import Metric, Metrics, SumMetric
+from parlai.core.metrics import Metric, Metrics
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import create_task_agent_from_taskname
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
@@ -71,17 +72,16 @@ class TfidfAgent(Agent):
         self.id = "Tfidf"
         self.random = random.Random(42)
         self.history = RankerHistory(self.opt)
-        self._has_examined = False
         self.hits_at = parse_hits_at(self.opt.get("hits_at", "1,5,10"))
         check_sources(self.opt, in_loop=False)  # batches train nothing
         self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
-        self._bad = BadExamples(self.global_metrics)
         if shared:
             self.tfidf, self.fixed = shared["tfidf"], shared["fixed"]
-            return
-        self.fixed = _fixed_candidates(self.opt) if self.source == "fixed" else None
-        self.tfidf = _fitted(self.opt)
+        else:
+            self.fixed = _fixed_candidates(self.opt) if self.source == "fixed" else None
+            self.tfidf = _fitted(self.opt)
+        self._examples = Examples(self.opt, self.global_metrics, fixed=self.fixed)
 
     def share(self) -> dict[str, Any]:
         own = {"tfidf": self.tfidf, "fixed": self.fixed, "metrics": self.global_metrics.share()}
@@ -147,36 +147,18 @@ class TfidfAgent(Agent):
         return replies
 
     def _is_valid(self, obs: Message) -> bool:
-        """Whether an example can be used. A bad one is an error, or skipped and counted (`--ignore-bad-candidates`)."""
         if obs.is_padding() or obs.get("full_text") is None:
             return False
-        # `example_error` counts tokens, and a start and an end are always among them
+        # `Examples` counts tokens, and a start and an end are always among them
         obs.force_set("text_vec", ["<start>", *obs["full_text"].split(), "<end>"])
-        fixed = None if self.fixed is None or self.opt["add_label_to_fixed_cands"] else self.fixed.place
-        error = example_error(
-            obs,
-            self.source,
-            fixed=fixed,
-            n_fixed=len(self.fixed.texts) if self.fixed else None,
-            interactive=bool(self.opt.get("interactive_mode")),
-        )
-        return self._bad.usable(error, skip=self.opt["ignore_bad_candidates"])
+        return self._examples.is_usable(obs, self.source)
 
     def _answers(self, examples: list[Message]) -> list[dict[str, Any]]:
         labels = [obs.get("label_choice") for obs in examples]
-        pool = batch_pool(
-            self.source,
-            labels=None if None in labels else labels,
-            candidates=[obs.get("label_candidates") or () for obs in examples],
-            fixed=self.fixed,
-            add_label=self.opt["add_label_to_fixed_cands"],
-        )
-        if pool.labels is not None and not pool.has_negatives:
-            if len(examples) == 1 and not self._has_examined and not self.opt["ignore_bad_candidates"]:
-                raise no_negatives_error(self.source)
-            self.global_metrics.add(WITHOUT_NEGATIVES, SumMetric(len(examples)))
+        candidates = [obs.get("label_candidates") or () for obs in examples]
+        pool = self._examples.exam(self.source, labels=None if None in labels else labels, candidates=candidates)
+        if pool is None:
             return [{} for _ in examples]
-        self._has_examined = True
         scores = self._scores([self._context(obs) for obs in examples], pool)
         answers = self._ordered(scores, pool)
         if pool.labels is not None:

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from parlai.agents.ranker.console import did_you_mean
-from parlai.agents.ranker.dialogue import BadExamples, candidates_error, label_of
-from parlai.agents.ranker.fixed import read_candidates
+from parlai.agents.ranker.examples import Examples, label_of
+from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.learning.optimization import needs_length
 from parlai.agents.ranker.ranking import parlai_metrics
 from parlai.core.agents import Agent
@@ -44,28 +44,21 @@ class Rehearsal(Agent):
         self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
         self._source = opt["eval_candidates"]
         path = opt.get("fixed_candidates_path") if self._source == "fixed" else None
-        self._fixed = set(read_candidates(path)) if path else None
-        self._bad = BadExamples(Metrics())
+        self._fixed = FixedCandidates(read_candidates(path), place=None) if path else None
+        self._examples = Examples(opt, Metrics(), fixed=self._fixed)
 
     def act(self) -> Message:
         """The right answer, with the metrics of a ranker that has found it."""
         obs, reply = Message(self.observation), Message({"id": "rehearsal", "episode_done": False})
-        label = label_of(obs, Random(0), among=self._fixed)
+        label = label_of(obs, Random(0), among=self._fixed.place if self._fixed else None)
         obs.force_set("label_choice", label)
-        must_be_known = self._fixed is not None and not self.opt.get("add_label_to_fixed_cands")
-        error = candidates_error(
-            obs,
-            self._source,
-            fixed=self._fixed if must_be_known else None,
-            n_fixed=None if self._fixed is None else len(self._fixed),
-        )
-        if label is None or not self._bad.usable(error, skip=bool(self.opt.get("ignore_bad_candidates"))):
+        if label is None or not self._examples.is_usable(obs, self._source):
             return reply
         n = None
         if self._source == "inline":
             n = len(obs["label_candidates"])
         elif self._fixed is not None:
-            n = len(self._fixed | {label})
+            n = len({*self._fixed.place, label})
         metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
         return reply

@@ -1,0 +1,152 @@
+"""Examples in ParlAI's messages: which can be used, and the candidates of a batch of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Sequence
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.fixed import FixedCandidates
+from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, no_negatives_error
+from parlai.core.message import Message
+from parlai.core.metrics import Metrics, SumMetric
+from parlai.core.opt import Opt
+
+from polyencoder.checks import half_characters
+from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.errors import InputError
+
+__all__ = ["Examples", "label_of"]
+
+IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
+FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
+
+
+def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
+    """The label to rank: of several one of the example's candidates, or `among` the fixed, if any is."""
+    labels = obs.get("labels") or obs.get("eval_labels")
+    if not labels:
+        return None
+    if len(labels) == 1:
+        return str(labels[0])
+    candidates = set(obs.get("label_candidates") or ()) if among is None else among
+    return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
+
+
+class Examples:
+    """The examples of an agent, with candidates from the sources that it names.
+
+    One that cannot be used is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
+    conversation it is always an error, since an answer is expected.
+
+    Args:
+        opt: of the agent.
+        metrics: in which is counted what is left out.
+        fixed: the fixed candidates, if a source is `fixed`.
+        surrounding: the number of tokens that a context has without any text.
+    """
+
+    def __init__(
+        self, opt: Opt, metrics: Metrics, *, fixed: FixedCandidates | None = None, surrounding: int = 2
+    ) -> None:
+        self._metrics, self._fixed, self._surrounding = metrics, fixed, surrounding
+        self._add_label = bool(opt.get("add_label_to_fixed_cands"))
+        self._interactive = bool(opt.get("interactive_mode"))
+        self._skips = bool(opt.get("ignore_bad_candidates")) and not self._interactive
+        self._has_skipped = self._has_examined = False
+
+    def is_usable(self, obs: Message, source: str) -> bool:
+        """Whether an example can be used with this source of candidates.
+
+        Raises:
+            InputError: it cannot, and bad examples are not to be skipped.
+        """
+        error = self._error(obs, source)
+        if error is None:
+            return True
+        if not self._skips:
+            raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
+        if not self._has_skipped:
+            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+        self._has_skipped = True
+        self._metrics.add("bad_examples", SumMetric(1))
+        return False
+
+    def pool(
+        self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
+    ) -> CandidatePool:
+        """The candidates of a batch, whose labels and own candidates these are."""
+        return batch_pool(source, labels=labels, candidates=candidates, fixed=self._fixed, add_label=self._add_label)
+
+    def exam(
+        self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
+    ) -> CandidatePool | None:
+        """The same for an evaluation; None where labels are the only candidates: the batch is left out and counted.
+
+        Raises:
+            InputError: the evaluation begins with one such example.
+        """
+        pool = self.pool(source, labels=labels, candidates=candidates)
+        if labels is not None and not pool.has_negatives:
+            if len(labels) == 1 and not self._has_examined and not self._skips:
+                raise no_negatives_error(source)
+            self._metrics.add(WITHOUT_NEGATIVES, SumMetric(len(labels)))
+            return None
+        self._has_examined = True
+        return pool
+
+    def _error(self, obs: Message, source: str) -> str | None:
+        """What makes an example unusable, or None. One without token ids, `text_vec`, is asked about candidates."""
+        label, fixed = obs.get("label_choice"), self._fixed
+        own = obs.get("label_candidates") or () if source in FROM_EXAMPLE else ()
+        if problem := half_characters([obs.get("full_text") or "", label or "", *own]):
+            return f"{_describe(obs)} cannot be read: {problem}"
+        if "text_vec" in obs and len(obs["text_vec"]) <= self._surrounding and not self._interactive:
+            return f"{_describe(obs)} has no text: a context needs at least one word"
+        if "labels" in obs and not (label or "").strip():
+            return f"{_describe(obs)} has no label to learn from"
+        if source == "response" and label is None:
+            return f"{_describe(obs)} has no label, which is the response that pre-training needs"
+        flag = "--candidates" if "labels" in obs else "--eval-candidates"
+        if source == "batch" and label is None:
+            return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"
+        if source in FROM_EXAMPLE:
+            candidates = obs.get("label_candidates")
+            if not candidates:
+                needs = f"has no candidates of its own, which {flag} {source} needs"
+                fixed_ones = (
+                    f"{flag} fixed with --fixed-candidates-path FILE, or {flag} batch with batches of 2 or more"
+                )
+                return f"{_describe(obs)} {needs}; use {fixed_ones}{_drawing_task(obs)}"
+            if label is not None and label not in candidates:
+                return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
+            if source == "inline" and label is not None and len(set(candidates)) == 1:
+                return f"{_describe(obs)} has one candidate, its label: with {flag} inline there is nothing to choose"
+        if source != "fixed" or label is None or fixed is None:
+            return None
+        if len(fixed.texts) == 1:
+            return f"--fixed-candidates-path: with {flag} fixed and one candidate there is nothing to choose; give more"
+        if label not in fixed.place and not self._add_label:
+            return (
+                f"{_describe(obs)} has a label that is not among the fixed candidates (--add-label-to-fixed-cands true "
+                "makes it a candidate of this example)"
+            )
+        return None
+
+
+def _drawing_task(obs: Message) -> str:
+    """Which of our tasks draws the candidates that this one, as a rule of ParlAI's, lacks."""
+    task = str(obs.get("id", "")).partition(":")[0]
+    if task == "selection":
+        return ""
+    name = f"selection:{task}" if task in IN_SELECTION else "selection:jsonl, for a file of pairs"
+    return f", or -t {name}, which draws them"
+
+
+def _describe(obs: Message) -> str:
+    def shorten(text: str) -> str:
+        return text if len(text) <= 80 else text[:77] + "..."
+
+    place = f" in the episode {shorten(obs['full_text'])!r}" if obs.get("full_text") else ""
+    label = f", label {shorten(obs['label_choice'])!r}," if obs.get("label_choice") else ""
+    return f"task {obs.get('id', 'unknown')}: the example {shorten(obs.get('text') or '')!r}{label}{place}"
