@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from polyencoder.data.collator import Batch, Collator
@@ -180,14 +181,18 @@ class Trainer:
             callback.on_end(self)
 
     def _run(self) -> None:
-        for batch in prefetched(self._batches()):
+        batches = prefetched(self._batches())
+        first = next(batches, None)
+        # each asks the others: who has a batch would wait in its first step for one that has none
+        if False in (given := gather_objects(first is not None)):
+            raise InputError(
+                f"there are too few training examples: process {given.index(False)} of {self.processes.count} has none",
+                argument="train",
+            )
+        for batch in chain([first], batches):
             self.step(batch)
             if self._has_ended():
                 return
-        raise InputError(
-            f"there are too few training examples: process {self.processes.rank} of {self.processes.count} has none",
-            argument="train",
-        )
 
     def _batches(self) -> Iterator[Batch]:
         if self._given is not None:
