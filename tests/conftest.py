@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only
 import importlib.util
 import json
 import random
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +275,14 @@ def backbone_folder(tmp_path_factory, make_hf_tokenizer):
         return made[kind]
 
     return make
+
+
+@pytest.fixture
+def forked_commands(monkeypatch):
+    """Commands of Python that a test starts are forked, with their imports done: see tests/forked.py."""
+    from tests.forked import Forked
+
+    monkeypatch.setattr(subprocess, "Popen", Forked)
 
 
 @pytest.fixture

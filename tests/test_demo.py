@@ -13,6 +13,8 @@ import demo
 
 ROOT = Path(__file__).parents[1]
 
+pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
+
 
 def test_a_demo_and_the_same_again(tmp_path, backbone_folder, capfd):
     """The second time the bot is there, and only the questions are asked again."""

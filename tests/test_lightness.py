@@ -14,6 +14,8 @@ from cyclopts import App
 import polyencoder
 from polyencoder.cli.main import COMMANDS, app, help_of
 
+pytestmark = pytest.mark.slow
+
 LIST = "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 
 

@@ -18,6 +18,8 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 RANKING = ["accuracy", "hits@1", "hits@5", "R8@1", "R8@5", "rank", "mrr", "f1"]
 CHANCE = 1 / 8

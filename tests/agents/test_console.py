@@ -15,6 +15,8 @@ from parlai.core.script import superscript_main
 
 from polyencoder.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 TINY = "--embedding-size 16 --ffn-size 16 --n-layers 1 --n-heads 2 --text-truncate 32 --dict-maxtokens 300"
 
 

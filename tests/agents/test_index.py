@@ -116,6 +116,7 @@ def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidat
     assert not {"loss", "ppl", "mrr", "rank"} & found.keys()  # which a search does not know
 
 
+@pytest.mark.slow
 def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_file, monkeypatch):
     """All of the lists, and long ones, find what scoring everything does."""
     pytest.importorskip("faiss")

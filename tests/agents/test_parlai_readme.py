@@ -17,6 +17,8 @@ from polyencoder.errors import InputError
 from polyencoder.storage.checkpoint import read_model_file
 from tests.task_files import dialogue, make_datapath, write
 
+pytestmark = pytest.mark.slow
+
 COMMON = (
     "--eval-batchsize 6 --lr-scheduler-patience 0 --lr-scheduler-decay 0.4 -lr 5e-05 --data-parallel True "
     "--history-size 20 --label-truncate 72 --text-truncate 360 --num-epochs 1.0 --max_train_time 200000 -veps 0.5 "

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.common import in_its_own_process
 
+pytestmark = pytest.mark.slow
+
 EVALUATE = partial(partial, eval)  # gives a function of texts, and can be pickled
 
 

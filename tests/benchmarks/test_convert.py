@@ -11,6 +11,8 @@ from benchmarks import convert
 from benchmarks.rate import Shape, encoded, encoder_flops, products
 from polyencoder.modeling.convert import ConvertConfig
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "vocab_size": 9_000,
     "hidden_size": 16,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 
 from benchmarks import cpu
 
 
+@pytest.mark.slow
 def test_report(monkeypatch, capsys):
     monkeypatch.setattr(cpu, "SIZES", {"tiny": 24})
     cpu.main(["--json", "--quick"])

@@ -14,6 +14,8 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.made import Unavailable, check
 from benchmarks.rate import Shape, encoder_flops, product_rate, products
 
+pytestmark = pytest.mark.slow
+
 CPU = ["--device", "cpu", "--quick", "--here"]
 
 

@@ -23,6 +23,7 @@ def test_a_corpus_has_the_size_that_was_asked_for_and_no_turn_twice(tmp_path, mo
     assert len(set(turns)) == len(turns)
 
 
+@pytest.mark.slow
 def test_an_epoch_is_read_to_its_end(tmp_path):
     write_corpus(tmp_path, size=600_000)
     found = read(tmp_path)

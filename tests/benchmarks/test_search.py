@@ -19,6 +19,8 @@ from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
+pytestmark = pytest.mark.slow
+
 SYSTEMS = [
     *("bi-encoder", "poly-16", "poly-64", "poly-360", "first-16", "first-64", "first-360"),
     *("bi-encoder, bf16", "poly-64, bf16", "first-64, bf16", "poly-360, bf16"),

@@ -16,6 +16,8 @@ from benchmarks.serving.hostile import KINDS
 from benchmarks.serving.points import HOSTILE, IN_PROCESS, OURS, PEER, unseen
 from polyencoder.ranker.ranker import Ranker
 
+pytestmark = pytest.mark.slow
+
 
 def test_report(backbone_folder, tmp_path, capsys):
     for package in ("fastapi", "uvicorn", "prometheus_client", "sentence_transformers"):

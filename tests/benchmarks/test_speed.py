@@ -13,6 +13,8 @@ pytest.importorskip("parlai")
 from benchmarks import evaluation, memory, onnx, scoring, training
 from benchmarks.agents import size
 
+pytestmark = pytest.mark.slow
+
 TINY = size(layers=1, dim=16, heads=2, codes=4)
 
 

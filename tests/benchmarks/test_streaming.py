@@ -14,6 +14,8 @@ from parlai.utils import logging
 from benchmarks import streaming
 from polyencoder.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TURNS, DIALOGUES, ROWS = 4, 30, 40
 
 

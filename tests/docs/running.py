@@ -1,7 +1,7 @@
 """Runs the commands of a document in a folder, and looks at what they report.
 
-A command runs in a process of its own, forked from one that has imported torch and ParlAI already: five seconds faster,
-and otherwise what a shell would start. Long ones get smaller limits.
+A command runs in a process of its own, forked from one that has imported torch and ParlAI already (tests/forked.py).
+Long ones get smaller limits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import multiprocessing
 import os
 import runpy
 import signal
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.snippets import Command
+from tests.forked import forkserver
 
-PRELOADED = ["pytest", "transformers", "parlai.scripts.train_model", "parlai.agents.ranker.launch", "polyencoder"]
 TIMEOUT = 180  # seconds
 SHOWN = 2000  # characters of a failed command's output, its last
 
@@ -116,9 +115,7 @@ class Runner:
 
     def _start(self, program: Callable[[list[str]], object], command: Command, log: Path) -> Any:
         arguments = [argument.replace(PORT, self._port) for argument in command.arguments]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        process = context.Process(target=_child, args=(program, arguments, self.folder, self.environment, log))
+        process = forkserver().Process(target=_child, args=(program, arguments, self.folder, self.environment, log))
         process.start()
         return process
 

@@ -12,6 +12,8 @@ from tests.docs.running import Failure, Runner
 from tests.docs.snippets import Command, commands, read_snippets
 from tests.docs.stand_ins import VARIABLES, make_files, models_in
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(document)]

@@ -39,6 +39,7 @@ def test_what_the_command_line_says(run):
         run("polyencoder", "zoo", "nothing")
 
 
+@pytest.mark.slow
 def test_a_perfect_score_is_a_failure(run):
     with pytest.raises(Failure, match=r"reports accuracy 1\.0"):
         run("parlai", "eval_model", "-m", "repeat_label", "-t", "selection:sample")

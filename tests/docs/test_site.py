@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import polyencoder.index
 import polyencoder.training
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_is_whole(tmp_path):
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

@@ -11,6 +11,8 @@ from tests.docs.running import Runner
 from tests.docs.snippets import Command
 from tests.task_files import make_datapath
 
+pytestmark = pytest.mark.slow
+
 MAKE = (
     "parlai train_model -m {kind}encoder -t selection:convai2 --candidates inline --batchsize 4 --max-train-steps 1 "
     "--embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 -mf {kind}/model"

@@ -24,12 +24,14 @@ def shown(minilm_folder, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_faq_bot_answers_what_it_knows_and_nothing_else(shown):
     lines = shown("faq_bot", ["can my rain jacket go into the washing machine", "what is the capital of France"])
     assert "Wash jackets at 30 degrees" in lines[0]
     assert lines[1].strip() == "I have no answer to that."
 
 
+@pytest.mark.slow
 def test_filters_hold_and_an_added_candidate_is_found(shown):
     lines = shown("filtered_search", 120)
     hits = [line for line in lines if "Order" in line]

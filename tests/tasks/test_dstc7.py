@@ -206,6 +206,7 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 # Real data.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("datatype", "variant", "count"),
     [("valid", "", 1000), ("test", "", 1000), ("train:ordered", "", 39_190), ("train:ordered", ":plain", 3000)],
@@ -223,6 +224,7 @@ def test_real_counts(make_teacher, messages, real_path, datatype, variant, count
         assert label in message["label_candidates"]
 
 
+@pytest.mark.slow
 def test_real_first_and_last(make_teacher, messages, real_path):
     datapath = str(real_path("dstc7").parent)
     seen = messages(make_teacher("selection:dstc7", datapath=datapath))

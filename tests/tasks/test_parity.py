@@ -17,6 +17,8 @@ from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 UPDATES, EXAMPLES = 10, 30  # batches of four: more than an epoch
 NAMES = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
 SIZES = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dropout": 0.1, "dict_maxtokens": 300}

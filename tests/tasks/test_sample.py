@@ -140,6 +140,7 @@ def test_stream_stays_in_memory(make_teacher, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["last", "all"])
 def test_keywords_are_far_from_solving_it(context):
     report = EvalModel.main(model="tfidf", task="selection:sample", tfidf_context=context, loglevel="error")

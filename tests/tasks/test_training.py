@@ -16,6 +16,8 @@ from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.train_model import TrainModel
 from parlai.utils import logging
 
+pytestmark = pytest.mark.slow
+
 TINY = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "poly_n_codes": 2, "n_positions": 64}
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 TINY |= {"model": "polyencoder", "candidates": "batch", "eval_candidates": "inline", "num_negatives": 3}

@@ -200,6 +200,7 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 # Real data.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("datatype", "count"), [("train:ordered", 30_368), ("valid", 1000), ("test", 1000)])
 def test_real_counts(make_teacher, messages, real_path, datatype, count):
     teacher = make_teacher("selection:ubuntu:plain", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
@@ -229,6 +230,7 @@ def real_copy(real_path, tmp_path):
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test.csv", "official_layout_test_1000.csv"])
 def test_real_is_what_parlai_reads(make_teacher, messages, real_copy, name):
     ours = make_teacher("selection:ubuntu", datatype="test", datapath=real_copy(name))

@@ -129,6 +129,7 @@ def test_the_library_reads_both_forms(published, theirs, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_fine_tuning_by_name(published, task, tmp_path):
     published()
     options = {"init_model": NAME, "datapath": str(tmp_path), "model": "polyencoder", "poly_n_codes": 3}

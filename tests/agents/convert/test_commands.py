@@ -20,6 +20,8 @@ from parlai.scripts.vacuum import Vacuum
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.slow
+
 CHANCE = 1 / 8
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
 

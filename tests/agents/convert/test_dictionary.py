@@ -51,6 +51,7 @@ def test_by_default_it_is_as_near_to_the_papers_size_as_the_task_allows(pairs, t
     assert sizes[0] > 12 > sizes[1]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_vocabulary_learns_one_and_goes_on_with_it(pairs, learn, tmp_path):
     path = tmp_path / "model"
     few = {"num_epochs": -1, "validation_every_n_epochs": -1, "batchsize": 4}

@@ -79,6 +79,7 @@ def test_a_model_keeps_its_sizes(name, value, own, small, make):
     assert make(init_model=start, **{name: own}).opt[name] == own
 
 
+@pytest.mark.slow
 def test_models_of_other_kinds_are_refused(small, make, make_agent, trained):
     path, _ = trained("biencoder")
     with pytest.raises(

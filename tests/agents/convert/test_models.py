@@ -68,6 +68,7 @@ def test_a_model_of_parlai_in_the_commands(learnt, examples, labels, run, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_a_folder_of_polyencoder_train_in_parlai(small, examples, run, learn, tmp_path):
     out = tmp_path / "out"
     run(

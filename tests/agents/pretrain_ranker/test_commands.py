@@ -20,6 +20,8 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import read_states
 from tests.agents.pretrain_ranker.conftest import SIZES
 
+pytestmark = pytest.mark.slow
+
 MEASURES = ("loss", "ppl", "masked_loss", "masked_accuracy", "next_loss", "next_accuracy")
 
 

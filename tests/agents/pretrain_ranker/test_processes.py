@@ -11,6 +11,7 @@ from tests.agents.pretrain_ranker.conftest import DROPOUT, SIZES
 from tests.task_files import write
 
 
+@pytest.mark.slow
 def test_two_processes_learn_together(launched, save_vocabulary, tmp_path):
     """Each from its share, of which the last batches have no example in one of them; and evaluate alike."""
     animals = ["cat", "dogs", "pets", "school", "math", "ski", "teacher", "brother", "sister"]

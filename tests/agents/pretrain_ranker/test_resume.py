@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.agents.pretrain_ranker.conftest import SIZES
 from tests.agents.ranker.learning.killing import (
     EPISODES,
@@ -16,6 +18,7 @@ from tests.agents.ranker.learning.killing import (
 )
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(save_vocabulary, tmp_path):
     """Masks, dropout, the objective whose turn it is, and the responses of which one does not follow."""
     write_conversations(tmp_path)

@@ -130,6 +130,7 @@ def test_only_the_best_are_listed(option, source, with_fixed, respond, labels):
         assert values(reply)["rank"] == values(full)["rank"]  # counted among all of them
 
 
+@pytest.mark.slow
 def test_top_k_sampling_chooses_among_the_best(with_fixed, respond):
     agent = with_fixed("biencoder", inference="topk", topk=3)
     (best,) = respond(with_fixed("biencoder"), QUESTION)

@@ -227,6 +227,7 @@ def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_pa
         train("biencoder", tmp_path / "model", **{**task, **options})
 
 
+@pytest.mark.slow
 def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
     """Those of the batch were for the validations of the training, unless one asks for them again."""
     short = {"eval_candidates": "batch", "num_epochs": 1.1, "validation_every_n_epochs": 1.0}

@@ -102,6 +102,7 @@ def test_a_task_without_text_is_an_error(make_task, tmp_path):
 # ---- using it
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_no_text_is_unknown(words, text):
     ids = words.txt2vec(text)

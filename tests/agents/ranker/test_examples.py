@@ -161,6 +161,7 @@ def test_one_of_several_labels_is_chosen_among_the_candidates():
     assert label_of(Message({}), rng) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["inline", "batch", "batch-all-cands", "fixed"])
 @pytest.mark.parametrize("labels", [[], [" "]])
 def test_nothing_can_be_learnt_without_a_label(source, labels, agent_for, respond, candidates_file):

@@ -15,6 +15,8 @@ from polyencoder import Ranker
 from polyencoder.errors import InputError
 from polyencoder.index import build_index
 
+pytestmark = pytest.mark.slow
+
 SEPARABLE = ["biencoder", "polyencoder"]
 RANKING = ["accuracy", "hits@5", "R8@1", "rank", "mrr"]
 

@@ -204,6 +204,7 @@ def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp
         make_agent("polyencoder", init_model=str(another), dict_file=str(tmp_path / "same.dict"))
 
 
+@pytest.mark.slow
 def test_special_tokens_are_the_tokenizers(make_agent, tmp_path, task):
     assert make_agent("biencoder", dict_endtoken="[SEP]").dict.end_token == "[SEP]"
     assert make_agent("biencoder", dict_endtoken="__start__").dict.end_token == "[CLS]"  # the paper's [S] on both sides

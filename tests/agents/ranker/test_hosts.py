@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from parlai.scripts.train_model import TrainModel
 
+pytestmark = pytest.mark.slow
+
 Torchrun = subprocess.Popen[bytes]
 
 

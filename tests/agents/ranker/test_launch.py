@@ -11,6 +11,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.training.process_group import VARIABLES
 from tests.task_files import write
 
+pytestmark = pytest.mark.slow
+
 
 def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path):
     """The same losses, step by step, and the same validation; and what they wrote evaluates the same."""

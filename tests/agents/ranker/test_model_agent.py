@@ -68,6 +68,7 @@ def test_shared_encoders(model, make_agent, learn):
     assert sum(p.numel() for p in apart.model.parameters()) > 1.5 * sum(p.numel() for p in agent.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["codes", "n_first", "n_last", "first_n_last"])
 @pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
 def test_polyencoder_types(kind, attention, make_agent, learn):
@@ -156,6 +157,7 @@ def test_a_pickle_never_runs(protocol, flag, malicious_pickle, make_agent, path)
     assert not witness.exists()
 
 
+@pytest.mark.slow
 def test_a_pickle_inside_a_checkpoint_never_runs(trained, make_agent, path):
     witness = path.with_name("ran")
 

@@ -103,6 +103,7 @@ def test_code_of_others(changes, named, copy_of, edit_json, task, tmp_path):
         EvalModel.main(model_file=str(path), **named, **task)
 
 
+@pytest.mark.slow
 def test_another_agent_in_the_options(copy_of, edit_json, task, module_of_others):
     path = copy_of("polyencoder")
     edit_json(Path(f"{path}.opt"), model=f"{EVIL}:PolyencoderAgent")

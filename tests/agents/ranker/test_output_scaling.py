@@ -33,6 +33,7 @@ def test_it_is_measured_before_anything_is_learnt(model, make_agent, respond):
     assert agent.ranker.config.output_scaling == scaling
 
 
+@pytest.mark.slow
 def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, respond, trained, task, tmp_path):
     """The number stays with the model file; a new one is measured for a model that starts from it."""
     path = tmp_path / "model"

@@ -58,6 +58,7 @@ def known(own: DictionaryAgent, text: str) -> list[int | None]:
     return [None if i == own[own.unk_token] else i for i in own.txt2vec(text)]
 
 
+@pytest.mark.slow
 def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, labels, tmp_path):
     before = {path: path.read_bytes() for path in small.parent.iterdir()}
     train("polyencoder", tmp_path / "model", dict_file=str(small), num_epochs=1.0, **BPE)
@@ -86,6 +87,7 @@ def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, la
     assert 0 <= evaluate(tmp_path / "model")["accuracy"] <= 1
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(train, small, tmp_path):
     for epochs in (1.0, 2.0):
         options = {**BPE, "num_epochs": epochs, "validation_every_n_epochs": 1.0}
@@ -139,6 +141,7 @@ def test_it_is_none_of_a_convert(small):
         create_agent(Opt({"model": "convert", "dict_file": str(small), "datapath": "data"}))
 
 
+@pytest.mark.slow
 def test_the_published_dictionary_itself(make_agent, data_path, tmp_path):
     numbers = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
     merges = (data_path / "bpe_54940" / "merges.txt").read_text(encoding="utf-8")

@@ -74,6 +74,7 @@ def test_bad_hits_at_is_named(value):
         parse_hits_at(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond, labels):
     agent = make_agent(model, model_file=trained(model)[0], datatype="valid", hits_at="2,3,1")

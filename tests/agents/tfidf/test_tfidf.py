@@ -281,6 +281,7 @@ def test_the_weights_are_those_of_the_training_labels(task, labels, make_tfidf):
     assert twice.responses == 32 + 4000
 
 
+@pytest.mark.slow
 def test_train_model_learns_all_at_once_and_saves_it(evaluate_tfidf, tmp_path, monkeypatch, capsys):
     path = tmp_path / "model"
     options = {"task": "selection:sample", "batchsize": 16, "loglevel": "error"}
@@ -296,6 +297,7 @@ def test_train_model_learns_all_at_once_and_saves_it(evaluate_tfidf, tmp_path, m
     assert {name: float(valid[name]) for name in fresh} == fresh
 
 
+@pytest.mark.slow
 def test_eval_model_alone_agrees_with_scikit_learn_on_the_sample_task(evaluate_tfidf):
     reference = Reference([turn.label.text for dialogue in sample_dialogues("train") for turn in dialogue.turns])
     ranks = [
@@ -319,6 +321,7 @@ def test_interactive_answers_with_a_fixed_candidate(make_weights, tmp_path, monk
     assert re.findall(r"\[Tfidf\]: (.*)", shown) == ["music , rock", "the dog", "the dog", "snow"]
 
 
+@pytest.mark.slow
 def test_convai2_is_far_better_than_chance(data_path: Path, evaluate_tfidf):
     report = evaluate_tfidf(
         task="selection:convai2",

@@ -18,6 +18,8 @@ from benchmarks.reproduce.results import kept_results, write_result
 from benchmarks.reproduce.runs import Asked, Places, Run, Step
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def places(tmp_path):
@@ -176,6 +178,7 @@ def test_errors_of_the_command_line_are_one_line(arguments, said, capsys):
         command.main(["poly-11"])
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_module_is_a_command(tmp_path):
     words = ["benchmarks.reproduce", "convai2", "--row", "bi", "--display-commands", "--runs", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True)

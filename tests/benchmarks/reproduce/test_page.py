@@ -13,6 +13,8 @@ from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_page_is_that_of_today():
     assert PAGE.read_text(encoding="utf-8") == page(RESULTS), "python -m benchmarks.reproduce all --write-docs"

@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 DRAWN = [name for name in table_names() if read_table(name).picture]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_equal_numbers_give_equal_pictures(name, tmp_path):
     times = answer_times(read_table("poly-5"), read_table("peers"), [])

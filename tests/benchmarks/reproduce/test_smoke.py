@@ -17,8 +17,10 @@ from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.schedule import run_all
 from tests.task_files import make_datapath
 
+pytestmark = pytest.mark.slow
 
-def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tmp_path, capsys):
+
+def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tmp_path, capsys, forked_commands):
     data = make_datapath(tmp_path / "data")
     words = ["convai2", "--row", "poly-16", "--scale", "paper", "--smoke", "1", "--datapath", str(data)]
     words += ["--set", "processes=1"]
@@ -37,7 +39,7 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
         (("ubuntu-bert-poly-64-first", "tfidf-reddit", "map-amazonqa"), 1),
     ],
 )
-def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys):
+def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys, forked_commands):
     """Its printed commands, in the order in which each needs the other: one of each task, start, kind and command."""
     data = make_datapath(tmp_path / "data")
     (data / "wikito").mkdir()

@@ -93,6 +93,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
 
 
+@pytest.mark.slow
 def test_an_index_is_searched(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     ranker.index(texts, tmp_path / "index")
@@ -139,6 +140,7 @@ def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
     assert "candidates that are turns of their own contexts (--keep-turns keeps them)" in said
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     cross = make_ranker("cross")
@@ -170,6 +172,7 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
     assert not (tmp_path / "model" / "calibration.json").exists()
 
 
+@pytest.mark.slow
 def test_int8_graphs_have_a_calibration_of_their_own(make_ranker, write, texts, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)

@@ -15,6 +15,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import command_fails, run_command
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
 

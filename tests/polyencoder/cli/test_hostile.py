@@ -247,6 +247,7 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
             assert code == 1, (field, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["architecture", "dim", "dtype", "model_name", "shard_size", "format_version"])
 @pytest.mark.parametrize("value", [None, -1, [], {}, 1.5, ...], ids=str)
 def test_an_index_whose_description_was_edited(field, value, refused, place):

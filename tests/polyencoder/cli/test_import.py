@@ -17,6 +17,8 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
 from tests.commands import command_fails, run_command
 
+pytestmark = pytest.mark.slow
+
 FAIRSEQ = {"args": Namespace(arch="roberta_base"), "model": {"a": torch.zeros(1)}}
 NEW_FAIRSEQ = {"args": None, "cfg": {"model": {}}, "model": {"a": torch.zeros(1)}}
 XLM = {"params": {"n_layers": 2}, "model": {"a": torch.zeros(1)}}

@@ -17,6 +17,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.index import FolderIndex, verify
 from tests.commands import command_fails, run_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ranker(make_ranker):
@@ -57,6 +59,7 @@ def found(folder: Path, ranker) -> set[str]:
     return {hit.text for hit in index.search(ranker.encode_contexts(["hello"]), top_k=len(index))[0]}
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_command(model, ranker, texts, tmp_path, sentences):
     """The real one, in a process of its own, with a glob and the bar on standard error."""
     more = tmp_path / "candidates.jsonl.gz"

@@ -13,6 +13,8 @@ import pytest
 from polyencoder.cli.main import main
 from tests.commands import invoke
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 
 

@@ -14,6 +14,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex
 from tests.commands import command_fails, run_command
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."]]
 
 
@@ -67,6 +69,7 @@ def answers(records: list[dict]) -> list[list[str]]:
     return [[hit["id"] for hit in record["hits"]] for record in records]
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_command(ranker, folder, tmp_path):
     """The real one, in a process of its own: text for people, one context of several turns."""
     command = [sys.executable, "-m", "polyencoder.cli.main", "search", "--model", tmp_path / "model"]
@@ -147,6 +150,7 @@ def test_a_scan_in_bf16(ask, ranker, folder, run):
         run("--context", "hello", "--dtype", "float16")
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_effort_and_length_of_lists(folder, ranker, tmp_path):
     """The real commands: one list of four is approximate; all four prove it, if they propose more than one row."""
     pytest.importorskip("faiss")

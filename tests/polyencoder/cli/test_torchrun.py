@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands import invoke
 
+pytestmark = pytest.mark.slow
+
 KILLED = "tests.polyencoder.cli.killed"
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 

@@ -22,6 +22,8 @@ from polyencoder.settings.train import TrainSettings
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 # words that the tiny tokenizer knows
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 LR = 0.01

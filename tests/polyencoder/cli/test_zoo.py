@@ -79,6 +79,7 @@ def test_the_facts():
         assert all(50 < result.value < 100 for result in model.results)
 
 
+@pytest.mark.slow
 def test_an_error_is_one_line_and_parlai_is_not_imported():
     code = "import sys; from polyencoder.cli.main import main; sys.argv = ['polyencoder', 'zoo', 'x']\n"
     code += "try: main()\nfinally: assert not any(name.startswith('parlai') for name in sys.modules)"

@@ -121,6 +121,7 @@ def test_few_are_counted_exactly(tmp_path):
     assert estimated_counts(read_lines, []) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
     rng = random.Random(0)

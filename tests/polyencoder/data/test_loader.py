@@ -90,6 +90,7 @@ def test_items_come_in_order_and_errors_where_they_were():
     assert got == list(range(5))
 
 
+@pytest.mark.slow
 def test_python_may_end_while_a_batch_is_under_way():
     """A thread that Python's end finds inside torch ends the process with SIGABRT, after all work was done."""
     code = """

@@ -17,6 +17,8 @@ from polyencoder.export.folder import export_folder, placing
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import save_folder
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
 

@@ -15,6 +15,8 @@ from polyencoder.errors import CheckpointError
 from polyencoder.hub import resolve
 from polyencoder.hub.resolve import downloaded, hub_id_problem, is_path, why_no_answer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def silent_server():

@@ -193,12 +193,14 @@ def test_an_empty_word_of_a_space_dictionary(tmp_path):
         assert both.encoder.context_ids(turns) == [1, *expected, 2]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(text=TEXTS)
 def test_any_text_of_a_dictionary_of_the_real_size(real, text):
     assert real.agree(text)
 
 
+@pytest.mark.slow
 def test_real_lines(real, data_path):
     """10,000 lines of persona chat, #ubuntu and Wikipedia."""
     files = ["ConvAI2/valid_self_original.txt", "ConvAI2/train_self_original_no_cands.txt"]

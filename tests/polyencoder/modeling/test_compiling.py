@@ -14,6 +14,8 @@ from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
 from polyencoder.text import pad
 
+pytestmark = pytest.mark.slow
+
 COMPILER = os.environ.get("CXX") or "g++"
 
 

@@ -130,6 +130,7 @@ def check(backbone, family, reference):
         torch.testing.assert_close(first[:, 0].double(), expected[starts], rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", [None, "sdpa", "eager"])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_learning_and_inference_are_those_of_the_padded_model(reference, family, implementation):

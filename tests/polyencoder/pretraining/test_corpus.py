@@ -115,6 +115,7 @@ def test_bad_lines(files):
     assert bad.count == 1
 
 
+@pytest.mark.slow
 def test_a_corpus_of_200_mb_takes_no_more_memory_than_one_of_60(tmp_path):
     """The peak of a process that reads an epoch of the one, and then of the other: of both a small part is held."""
     line = json.dumps({"turns": ["word" * 1_000 + str(n) for n in range(5)]}) + "\n"

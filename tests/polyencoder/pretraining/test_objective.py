@@ -141,6 +141,7 @@ def test_contrastive_scores_are_not_rounded_to_16_bits(make_pretraining, apart, 
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_contrastive_is_memorised(make_pretraining, apart):
     model = make_pretraining().train()
     optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), Pretraining(model)

@@ -56,6 +56,7 @@ def learn(make_pretraining, piece_text, masking, talks):
     return run
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does(learn, in_processes):
     expected, report = learn(1)
     for found, measured in in_processes(lambda rank: learn(2, rank)):

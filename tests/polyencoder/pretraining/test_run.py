@@ -72,6 +72,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors") | load_file(folder / "heads.safetensors")
 
 
+@pytest.mark.slow
 def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
     """It sees each sequence with other words masked, and other responses, hundreds of times."""
     sizes = {"n_layers": 2, "embedding_size": 64, "n_heads": 4, "ffn_size": 128}
@@ -115,6 +116,7 @@ def test_warm_up_and_decay_follow_the_time(make_settings, monkeypatch, caplog):
     assert re.search(r"expected in max_seconds: \d\d updates, 1 of them warm-up", caplog.text)
 
 
+@pytest.mark.slow
 def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path):
     first = pretrain(make_settings(next="contrastive"))
     heads = load_file(first.out / "heads.safetensors")
@@ -229,6 +231,7 @@ def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_se
         assert untrained.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
 
 
+@pytest.mark.slow
 def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
     first = pretrain(make_settings())
     sizes = dict.fromkeys(TINY)
@@ -242,6 +245,7 @@ def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
     assert second.before["loss"] == pytest.approx(first.trained["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("accumulate", "next"), [(1, "yes-no"), (2, "yes-no"), (1, "contrastive")])
 def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate, next):
     options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate, "next": next}
@@ -265,6 +269,7 @@ def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, a
         assert tensor.equal(expected[name]), name
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_to_do_and_another_one_is_refused(make_settings):
     first = pretrain(make_settings())
     second = pretrain(make_settings())
@@ -275,6 +280,7 @@ def test_a_finished_run_has_nothing_to_do_and_another_one_is_refused(make_settin
         pretrain(make_settings(learning_rate=1e-3))
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_to_a_later_end_as_if_it_had_been_its_own(make_settings, tmp_path):
     whole = pretrain(make_settings(out=str(tmp_path / "whole"), max_steps=9, warmup_steps=2))
     pretrain(make_settings(max_steps=4, warmup_steps=2))
@@ -295,6 +301,7 @@ def test_a_run_whose_learning_rates_depend_on_its_end_keeps_it(make_settings):
         pretrain(make_settings(schedule="linear", max_steps=9))
 
 
+@pytest.mark.slow
 def test_bad_lines_are_an_error_or_skipped_and_counted(make_settings, talks, caplog, tmp_path):
     good = tmp_path / "good.jsonl"
     with open(talks) as file:

@@ -10,6 +10,8 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.pooling import reduce
 from polyencoder.ranker.ranker import Ranker
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     (architecture, kind)
     for architecture in ("bi", "poly", "convert")

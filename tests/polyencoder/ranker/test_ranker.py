@@ -309,6 +309,7 @@ def test_a_real_encoder_ranks_sensibly(minilm, context, best):
     assert minilm.rank(context, replies, top_k=1)[0].text == best
 
 
+@pytest.mark.slow
 def test_a_real_encoder_on_real_dialogues(minilm, data_path):
     """Zero-shot R20@1 for the last utterances of ConvAI2's first examples: by chance 0.05, on the whole set 0.42."""
     hits, examples = 0, 0

@@ -46,6 +46,7 @@ def test_records_and_filters(ranker, sentences):
     assert {hit.id for hit in hits} == {"id0", "id2", "id4", "id6"}
 
 
+@pytest.mark.slow
 def test_a_temporary_index_goes_with_its_object(ranker, sentences):
     index = ranker.index(sentences)
     folder = index.folder
@@ -280,6 +281,7 @@ def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):
         ranker.index(sentences, f"milvus:{tmp_path}/file.db", faiss="hnsw")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/nan.db"])
 def test_vectors_that_are_not_finite(tmp_path, make_ranker, sentences, where):
     """Of one token, so that a few texts have such vectors: they are named, when they are indexed and searched with."""

@@ -61,6 +61,7 @@ def test_the_last_of_several_threads_restores_it():
     assert torch.get_float32_matmul_precision() == "high"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [

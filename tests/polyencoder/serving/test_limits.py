@@ -14,6 +14,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.serving.config import Limits
 from tests.polyencoder.serving.conftest import SECONDS
 
+pytestmark = pytest.mark.slow
+
 ASKED = {"query": "hello", "documents": ["a", "b", "c"]}
 
 

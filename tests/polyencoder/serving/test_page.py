@@ -14,6 +14,8 @@ from polyencoder.index.base import Candidate
 from polyencoder.storage.checkpoint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS
 
+pytestmark = pytest.mark.slow
+
 MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>&amp;<b>bold</b>"
 
 

@@ -25,6 +25,8 @@ from polyencoder.storage.files import write_text
 from tests.commands import command_fails, run_command
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
 
+pytestmark = pytest.mark.slow
+
 
 def test_answers_are_not_held_back_by_nagles_algorithm():
     async def delays() -> list[int]:

@@ -18,6 +18,8 @@ from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
 
+pytestmark = pytest.mark.slow
+
 NEW = {"id": "new", "text": "we ski every winter .", "metadata": {"lang": "en"}}
 
 

@@ -17,6 +17,8 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.text import TextEncoder, read_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 
+pytestmark = pytest.mark.slow
+
 PAD, UNKNOWN, START, END = range(4)  # in the tiny tokenizer
 
 

@@ -22,6 +22,7 @@ from polyencoder.text import (
 from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
 
 
+@pytest.mark.slow
 def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sentences):
     code = (
         "import sys; from polyencoder.text import train_tokenizer; "

@@ -14,6 +14,8 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import candidate_map as module
 from polyencoder.training.candidate_map import MapSettings, PairVectors, fit_map, mapped, pair_vectors
 
+pytestmark = pytest.mark.slow
+
 QUICK = MapSettings(learning_rates=(0.1,), regularizers=(0.0,), max_epochs=30, label_smoothing=0.0)
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import logging
 from polyencoder.training.console import logged_by_default

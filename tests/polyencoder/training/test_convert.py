@@ -16,6 +16,8 @@ from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.objective import Ranking
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
 

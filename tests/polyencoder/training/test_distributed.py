@@ -39,6 +39,7 @@ def test_processes_share_what_there_is(in_processes):
     assert in_processes(run, count=3) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [[3, 5], [0, 4], [2, 0, 3]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_gathered_vectors_and_their_gradients(counts, dtype, in_processes):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from polyencoder.data.pool import fixed_pool, shared_pool
 from polyencoder.training.distributed import Processes
 from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
@@ -15,6 +17,7 @@ def test_a_process_alone_keeps_its_pool():
     assert (step, step.own_texts) == (GatheredStep(pool, 2), ["a", "b"])
 
 
+@pytest.mark.slow
 def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
     texts = [["a", "b", "a"], ["b", "c"], ["a", "b"], []]
 

@@ -58,6 +58,7 @@ def test_pieces_give_the_gradients_of_the_whole(kind, own_candidates, make_model
     assert_same(gradients(model, *batch, max_tokens=40, index=index), plain)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     budget=st.integers(1, 300),

@@ -12,6 +12,8 @@ import torch
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 KINDS = ["today", "great", "fine", "high", "two", "one"]
 KILLS = 2

@@ -55,6 +55,7 @@ def is_free(model_file: Path) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
     model = tmp_path / "new" / "model"
     lock = TrainingLock.shared(model)

@@ -84,6 +84,7 @@ def test_a_killed_run_goes_on_bit_by_bit(make_quantized, tmp_path):
     assert best[0] == best[1]
 
 
+@pytest.mark.slow
 def test_gradient_caching_learns_the_same(make_quantized):
     plain, cached = (make_quantized(text={"text_truncate": 12}) for _ in range(2))  # a batch has more than one piece
     Trainer(plain, CONFIG, train=EXAMPLES).fit()
@@ -170,6 +171,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     train_ranker(make_settings("first", quantization_aware=True, quantization_update=2, extra_contexts=3))
     kept = weights_of(tmp_path / "first")
@@ -193,6 +195,7 @@ def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     assert config["convert"]["quantization_update"] == 2
 
 
+@pytest.mark.slow
 def test_a_model_in_float32_goes_on_quantized(make_settings, make_convert_ranker, tmp_path):
     make_convert_ranker().save_pretrained(tmp_path / "first")
     train_ranker(make_settings("second", init=str(tmp_path / "first"), quantization_aware=True, quantization_update=3))

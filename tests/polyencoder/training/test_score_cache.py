@@ -13,6 +13,8 @@ import pytest
 from polyencoder import CheckpointError
 from polyencoder.training.score_cache import ScoreCache
 
+pytestmark = pytest.mark.slow
+
 WRITER = """
 import sys
 from polyencoder.training.score_cache import ScoreCache
@@ -67,6 +69,7 @@ def test_all_of_a_call_or_nothing(path):
     assert len(cache) == 1
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_writer_that_is_killed_loses_nothing_that_it_had_put(path):
     process = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
     put = [int(process.stdout.readline()) for _ in range(5)][-1]

@@ -31,6 +31,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
     assert teacher.asked == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))

@@ -97,6 +97,7 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [{"grad_cache": 2}, {"pair_tokens": 40}])
 def test_little_memory_learns_the_same(make_ranker, option):
     architecture = "cross" if "pair_tokens" in option else "poly"
@@ -248,6 +249,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     assert teacher.asked == 16  # once for each pair
 
 
+@pytest.mark.slow
 def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
     """The same as one that is given with an objective; with weight 0 nobody looks for it."""
     make_ranker("cross", seed=3).save_pretrained(tmp_path / "teacher")

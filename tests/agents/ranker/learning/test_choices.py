@@ -15,6 +15,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import read_model_file
 
+pytestmark = pytest.mark.slow
+
 UNUSABLE = {"lbfgs", "muon", "optimizer", "sparseadam"}  # those of them that this version of torch has
 SHORT = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 2}
 SHORT |= {"lr_scheduler_patience": 1, "short_final_eval": True, "validation_max_exs": 8}

@@ -15,6 +15,8 @@ from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import Ranking
 from polyencoder.training.teacher import Teacher
 
+pytestmark = pytest.mark.slow
+
 STUDENTS = ["biencoder", "polyencoder"]
 TURNS = [
     [{"text": "hello", "labels": ["my cat is here ."]}, {"text": "where is the dog ?", "labels": ["my dog is here ."]}],

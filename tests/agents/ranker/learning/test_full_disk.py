@@ -8,6 +8,8 @@ import pytest
 
 from polyencoder.errors import CheckpointError
 
+pytestmark = pytest.mark.slow
+
 ROOM = 100_000  # bytes: for the small files, not for the model
 
 

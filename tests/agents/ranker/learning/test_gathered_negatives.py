@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 
 

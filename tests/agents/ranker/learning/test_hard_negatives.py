@@ -96,6 +96,7 @@ def test_gradients_are_those_of_the_pool(make_agent, respond, pools):
         torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
 
 
+@pytest.mark.slow
 def test_training_with_them(train, tmp_path):
     report = train("biencoder", tmp_path / "model", hard_negatives=3, hard_negatives_every=4)
     assert report["accuracy"] > 0.9

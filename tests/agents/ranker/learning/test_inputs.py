@@ -171,6 +171,7 @@ def test_several_processes_share_an_epoch(make_agent, in_processes):
     assert results == [4 * EXAMPLES // 16] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_ends_with_the_last_epoch(schedule, train, tmp_path):
     path = tmp_path / "model"

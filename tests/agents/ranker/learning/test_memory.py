@@ -9,6 +9,8 @@ import torch
 
 from polyencoder.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "dog"]
 
 

@@ -13,6 +13,8 @@ from parlai.agents.ranker.learning.parts import Report
 
 from polyencoder.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 
 

@@ -29,6 +29,8 @@ from tests.agents.ranker.learning.killing import (
     write_conversations,
 )
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20
 TINY = "-m polyencoder --embedding-size 16 --ffn-size 32 --n-layers 1 --n-heads 2 --poly-n-codes 2 --n-positions 64 "
 TINY += "--dropout 0.2 --dict-maxtokens 300 --text-truncate 32 --label-truncate 8 --warmup-updates 5"

@@ -85,6 +85,7 @@ def test_patience_waits(optimizer):
     assert after == pytest.approx([1, 1, 0.4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

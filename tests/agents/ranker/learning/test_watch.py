@@ -73,6 +73,7 @@ def options(tmp_path):
     return OPTIONS | {"selection_folder": str(tmp_path), "model_file": str(tmp_path / "model")}
 
 
+@pytest.mark.slow
 def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatch):
     """The line is for a terminal, the files for both; TensorBoard takes our metrics."""
     main, terminal = pty.openpty()
@@ -130,6 +131,7 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
     assert json.loads((tmp_path / "model.trainstats").read_text())["best_valid"] is not None
 
 
+@pytest.mark.slow
 def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
     goals = []
     monkeypatch.setattr(ProgressLine, "is_wanted", lambda: True)

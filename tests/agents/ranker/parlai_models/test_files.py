@@ -34,6 +34,7 @@ def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
     assert not is_parlai_model(tmp_path / "own")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
 def test_training_goes_on_in_a_file_of_our_own(model, theirs, tmp_path, task, evaluate):
     source = theirs("polyencoder")

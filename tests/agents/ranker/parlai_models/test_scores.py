@@ -21,6 +21,8 @@ from tests.agents.ranker.parlai_models.conftest import (
 )
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 KINDS = [
     ("biencoder", {}),
     ("biencoder", {"reduction_type": "mean", "output_scaling": 0.06, "share_word_embeddings": False}),

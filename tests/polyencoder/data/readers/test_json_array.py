@@ -34,6 +34,7 @@ def read_all(path) -> tuple[list[dict], BadExamples]:
     return [record for _, record in json_array(path, bad=bad)], bad
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(
     objects=OBJECTS,
@@ -116,6 +117,7 @@ def test_elements_that_are_no_objects_are_skipped_and_counted(write):
     assert bad.first.endswith("example 2: not a JSON object, but 5")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_array(write):
     def peak(n: int) -> int:
         path = write("[" + ",".join(json.dumps({"text": f"{i} " * 50}) for i in range(n)) + "]")

@@ -12,6 +12,8 @@ from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.ranker.ranker import Ranker
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 
 

@@ -14,6 +14,8 @@ from polyencoder.export.onnx import export, export_onnx
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text import pad
 
+pytestmark = pytest.mark.slow
+
 
 def names(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}

@@ -19,6 +19,8 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 BERT = SIZES | {"max_position_embeddings": 64, "initializer_range": 0.3}
 ROBERTA = BERT | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}

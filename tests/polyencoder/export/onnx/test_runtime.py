@@ -13,6 +13,8 @@ from polyencoder.export.card import model_card
 from polyencoder.export.onnx import load_onnx
 from polyencoder.ranker.encoding import candidate_fingerprint
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 

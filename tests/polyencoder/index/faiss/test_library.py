@@ -13,6 +13,8 @@ import torch
 from polyencoder.index.faiss import library as faiss_library
 from polyencoder.modeling.cpu.products import is_intels
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
 KERNELS = """

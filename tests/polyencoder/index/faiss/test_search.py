@@ -94,6 +94,7 @@ def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
     return contexts, values
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     st.integers(0, 10**6),
@@ -153,6 +154,7 @@ def test_what_cannot_be_certified_is_scanned(make_search, kind):
     check_against_scan(found, searcher, contexts, top_k=7)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 10**6),

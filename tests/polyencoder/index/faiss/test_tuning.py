@@ -52,6 +52,7 @@ def recall_of(searcher: FaissSearch, contexts: list[ContextEncoding], *, k: int 
     return hits / (k * sum(part.batch_size for part in contexts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recall", [0.5, 0.95])
 def test_the_recall_is_reached_and_used(searcher, recall):
     contexts = drawn(30, seed=1)

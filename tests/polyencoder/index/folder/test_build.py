@@ -31,6 +31,8 @@ from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 
+pytestmark = pytest.mark.slow
+
 SHARD = 4
 N_TEXTS = 18  # different ones: shards of 4, 4, 4, 4 and 2
 
@@ -217,6 +219,7 @@ build.build_index(folder, source, Ranker.from_pretrained(model), shard_size=3)
 """
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize("moment", ["reading", "writing", "encoding"])
 def test_a_real_kill(tmp_path, ranker, moment):
     candidates = [Candidate(None, f"text {i}") for i in range(10)]

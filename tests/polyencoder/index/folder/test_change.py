@@ -247,6 +247,7 @@ class TestCompacting:
         assert {path.name: path.read_bytes() for path in folder.glob("vectors*")} == before
 
 
+@pytest.mark.slow
 def test_any_sequence_of_changes(tmp_path, ranker, check_any_changes):
     folders = (tmp_path / str(i) for i in count())
 

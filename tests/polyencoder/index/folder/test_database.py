@@ -25,6 +25,8 @@ from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, lock
 from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints
 
+pytestmark = pytest.mark.slow
+
 
 def others(n: int) -> list[Candidate]:
     return [Candidate(f"other {i}", f"another text {i}") for i in range(n)]
@@ -108,6 +110,7 @@ verify(folder)
 """
 
 
+@pytest.mark.usefixtures("forked_commands")
 class TestWhoCannotWrite:
     def run(self, folder) -> str:
         if os.getuid() != 0:

@@ -25,6 +25,8 @@ from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.meta import Fingerprints
 
+pytestmark = pytest.mark.slow
+
 NEW = [Candidate("new", "a new one"), Candidate("3", "another text under an id that was free again")]
 
 Changes = Callable[[FolderIndex], None]

@@ -21,6 +21,8 @@ import torch
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
 from polyencoder.ranker.ranker import Ranker
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("STRESS_SECONDS", "6"))
 CHANGES = 6  # there are at least, however slow the machine is
 COUNT, POOL = 12, 17

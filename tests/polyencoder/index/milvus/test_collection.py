@@ -25,6 +25,7 @@ pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
 
 
+@pytest.mark.slow
 def test_any_name_and_value_can_be_filtered_by(where, ranker, contexts):
     index = MilvusIndex.create(where, ranker)
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -155,6 +155,7 @@ class TestSearching:
                     hit.id: (hit.text, hit.metadata) for hit in other
                 }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("filter", "passes"),
         [

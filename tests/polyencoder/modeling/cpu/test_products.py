@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from polyencoder.modeling.cpu import products
 from polyencoder.modeling.cpu.products import linear, onednn_is_faster, scaled_linear
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
+    ),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(autouse=True)
