@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from polyencoder.importing.parlai_dictionary import (
     read_merge_vocabulary,
 )
 from polyencoder.storage.checkpoint import TOKENIZER
-from polyencoder.storage.files import write_text
+from polyencoder.storage.files import explaining, write_text
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 
@@ -90,7 +90,7 @@ class RankerDictionary(DictionaryAgent):
             self.freq = self._counted(self._spooled())
             if self._spool is not None:
                 self._spool.close()
-        with _explained(filename):
+        with explaining(filename, CheckpointError):
             self.write(filename)
 
     def _learn(self, texts: Iterable[str]) -> None:
@@ -272,17 +272,8 @@ def _weights_file(opt: Opt) -> str | None:
     return next((file for file in files if os.path.exists(file)), None)
 
 
-@contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """Turn what the system says of a full disk, or of a folder that is not ours, into a line that names the place."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error
-
-
 def _explained_spool() -> AbstractContextManager[None]:
-    return _explained(f"{tempfile.gettempdir()}, for the texts that the vocabulary is learnt from,")
+    return explaining(f"{tempfile.gettempdir()}, for the texts that the vocabulary is learnt from", CheckpointError)
 
 
 def _escape(token: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
-from polyencoder.text.memory import ENTRY
+from polyencoder.text.memory import TextMemory
 
 __all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_candidates"]
 
@@ -149,48 +148,34 @@ def _has_content(path: str) -> bool:
 
 Encode = Callable[[Sequence[str]], Tensor]
 
-CAPACITY = 512 << 20  # bytes of vectors and texts: some 300,000 candidates at 384 dimensions
+CAPACITY = 512 << 20  # bytes of vectors and texts: some 200,000 candidates at 384 dimensions
+OF_A_TENSOR = 700  # bytes of a tensor besides its numbers
 
 
 class VectorCache:
     """Vectors of the candidates of recent evaluation batches, so that a repeated candidate is encoded once."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, int] = {}
-        self._vectors: Tensor | None = None
-        self._texts = 0  # bytes
+        self.clear()
 
     def clear(self) -> None:
         """Forget everything: the model has changed."""
-        self._rows = {}
-        self._vectors = None
-        self._texts = 0
+        self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
 
     def get(self, texts: Sequence[str], encode: Encode) -> Tensor:
         """Vectors [len(texts), dim] of different texts; `encode` is asked for those that are not known."""
-        missing = [text for text in texts if text not in self._rows]
-        if missing and self._size(missing) > CAPACITY:
-            self.clear()
-            missing = list(texts)
+        known = {text: self._memory.get(text) for text in texts}
+        missing = [text for text, vector in known.items() if vector is None]
+        if len(missing) == len(texts):
+            vectors = encode(texts)
+            self._memory.update({text: vector.clone() for text, vector in zip(texts, vectors, strict=True)})
+            return vectors
         if missing:
-            new = encode(missing)
-            used = len(self._rows)
-            needed = used + len(missing)
-            if self._vectors is None or needed > len(self._vectors):
-                most = CAPACITY // (new.size(1) * new.element_size())
-                grown = new.new_empty(max(needed, min(most, max(1024, 2 * needed))), new.size(1))
-                if self._vectors is not None:
-                    grown[:used] = self._vectors[:used]
-                self._vectors = grown
-            self._vectors[used : used + len(missing)] = new
-            self._texts += sum(map(sys.getsizeof, missing))
-            self._rows.update(zip(missing, range(used, used + len(missing)), strict=True))
-        if self._vectors is None:
-            return encode(texts)
-        return self._vectors[torch.tensor([self._rows[text] for text in texts], device=self._vectors.device)]
+            new = {text: vector.clone() for text, vector in zip(missing, encode(missing), strict=True)}
+            self._memory.update(new)
+            known |= new
+        return torch.stack([vector for vector in known.values() if vector is not None])
 
-    def _size(self, more: Sequence[str]) -> int:
-        """Bytes, with so many texts more."""
-        row = 0 if self._vectors is None else self._vectors.size(1) * self._vectors.element_size()
-        rows = len(self._rows) + len(more)
-        return rows * (row + ENTRY) + self._texts + sum(map(sys.getsizeof, more))
+
+def _size(vector: Tensor) -> int:
+    return vector.numel() * vector.element_size() + OF_A_TENSOR
