@@ -283,7 +283,7 @@ class RankerModelAgent(TorchRankerAgent):
         run, self._run.has_ended = self._run, True
         if self.trainer is not None and run.is_in_loop:
             if sys.exc_info()[0] is None:
-                self.trainer.check_has_learnt()
+                self.trainer.check_has_trained()
             self.trainer.end()
         self._saving.check_that_the_best_is_written()
         run.say_what_was_made(self.what_next())

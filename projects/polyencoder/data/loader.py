@@ -47,12 +47,12 @@ def batches_of(
         yield batch
 
 
-def prefetched(items: Iterable[T], *, depth: int = DEPTH) -> Iterator[T]:
-    """The items, made by a thread of their own, at most `depth` before they are asked for. Its errors come out here.
+def prefetched(items: Iterable[T]) -> Iterator[T]:
+    """The items, made by a thread of their own, at most `DEPTH` before they are asked for. Its errors come out here.
 
     The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.
     """
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
+    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(DEPTH)
     over = threading.Event()
 
     def put(kind: bool, value: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from polyencoder.checks import half_characters
-from polyencoder.data.readers import OnBad, format_of, raise_it, records
+from polyencoder.data.readers import format_of, records
 from polyencoder.errors import InputError
 
 __all__ = ["TEXT_COLUMNS", "read_records", "read_texts", "sampled"]
@@ -17,21 +17,18 @@ TEXT_COLUMNS = ("text", "turns", "context", "response")
 """Where records have their texts, each a text or a list of texts, unless other columns are named."""
 
 
-def read_texts(files: Iterable[str], *, columns: Sequence[str] = (), bad: OnBad = raise_it) -> Iterator[str]:
+def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator[str]:
     """The texts of files: each line of a text file; of records the texts in `columns`, or else in `TEXT_COLUMNS`.
 
     Line ends within a text end it; empty texts are left out.
 
     Raises:
-        InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that has none of
-            the columns, or something else than texts in one.
+        InputError: a file that cannot be read; a record that has none of the columns, or something else than texts in
+            one.
     """
     for file in files:
-        for where, record in records(file, bad=bad):
-            try:
-                yield from _texts(record, columns, where=where)
-            except InputError as error:
-                bad(error)
+        for where, record in records(file):
+            yield from _texts(record, columns, where=where)
 
 
 def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

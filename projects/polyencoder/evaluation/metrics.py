@@ -75,8 +75,8 @@ def _hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, 
 class Tally:
     """Means over examples, which may come in any number of batches and from several processes."""
 
-    def __init__(self, sums: Mapping[str, tuple[float, int]] | None = None) -> None:
-        self.sums: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0), sums or {})
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
 
     def add(self, metrics: Iterable[Mapping[str, float]]) -> None:
         """The metrics of some examples."""

@@ -18,7 +18,7 @@ _MRR = re.compile(r"mrr(@\d+)?")
 def recall_name(k: int, n: int) -> str:
     """Recall at k among n candidates: `R20@1`, as in the literature of response selection (R_20@1).
 
-    The poly-encoder paper writes R@1/20. ParlAI takes what stands before a slash for the name of a task.
+    The poly-encoder paper writes R@1/20. ParlAI takes the part before a slash for the name of a task.
     """
     return f"R{n}@{k}"
 

@@ -19,7 +19,7 @@ WORDS, POSITIONS, SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in
 def names_of(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
     """Each tensor that a table names -> its new name.
 
-    In a table, `{}` is the number of a layer, and `*` stands for `weight` and for `bias`.
+    In a table, `{}` is the number of a layer, and `*` is `weight` and `bias`.
     """
     names = {}
     for old, new in table.items():

@@ -144,7 +144,7 @@ class Index(ABC):
         """
 
     def add(self, records: Iterable[Record]) -> None:
-        """Put in new candidates. One that is there already is left as it is; InputError if it differs."""
+        """Put in new candidates. One that exists already is unchanged; InputError if it differs."""
         self._enter(checked_records(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
@@ -157,7 +157,7 @@ class Index(ABC):
         self._enter(map(_with_id, checked_records(records)), "update")
 
     def put(self, records: Iterable[Record]) -> None:
-        """Put in candidates, in the place of those that have their ids. What is there already stays as it is."""
+        """Put in candidates, in the place of those that have their ids. Equal ones are unchanged."""
         self._enter(checked_records(records), "put")
 
     @abstractmethod

@@ -18,7 +18,6 @@ MAX_CHARACTERS = 20_000
 def candidates_from(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    max_characters: int = MAX_CHARACTERS,
     bad: OnBad = raise_it,
 ) -> Iterator[Candidate]:
     """The candidates of files, one at a time, in order.
@@ -26,11 +25,11 @@ def candidates_from(
     JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata, and so
     are the fields of a `metadata` object, as `Ranker.index` takes it. Any other file is a text a line, of which empty
     ones are left out. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
-    `.zst` files are read as they are.
+    `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
-            of more than `max_characters`, with an id that is neither text nor a whole number, or with what JSON has
+            of more than `MAX_CHARACTERS`, with an id that is neither text nor a whole number, or with what JSON has
             not, such as nan, in its metadata. It names the line.
     """
     for path in expand(paths):
@@ -39,14 +38,14 @@ def candidates_from(
             if is_lines and not record["text"].strip():
                 continue
             try:
-                candidate = _candidate(record, where=where, max_characters=max_characters)
+                candidate = _candidate(record, where=where)
             except InputError as error:
                 bad(error)
                 continue
             yield candidate
 
 
-def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Candidate:
+def _candidate(record: dict[str, Any], *, where: str) -> Candidate:
     if "text" not in record:
         raise InputError(
             f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "
@@ -57,9 +56,9 @@ def _candidate(record: dict[str, Any], *, where: str, max_characters: int) -> Ca
         raise InputError(
             f"{where}: no text in the field `text` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
         )
-    if len(text) > max_characters:
+    if len(text) > MAX_CHARACTERS:
         raise InputError(
-            f"{where}: a text of {len(text):,} characters, more than {max_characters:,}; is this a file of candidates, "
+            f"{where}: a text of {len(text):,} characters, more than {MAX_CHARACTERS:,}; is this a file of candidates, "
             "one to a line?"
         )
     if isinstance(id_, int) and not isinstance(id_, bool):

@@ -1,4 +1,4 @@
-"""A candidate as an index holds it: its text, an id, and its metadata as the one JSON text that stands for it."""
+"""A candidate as an index holds it: its text, an id, and its metadata as canonical JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["canonical", "checked", "taken"]
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:
-    """Metadata as the one JSON text that stands for it. Numbers of numpy are numbers; dates and times become text.
+    """Metadata as canonical JSON. Numbers of numpy are numbers; dates and times become text.
 
     Raises ValueError for what is no dict with texts as keys, for lone surrogates and too many levels (see
     `json_problem`), and for what JSON does not have: nan and infinity, sets.

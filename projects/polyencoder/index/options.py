@@ -1,4 +1,4 @@
-"""`SearchOptions`: what a search of an index can be told, whoever asks: Python, the command line, ParlAI's agents."""
+"""`SearchOptions`: the options of a search of an index, for Python, the command line and ParlAI's agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SearchOptions:
 
     Raises:
         ConfigError: there is no such exactness or dtype, or one contradicts the other.
-        InputError: a number is too small, or the filter is none.
+        InputError: a number is too small, or the filter is invalid.
     """
 
     top_k: Annotated[int | None, Parameter(alias="-k")] = None
@@ -83,7 +83,7 @@ class SearchOptions:
             )
 
     def k(self, available: int) -> int:
-        """How many candidates a search gives, if there are so many."""
+        """How many candidates a search gives of the `available` ones."""
         return min(TOP_K if self.top_k is None else checked_count("top_k", self.top_k), available)
 
     @property
@@ -93,9 +93,9 @@ class SearchOptions:
 
     @property
     def shortlist_options(self) -> dict[str, Any]:
-        """What is told about lists of proposals."""
-        told = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
-        return {name: value for name, value in told.items() if value is not None}
+        """The given options of shortlists."""
+        options = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:

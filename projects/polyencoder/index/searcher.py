@@ -51,7 +51,7 @@ class Searcher:
     ) -> None:
         """See `Ranker.search` for the settings and errors; `changes` are fields of the options.
 
-        With `texts` at least so many different texts are given, if there are as many, beyond `top_k` if need be.
+        `texts` is the least number of different texts to give, if there are as many, beyond `top_k` if need be.
         """
         if len(index) == 0:
             raise InputError("the index is empty: there is no candidate to find")
@@ -129,7 +129,7 @@ class Searcher:
     def _search(
         self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int
     ) -> list[list[Hit]]:
-        """The best candidates that are no turns of their contexts, `top_k` at least, and so many different `texts`.
+        """The best candidates that are no turns of their contexts: at least `top_k`, and `texts` different texts.
 
         They are the best of all, so that certificates hold.
         """

@@ -35,7 +35,7 @@ class MappedFile(NamedTuple):
     """A file of vectors, mapped into memory."""
 
     rows: Tensor
-    """[n, dim], as they are stored."""
+    """[n, dim], as stored."""
     scales: Tensor | None
     """float32 [n], of int8 rows."""
 
@@ -117,7 +117,7 @@ class Vectors:
         return stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
 
     def stored(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The vectors of these rows as they are stored, [len(rows), dim], with their scales if they are int8."""
+        """The vectors of these rows as stored, [len(rows), dim], with their scales if they are int8."""
         rows = rows.cpu()
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise InputError(
@@ -163,7 +163,7 @@ def first_row(name: str) -> int:
 
 
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
-    """Whether there is a file of so many vectors, with its scales, as long as it should be."""
+    """Whether there is a complete file of `rows` vectors, with its scales."""
     try:
         return len(map_file(path, dim=dim, dtype=dtype).rows) == rows
     except CheckpointError:
@@ -173,7 +173,7 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
 def quantize(
     vectors: Tensor, dtype: VectorDtype, *, texts: Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Vectors [n, dim] as they are stored, on the CPU, and for int8 the float32 scale [n] of each.
+    """Vectors [n, dim] as stored, on the CPU, and for int8 the float32 scale [n] of each.
 
     A number moves by at most one part in 2,048 (float16), one in 256 (bfloat16), or 1/254 of its row's largest (int8).
 
@@ -225,7 +225,7 @@ def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> MappedFile:
 
 
 def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
-    """The array in a file; -1 in the shape stands for any length."""
+    """The array in a file; -1 in the shape is any length."""
     try:
         # "c": a private mapping, which torch can wrap; nothing that is written to it would reach the file.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -238,5 +238,5 @@ def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
         raise CheckpointError(
             f"{path}: has {array.dtype} {list(array.shape)}; the index says {dtype} {['rows', *shape[1:]]}"
         )
-    # numpy's uint16 stands for bits alone; torch lacks most of what it could do with that type.
+    # numpy's uint16 is for bits alone; torch lacks most of what it could do with that type.
     return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

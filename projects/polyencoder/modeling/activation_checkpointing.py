@@ -61,7 +61,7 @@ class Pieces:
 
 @contextmanager
 def _weights_cast_anew(device: str) -> Iterator[None]:
-    """Autocast as it is, but without its memory of weights already cast, which are those of no linear layer.
+    """The current autocast, but without its memory of weights already cast, which are those of no linear layer.
 
     Pieces that share a cast weight would add up its gradient in bfloat16, of which many pieces lose the small parts.
     """

@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from polyencoder.modeling.cpu.attention import attention
 from polyencoder.modeling.packing import Packing
 from polyencoder.modeling.tracing import is_traced
+from polyencoder.modeling.varlen import AttentionOptions
 
 __all__ = ["NAME", "use_our_attention"]
 
@@ -51,8 +52,8 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [batch, heads, length, dim] -> [batch, length, heads, dim], and no weights."""
     if packing is not None:  # then the mask says nothing
-        row = packing.attend(query, key, value, dropout=dropout, scale=scaling, window=options.get("sliding_window"))
-        return row, None
+        how = AttentionOptions(dropout, scaling, options.get("sliding_window"))
+        return packing.attend(query, key, value, how), None
     if query.device.type != "cpu" or is_traced() or not _is_plain(module, query, key, options):
         output: tuple[Tensor, None] = AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options

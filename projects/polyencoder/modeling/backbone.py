@@ -35,7 +35,7 @@ class Backbone(nn.Module):
     """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
 
     It has no pooler, which the rankers do not use: that would only cost memory and, in distributed training, be a
-    parameter without a gradient. The model that was given stays as it is; the parameters are the same.
+    parameter without a gradient. The model that was given is unchanged; the parameters are shared.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -62,10 +62,10 @@ class Backbone(nn.Module):
         """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
 
         With `first_only` those of the first tokens, [batch, 1, dim]: what the last layer computes for the others is
-        left out where nothing is learnt, on a CPU (random numbers of dropout would be others in learning).
+        left out in inference on a CPU (in training, dropout would draw other random numbers).
 
         Little or none of the padding goes through the model where it costs as much as text. On a CPU there is a row of
-        tokens: of all sequences in learning, which keeps what it computes anyway; else of so many as the processor's
+        tokens: of all sequences in training, which keeps all activations anyway; else of as many as the processor's
         caches hold. Models that take no rows have groups of sequences of like length. On a GPU there is a row where
         attention has a kernel for it.
         """
@@ -158,23 +158,22 @@ class Backbone(nn.Module):
         return self._call(inputs)
 
     def _run_packed(self, tokens: TokenBatch, *, first_only: bool) -> Tensor:
-        """All sequences in one row, or in several where nothing is learnt; then perhaps first outputs alone."""
-        if torch.is_grad_enabled():
-            packing = pack(tokens.mask)
-            return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
-        packing = pack(tokens.mask, learns=False)
-        if first_only and self._gives_first and isinstance(packing, Blocks):
-            rows = [self._run_row(tokens, part, first_only=True) for part in packing.cut(ROW)]
-            return packing.put_first(torch.cat(rows, dim=1), *tokens.ids.shape)
-        rows = [self._run_row(tokens, part) for part in packing.cut(ROW)]
-        return packing.put(torch.cat(rows, dim=1) if len(rows) > 1 else rows[0], *tokens.ids.shape)
+        """All sequences in one row, or in several in inference; then perhaps first outputs alone."""
+        learns = torch.is_grad_enabled()
+        packing = pack(tokens.mask, learns=learns)
+        first = first_only and not learns and self._gives_first
+        rows = [self._run_row(tokens, part, first_only=first) for part in ([packing] if learns else packing.cut(ROW))]
+        row = torch.cat(rows, dim=1) if len(rows) > 1 else rows[0]
+        if first and isinstance(packing, Blocks):
+            return packing.put_first(row, *tokens.ids.shape)
+        return packing.put(row, *tokens.ids.shape)
 
     def _run_row(self, tokens: TokenBatch, packing: Packing, *, first_only: bool = False) -> Tensor:
         """Outputs [1, tokens, dim] of a row, which attention alone takes apart; [1, sequences, dim] of first tokens."""
         inputs: dict[str, Any] = {
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
-            # Of four dimensions, which models take as it is: that it is no padding. Who sees whom the packing says.
+            # A 4-D mask, which models do not change: no padding. The packing decides who sees whom.
             "attention_mask": tokens.mask.new_ones(1, 1, 1, len(packing.places)),
         }
         if self.takes_segments and tokens.segments is not None:

@@ -13,7 +13,7 @@ from polyencoder.scoring import ContextEncoding
 
 
 class LearntCodes(nn.Module):
-    """m learnt codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
+    """m trained codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
 
     The attention `multihead` is ParlAI's: the codes are queries, projected like the outputs.
     """

@@ -18,7 +18,7 @@ __all__ = ["compile_encoders"]
 def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
     """Have torch compile the transformers in `model` when they first run.
 
-    In place: names of parameters, checkpoints and `model` itself stay as they are. Lengths may change from batch to
+    In place: names of parameters, checkpoints and `model` itself stay the same. Lengths may change from batch to
     batch without compiling anew (`dynamic`).
 
     Raises:

@@ -14,7 +14,7 @@ from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 
-PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transformer at once when nothing is learnt
+PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transformer at once in inference
 
 
 class CrossEncoder(RankerModel):
@@ -61,9 +61,9 @@ class CrossEncoder(RankerModel):
         candidates and score -inf. Without it every context is scored with every candidate. Pairs of like length go
         through the transformer together, so that little of it is padding.
 
-        At most `max_tokens` tokens, padding included, go through at once. While learning, their activations are then
-        computed again for the gradients; None keeps those of all pairs, and where nothing is learnt sets a limit that
-        suits most machines.
+        At most `max_tokens` tokens, padding included, go through at once. In training, their activations are then
+        computed again for the gradients; None keeps those of all pairs, and in inference sets a limit that suits most
+        machines.
         """
         if index is None:
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)

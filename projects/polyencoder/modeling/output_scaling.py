@@ -3,7 +3,7 @@
 Such weights have grown, those of the last layer most, and the logits of an attention over outputs grow with the square
 of the outputs: the softmax of a poly-encoder then gives nearly everything to one code, and learns little. Section 5.3
 of Humeau et al. (ICLR 2020) therefore rescales the last layer so that its output deviates as much as BERT's. Here the
-layer stays as it is and `RankerConfig.output_scaling` multiplies its outputs, which is the same function.
+layer is unchanged and `RankerConfig.output_scaling` multiplies its outputs, which is the same function.
 """
 
 from __future__ import annotations

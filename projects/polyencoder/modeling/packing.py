@@ -1,8 +1,8 @@
 """Sequence packing: a padded batch as one row of its tokens, so that nothing is computed of padding.
 
 Linear layers, normalisations and activations see one token at a time. They need no padding, and take the tokens of all
-sequences in one go, or of so many as the processor's caches hold. Attention alone sees sequences. On a CPU it takes the
-row apart into blocks of like length; on a GPU a kernel of variable length takes the row as it is, or the row is padded
+sequences in one go, or of as many as the processor's caches hold. Attention alone sees sequences. On a CPU it takes the
+row apart into blocks of like length; on a GPU a kernel of variable length takes the whole row, or the row is padded
 again for attention alone.
 """
 
@@ -20,12 +20,14 @@ from torch import Tensor
 
 from polyencoder.modeling import varlen
 from polyencoder.modeling.cpu.attention import attention
+from polyencoder.modeling.varlen import AttentionOptions
 from polyencoder.text.tokens import length_groups
 
 __all__ = ["Blocks", "Packing", "Ragged", "pack"]
 
 BLOCK = 16  # tokens that one more call of attention costs as much as, with its gradients
 FORWARD_BLOCK = 4  # the same without gradients
+_USUAL = AttentionOptions()
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,16 @@ class Packing(ABC):
         return outputs.index_copy(0, self.places, rows[0]).view(batch, length, -1)
 
     def cut(self, tokens: int) -> Sequence[Packing]:
-        """Its sequences in rows of about so many tokens, in their order, for which `put` knows the places."""
+        """Its sequences in rows of about `tokens` tokens, in their order, for which `put` knows the places."""
         return [self]
 
     @abstractmethod
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        dropout: float = 0.0,
-        scale: float | None = None,
-        window: int | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions = _USUAL) -> Tensor:
         """Attention within each sequence of a row.
 
         Args:
             query, key, value: [1, heads, tokens, dim].
-            dropout: of the attention weights.
-            scale: of the products of queries and keys; None for 1 / sqrt(dim).
-            window: tokens see those that are less than so many places away; None for all of their sequence.
+            options: dropout, scale and window.
 
         Returns:
             [1, tokens, heads, dim]
@@ -105,23 +96,14 @@ class Blocks(Packing):
         parts = zip(self.places.split(sizes), self.positions.split(sizes), rows, masks, strict=True)
         return [Blocks(*part) for part in parts if part[2]]
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        dropout: float = 0.0,
-        scale: float | None = None,
-        window: int | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions = _USUAL) -> Tensor:
         sizes = [count * length for count, length in self.blocks]
         split = [tensor.squeeze(0).transpose(0, 1).split(sizes) for tensor in (query, key, value)]
         outputs = []
         for *parts, block, mask in zip(*split, self.blocks, self.masks, strict=True):
             q, k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
-            seen = _within(window, block[1], mask)
-            output = attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=scale)
+            seen = _within(options.window, block[1], mask)
+            output = attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale)
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).unsqueeze(0)
 
@@ -166,26 +148,14 @@ class Ragged(Packing):
     ends: Tensor
     longest: int
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        dropout: float = 0.0,
-        scale: float | None = None,
-        window: int | None = None,
-    ) -> Tensor:
-        rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # [tokens, heads, dim]
-        kernel = varlen.kernel_for(rows[0], dropout=dropout, window=window)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions = _USUAL) -> Tensor:
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [tokens, heads, dim]
+        kernel = varlen.kernel_for(q, options)
         if kernel is not None:
-            ends, longest = self.ends, self.longest
-            return kernel(*rows, ends=ends, longest=longest, dropout=dropout, scale=scale, window=window).unsqueeze(0)
-        return self._attend_padded(*rows, dropout=dropout, scale=scale, window=window).unsqueeze(0)
+            return kernel(q, k, v, self.ends, self.longest, options).unsqueeze(0)
+        return self._attend_padded(q, k, v, options).unsqueeze(0)
 
-    def _attend_padded(
-        self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scale: float | None, window: int | None
-    ) -> Tensor:
+    def _attend_padded(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """The same for rows [tokens, heads, dim], with padding for attention alone."""
         lengths = self.ends.diff()
         mask = torch.arange(self.longest, device=lengths.device) < lengths.unsqueeze(1)
@@ -198,10 +168,9 @@ class Ragged(Packing):
             zeros = row.new_zeros(mask.numel(), *row.shape[1:])
             return zeros.index_copy(0, places, row).unflatten(0, mask.shape).transpose(1, 2)
 
-        seen = _within(window, self.longest, mask[:, None, None])
-        output = F.scaled_dot_product_attention(
-            padded(query), padded(key), padded(value), attn_mask=seen, dropout_p=dropout, scale=scale
-        )
+        seen = _within(options.window, self.longest, mask[:, None, None])
+        q, k, v = padded(query), padded(key), padded(value)
+        output = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale)
         return output.transpose(1, 2).flatten(0, 1)[places]
 
 

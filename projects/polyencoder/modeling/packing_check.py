@@ -1,6 +1,6 @@
-"""Whether sequence packing leaves an encoder's outputs as they are: a packed batch beside a padded one.
+"""Checks that an encoder gives the same outputs for a packed batch as for a padded one.
 
-And whether those of start tokens alone are the ones that they are among all.
+And that the outputs of start tokens, computed alone, are the same as among all.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, win
 
 @torch.no_grad()
 def gives_first(model: nn.Module, run: Run, run_first: Run, *, change: Callable[[], object], longest: int) -> bool:
-    """Whether `change` leaves a packed batch's outputs as they are, and `run_first` then gives those of first tokens.
+    """Whether `change` does not change a packed batch's outputs, and `run_first` then gives those of first tokens.
 
     The other arguments are those of `why_not_packed`.
     """

@@ -44,9 +44,9 @@ class RoundedWeights:
         self.for_good = True
 
     def model_of(self, model: nn.Module, *, learns: bool) -> nn.Module | None:
-        """The model to run in place of `model`, whose weights are rounded; None where it runs as it is.
+        """The model to run in place of `model`, whose weights are rounded; None for `model` itself.
 
-        That is itself, after `round`; or a copy, where nothing is learnt and autocast asks for bfloat16. The copy is
+        That is itself, after `round`; or, in inference where autocast asks for bfloat16, a copy. The copy is
         made when it is first needed, and again when the weights have changed.
         """
         if self.for_good:
@@ -86,7 +86,7 @@ def _version(tensor: Tensor) -> int:
 class StepWeights:
     """The weights of a model's linear layers as autocast would cast them, once for all the pieces of a step.
 
-    Made where a step begins, in its autocast; without autocast weights stay as they are. Pieces that shared what
+    Made where a step begins, in its autocast; without autocast weights are not cast. Pieces that shared what
     autocast itself has cast would add up its gradient in 16 bits, of which many pieces lose the small parts: here each
     piece's gradient goes back to the weights by itself, which add it up in their own type.
     """

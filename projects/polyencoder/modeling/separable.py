@@ -64,7 +64,7 @@ class TwoTowers(RankerModel):
 
 
 def linear_map(dim: int) -> nn.Linear:
-    """Of candidates' vectors, [n, dim] -> [n, dim]; the identity, before it is learnt."""
+    """Of candidates' vectors, [n, dim] -> [n, dim]; the identity before it is trained."""
     layer = nn.Linear(dim, dim, bias=False)
     nn.init.eye_(layer.weight)
     return layer
@@ -117,7 +117,7 @@ class PolyEncoder(TwoTowers):
         return context
 
     def _outputs(self, tokens: TokenBatch) -> Tensor:
-        """What the codes attend over: the outputs, not yet scaled where each vector gets length 1 first."""
+        """The outputs that the codes attend over; unscaled if each vector is normalized first."""
         outputs: Tensor = self.context_tower(tokens)
         return outputs if self.config.normalize else outputs * self.config.output_scaling
 

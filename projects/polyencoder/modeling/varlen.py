@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "has_kernel", "kernel_for"]
+__all__ = ["AttentionOptions", "Kernel", "has_kernel", "kernel_for"]
 
 _LARGEST_HEAD = 256  # dimensions
 _GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # to torch's kernel, by place
 
 
-class Kernel(Protocol):
-    """Attention within each sequence of rows [tokens, heads, dim]."""
+class AttentionOptions(NamedTuple):
+    """How attention is computed within a sequence."""
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        ends: Tensor,
-        longest: int,
-        dropout: float,
-        scale: float | None,
-        window: int | None,
-    ) -> Tensor: ...
+    dropout: float = 0.0
+    """Of the attention weights."""
+    scale: float | None = None
+    """Of the products of queries and keys; None for 1 / sqrt(dim)."""
+    window: int | None = None
+    """Tokens see those that are less than this many places away; None for all of their sequence."""
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionOptions], Tensor]
+"""Attention within sequences: query, key and value, [tokens, heads, dim], where the sequences end, int32
+[sequences + 1] from 0 on, the length of the longest, options -> [tokens, heads, dim]."""
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -45,14 +45,15 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return torch.cuda.get_device_capability(device)[0] >= 8 and (_flash_attention() or _torchs()) is not None
 
 
-def kernel_for(query: Tensor, *, dropout: float, window: int | None) -> Kernel | None:
+def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
     """The kernel for rows like `query`, [tokens, heads, dim]; None where there is none."""
     size = query.size(-1)
     if not has_kernel(query.device, query.dtype) or size % 8 or size > _LARGEST_HEAD:
         return None
     if flash := _flash_attention():
         return flash
-    return None if dropout or (window is not None and "window_size" not in _options_of_torchs()) else _torchs()
+    windowed = options.window is not None and "window_size" not in _options_of_torchs()
+    return None if options.dropout or windowed else _torchs()
 
 
 @cache
@@ -64,29 +65,11 @@ def _flash_attention() -> Kernel | None:
     except (ImportError, AttributeError, RuntimeError):  # built for another torch
         return None
 
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        ends: Tensor,
-        longest: int,
-        dropout: float,
-        scale: float | None,
-        window: int | None,
-    ) -> Tensor:
-        sides = (-1, -1) if window is None else (window - 1, window - 1)
+    def attend(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, options: AttentionOptions) -> Tensor:
+        side = -1 if options.window is None else options.window - 1
+        lengths = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
         output: Tensor = varlen(
-            query,
-            key,
-            value,
-            cu_seqlens_q=ends,
-            cu_seqlens_k=ends,
-            max_seqlen_q=longest,
-            max_seqlen_k=longest,
-            dropout_p=dropout,
-            softmax_scale=scale,
-            window_size=sides,
+            q, k, v, **lengths, dropout_p=options.dropout, softmax_scale=options.scale, window_size=(side, side)
         )
         return output
 
@@ -100,25 +83,15 @@ def _torchs() -> Kernel | None:
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
 
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        ends: Tensor,
-        longest: int,
-        dropout: float,
-        scale: float | None,
-        window: int | None,
-    ) -> Tensor:
-        options: dict[str, Any] = {}
-        if window is not None:
-            options["window_size"] = (window - 1, window - 1)
-        if scale is not None and "scale" in known:
-            options["scale"] = scale
-        elif scale is not None:  # the first version has the usual one alone
-            query = query * (scale * query.size(-1) ** 0.5)
-        output: Tensor = varlen(query, key, value, ends, ends, longest, longest, **options)
+    def attend(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, options: AttentionOptions) -> Tensor:
+        given: dict[str, Any] = {}
+        if options.window is not None:
+            given["window_size"] = (options.window - 1, options.window - 1)
+        if options.scale is not None and "scale" in known:
+            given["scale"] = options.scale
+        elif options.scale is not None:  # the first version has the usual one alone
+            q = q * (options.scale * q.size(-1) ** 0.5)
+        output: Tensor = varlen(q, k, v, ends, ends, longest, longest, **given)
         return output
 
     return attend
@@ -126,7 +99,7 @@ def _torchs() -> Kernel | None:
 
 @cache
 def _options_of_torchs() -> tuple[str, ...]:
-    """The parameters of torch's kernel, of which those behind the first came one by one; none where there is none."""
+    """The parameters of torch's kernel, which differ between versions; empty where it is missing."""
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:
         return ()
     kernel = getattr(import_module("torch.nn.attention.varlen"), "varlen_attn", None)

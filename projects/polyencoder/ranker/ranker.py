@@ -215,7 +215,7 @@ class Ranker(Scorer):
         """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned; or around another ranker's.
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
-        `turn_separator` stands between two turns of a context: the tokenizer's separator ("sep"), a token of its own,
+        `turn_separator` separates two turns of a context: the tokenizer's separator ("sep"), a token of its own,
         added to the vocabulary, as in the papers ("newline"), or "none"; None for that of the encoder's pre-training,
         as far as its vocabulary says. The codes of a poly-encoder and the last layer of a cross-encoder are random
         until they are trained; the latter begins with the head for next utterances that `polyencoder pretrain` keeps.
@@ -294,7 +294,7 @@ class Ranker(Scorer):
         top_k: int | None = None,
         min_probability: LeastProbability | None = None,
     ) -> list[Ranked]:
-        """The candidates in order of their score, best first; with `top_k` only so many.
+        """The candidates in order of their score, best first; with `top_k` only the first `top_k`.
 
         The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
 
@@ -399,7 +399,7 @@ class Ranker(Scorer):
             options: how to search; or their fields by name, as in `top_k=5, exactness="certified"`: `top_k`, `filter`,
                 `exactness`, `effort`, `list_length`, `tolerance` and `dtype` (see `polyencoder.index.SearchOptions`).
             rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them.
-            rerank_k: at least so many are searched for, if there are so many.
+            rerank_k: at least this many are searched for, if the index has them.
             min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
                 cross-encoder's calibration.
             keep_turns: also give candidates that equal a turn of the context, up to case and white space, which else

@@ -36,7 +36,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 class _Precision:
-    """The precision of fp32 products as it is set now: for all, and, from torch 2.9 on, for each library."""
+    """The current precision of fp32 products: for all, and, from torch 2.9 on, for each library."""
 
     def __init__(self) -> None:
         self._of_all = None

@@ -19,7 +19,7 @@ class Chunk(NamedTuple):
 
     first: int
     rows: Tensor
-    """[n, dim], as they are kept."""
+    """[n, dim], as stored."""
     scales: Tensor | None = None
     """float32 [n], by which int8 rows are multiplied; None for floats."""
 

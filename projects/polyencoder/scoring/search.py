@@ -18,8 +18,8 @@ from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
 __all__ = ["scan", "search"]
 
-# A scan in low precision keeps this many times k candidates, and at least so many, to be scored again: the rounding of
-# a bf16 logit (1 part in 256) moves a candidate by a few places, seldom by more.
+# A scan in low precision keeps this many times k candidates, and at least `_SPARE_LEAST`, to be scored again: rounding
+# of a bf16 logit (1 part in 256) moves a candidate by a few places, seldom by more.
 _SPARE_FACTOR = 4
 _SPARE_LEAST = 256
 
@@ -43,7 +43,7 @@ def search(
 ) -> TopK:
     """The k best of the candidates for each context; of equal scores the lowest index comes first.
 
-    The scores returned are always computed in at least fp32 from the candidates as they are stored, also under
+    The scores returned are always computed in at least fp32 from the candidates as stored, also under
     autocast. If the scan runs below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone
     can miss one: the search is then nearly, not provably, exact. Of fewer than four times as many all are scored. A
     score that is nan counts as -inf.

@@ -31,7 +31,7 @@ class RunningTopK:
     def add(self, scores: Tensor, indices: Tensor) -> None:
         """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
         scores, best, least = comparable(scores), self._best, self.least
-        # Almost all candidates are below what is already kept. The few others of any context go on, in the order of
+        # Almost all candidates are below what is already kept. The few others of any context are sorted, in order of
         # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
         if least is not None:
             promising = scores > least.unsqueeze(1)

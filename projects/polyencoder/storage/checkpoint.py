@@ -1,7 +1,7 @@
 """Models on disk: the exported folder, and the model file that training writes.
 
 A folder holds `config.json`, `model.safetensors` and `tokenizer.json`. A model file X, in ParlAI's layout, holds the
-weights with their configuration and stands beside `X.tokenizer.json`. Neither is ever unpickled with code execution.
+weights with their configuration; `X.tokenizer.json` is beside it. Neither is ever unpickled with code execution.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import glob
 import hashlib
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 import time
@@ -118,21 +117,6 @@ def _discard(target: Path, *, older_than: float = 0.0) -> None:
 def _part_prefix(target: Path) -> str:
     """How the names of a file's temporary files begin; shortened, so that none is too long for a file system."""
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}."
-
-
-def duplicate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Make `target` the same file as `source`, at no cost where the file system has hard links, else a copy of it.
-
-    For files that are replaced when they change, never written to.
-    """
-    if os.path.exists(target) and os.path.samefile(source, target):
-        return
-    with replacing(target, mode=stat.S_IMODE(os.stat(source).st_mode)) as temporary:
-        temporary.unlink()
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -1,6 +1,6 @@
 """Reading what `torch.save` wrote, without running code that it names.
 
-`torch.load` with `weights_only=True` refuses every class that it was not told of. Numbers of numpy's are told.
+`torch.load` with `weights_only=True` refuses every class that is not on its list. Numbers of numpy's are added to it.
 """
 
 from __future__ import annotations

@@ -97,9 +97,7 @@ class LinearMap(NamedTuple):
     """Those of training; 0 where none was better than the unchanged vectors."""
 
 
-def pair_vectors(
-    encoder: Scorer, pairs: Sequence[Example], *, batch_size: int = 256, progress: bool = False
-) -> PairVectors:
+def pair_vectors(encoder: Scorer, pairs: Sequence[Example], *, progress: bool = False) -> PairVectors:
     """The vectors of pairs' contexts and responses; each different response is encoded once.
 
     Raises:
@@ -107,8 +105,8 @@ def pair_vectors(
     """
     place = {text: i for i, text in enumerate(dict.fromkeys(pair.label for pair in pairs))}
     contexts = [pair.turns for pair in pairs]
-    vectors = encoder.encode(contexts, kind="context", batch_size=batch_size, progress=progress, as_tensor=True)
-    responses = encoder.encode(list(place), kind="candidate", batch_size=batch_size, progress=progress, as_tensor=True)
+    vectors = encoder.encode(contexts, kind="context", progress=progress, as_tensor=True)
+    responses = encoder.encode(list(place), kind="candidate", progress=progress, as_tensor=True)
     texts = torch.tensor([place[pair.label] for pair in pairs], device=vectors.device)
     return PairVectors(vectors.clone(), responses[texts].clone(), texts)  # ordinary tensors, which can be trained on
 

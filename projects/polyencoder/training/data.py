@@ -32,7 +32,7 @@ __all__ = ["RunData", "open_data"]
 _log = logging.getLogger(__name__)
 
 ENDS = 1 << 16  # bytes
-HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most so many pairs, and a tenth
+HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs, and at most a tenth
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Ranking:
     Attributes:
         skipped: batches of this process that were left out, since the label was the only candidate of its example: the
             loss is 0, whatever the model is. skipped_examples: these, also of batches that have others.
-        has_learnt: whether any batch was not.
+        has_trained: whether any batch was not.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Ranking:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
         self.gather_negatives = gather_negatives
         self.skipped = self.skipped_examples = 0
-        self.has_learnt = False
+        self.has_trained = False
         self._max_without_negatives, self._processes = max_without_negatives, Processes.of_this_group()
         self.max_tokens = (grad_cache * _longest(text) if model.has_vectors else pair_tokens) or None
 
@@ -149,7 +149,7 @@ class Ranking:
             if own is not None:
                 self._skip(own)
             return None
-        self.has_learnt = True
+        self.has_trained = True
         if own is None:
             return self._assist(step)
         first, *others = self.scores(own, step)
@@ -170,7 +170,7 @@ class Ranking:
         return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
 
     def _with_choice(self, batch: Batch) -> Batch:
-        """The batch without examples whose label is their only candidate: of these nothing can be learnt."""
+        """The batch without examples whose label is their only candidate: nothing can be learned from these."""
         rows, own, labels = with_choice(batch.pool), batch.pool.own, batch.pool.labels
         if len(rows) == len(batch):
             return batch
@@ -186,12 +186,12 @@ class Ranking:
         """What the model sees of each candidate."""
         return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
 
-    def check_has_learnt(self) -> None:
+    def check_has_trained(self) -> None:
         """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
-        if self.skipped and not self.has_learnt:
+        if self.skipped and not self.has_trained:
             raise InputError(
-                f"nothing was learnt: in all of {self.skipped} batches the label was the only candidate; give a larger "
-                "batch_size, or data with different labels",
+                f"nothing was trained: in all of {self.skipped} batches the label was the only candidate; give a "
+                "larger batch_size, or data with different labels",
                 argument="batch_size",
             )
 
@@ -199,7 +199,7 @@ class Ranking:
         self.skipped += 1
         self.skipped_examples += len(batch)
         if self._max_without_negatives is not None and self.skipped >= self._max_without_negatives:
-            self.check_has_learnt()
+            self.check_has_trained()
 
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores of the step's candidates, for each objective of the model."""

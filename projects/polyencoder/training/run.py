@@ -82,7 +82,7 @@ class RunReport:
 
 
 def train_ranker(settings: TrainSettings) -> RunReport:
-    """Train a ranker on files and write it, with its model card, to a folder; go on where such a run was killed.
+    """Train a ranker on files and write it, with its model card, to a folder; resume such a run if it was killed.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -217,7 +217,7 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
 
 
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
-    """Say so where a ConveRT's scale of cosines has not risen when the run ends: with little of it little is learnt."""
+    """Warns where a ConveRT's scale of cosines ends low: with a low scale the model learns little."""
     model, config = trainer.model, trainer.config
     updates = _planned_updates(trainer)
     if updates is not None and (reason := model.why_too_short(updates * config.accumulate)):

@@ -19,7 +19,7 @@ _BUSY_SECONDS = 60
 
 
 class ScoreCache:
-    """Scores by their key, 16 bytes that stand for model, context and candidate.
+    """Scores by their key, a 16-byte digest of model, context and candidate.
 
     What `put` was given is there after a kill, all of a call or nothing of it.
 

@@ -36,7 +36,7 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
 def untrained_ranker(settings: TrainSettings) -> Ranker:
     """What the run starts from, as it ranks before training.
 
-    A new poly- or cross-encoder is random in part, so in its place stand the backbone's own vectors: a bi-encoder. Not
+    A new poly- or cross-encoder is random in part, so the backbone's own vectors take its place: a bi-encoder. Not
     so where a cross-encoder begins with a pre-trained head for next utterances. A new ConveRT is all random.
     """
     own = family(settings.model.architecture)
@@ -75,7 +75,7 @@ def _initial(settings: TrainSettings) -> Ranker:
     ranker.model.config = config
     own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
     ranker.model.continue_with(own, origin=settings.model.init)
-    # without the calibration, which is of other weights than those that will be learnt
+    # without the calibration, which is of other weights than the trained ones
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.evaluation.device)
 
 

@@ -88,7 +88,7 @@ class Teacher:
 def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
     """[batch, n] columns of `scores`: each example's label, then its other candidates from the best; -1 for none.
 
-    As many as there are, if they are fewer than `n`. A candidate that scores -inf is none.
+    As many as there are, if they are fewer than `n`. A score of -inf is no candidate.
     """
     places = labels.unsqueeze(-1)
     others = scores.detach().scatter(-1, places, -torch.inf)
@@ -97,7 +97,7 @@ def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
 
 
 def _key(*texts: str) -> bytes:
-    """8 bytes that stand for these texts; the key of a pair has 16."""
+    """An 8-byte digest of these texts; the key of a pair has 16."""
     digest = hashlib.blake2b(digest_size=8)
     for text in texts:
         data = text.encode(errors="surrogatepass")

@@ -39,7 +39,7 @@ class Trainer:
     Args:
         ranker: whose model learns, in place; `ranker.text` tokenizes.
         config: the numbers of the run.
-        train: the examples: a list, or a source of them that are read as they are needed.
+        train: the examples: a list, or a source of them, which is read as needed.
         batches: in the place of `train`, gives batches that are made already, from where the run is; it is called when
             a checkpoint was put back, and each process has a batch in each step.
         sampler: draws candidates for examples that have none of their own.
@@ -114,7 +114,7 @@ class Trainer:
         return outcome
 
     def _count(self, examples: int) -> None:
-        """Note that a batch is done, with so many examples in this process, and as many in each of the others."""
+        """Counts a batch of `examples` examples in this process, and as many in each of the others."""
         now = time.monotonic()
         self.progress.seconds += now - self._clock
         self._clock = now
@@ -132,7 +132,7 @@ class Trainer:
 
         Raises:
             TrainingError: the losses are not finite again and again.
-            InputError: an example cannot be used, or nothing was learnt.
+            InputError: an example cannot be used, or nothing was trained.
         """
         if self._source is None and self._given is None:
             raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
@@ -144,7 +144,7 @@ class Trainer:
                 self._seed_apart()
             if not self._has_ended():
                 self._run()
-            self.check_has_learnt()
+            self.check_has_trained()
             self._check_has_updated()
         finally:
             self.model.eval()
@@ -162,15 +162,15 @@ class Trainer:
             callback.on_start(self)
         self._clock = time.monotonic()
 
-    def check_has_learnt(self) -> None:
+    def check_has_trained(self) -> None:
         """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
         if isinstance(self.objective, Ranking):
-            self.objective.check_has_learnt()
+            self.objective.check_has_trained()
 
     def _check_has_updated(self) -> None:
         if self.updates.count == 0 and self._why is None:
             raise InputError(
-                f"nothing was learnt: the run ended after {self.progress.batches} batches, before its first update, "
+                f"nothing was trained: the run ended after {self.progress.batches} batches, before its first update, "
                 f"which takes the gradients of {self.config.accumulate}",
                 argument="accumulate",
             )
@@ -240,10 +240,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_evaluation(self, report)
 
-    # ---- going on
+    # ---- resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on, in tensors, numbers, texts and containers of them.
+        """All that a run needs to resume, in tensors, numbers, texts and containers of them.
 
         With several processes each has to ask, and is given the random states and the callbacks' states of all.
         """
@@ -279,7 +279,7 @@ class Trainer:
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
         if isinstance(self.objective, Ranking):
-            self.objective.skipped, self.objective.has_learnt = state.get("skipped", 0), self.progress.updates > 0
+            self.objective.skipped, self.objective.has_trained = state.get("skipped", 0), self.progress.updates > 0
             self.objective.skipped_examples = state.get("skipped_examples", 0)  # earlier checkpoints lack it
         states = state["callbacks"]
         if isinstance(states, list):  # of all processes

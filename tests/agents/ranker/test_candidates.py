@@ -223,7 +223,7 @@ def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_pa
     same = [[{"text": f"hello {i}", "labels": "hi .", "label_candidates": ["hi .", "no ."]}] for i in range(4)]
     task = make_task(tmp_path, train=same)
     options = {"candidates": "batch", "batchsize": 2, "max_train_steps": 3}
-    with pytest.raises(InputError, match="nothing was learnt: in all of 3 batches the label was the only candidate"):
+    with pytest.raises(InputError, match="nothing was trained: in all of 3 batches the label was the only candidate"):
         train("biencoder", tmp_path / "model", **{**task, **options})
 
 

@@ -73,7 +73,8 @@ def use(monkeypatch):
 def test_each_version_is_called_as_it_wants(use, kernel, window, scale):
     use(kernel)
     query, key, value = torch.randn(3, 9, 2, 8, generator=torch.Generator().manual_seed(0))
-    found = varlen._torchs()(query, key, value, ends=ENDS, longest=5, dropout=0.0, scale=scale, window=window)
+    options = varlen.AttentionOptions(scale=scale, window=window)
+    found = varlen._torchs()(query, key, value, ENDS, 5, options)
     torch.testing.assert_close(found, expected(query, key, value, scale=scale, window=window))
 
 

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from polyencoder.storage.files import check_writable, discard_leftovers, duplicate, fingerprint, replacing, write_text
+from polyencoder.storage.files import check_writable, discard_leftovers, fingerprint, replacing, write_text
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
@@ -58,10 +58,6 @@ def test_a_file_keeps_its_permissions(tmp_path, mode):
     path.chmod(mode)
     write_text(path, "new")
     assert stat.S_IMODE(path.stat().st_mode) == mode
-    duplicate(path, tmp_path / "copy")
-    write_text(tmp_path / "older", "")
-    duplicate(path, tmp_path / "older")
-    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "copy", "older")} == {mode}
 
 
 def test_no_other_thread_loses_its_umask(tmp_path, monkeypatch):

@@ -344,7 +344,7 @@ def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ran
     config = replace(CONFIG, epochs=3.0, max_updates=None)
     for _ in range(2):
         ranker = make_ranker("bi")
-        with pytest.raises(InputError, match="nothing was learnt: in all of 6 batches"):
+        with pytest.raises(InputError, match="nothing was trained: in all of 6 batches"):
             Trainer(ranker, config, train=same, callbacks=callbacks(ranker, tmp_path)).fit()
         assert not (tmp_path / "best").exists()
 
@@ -365,7 +365,7 @@ def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
     resumed = Trainer(make_ranker("poly"), config)
     resumed.load_state_dict(trainer.state_dict())
     assert resumed.skipped_examples == 2
-    with pytest.raises(InputError, match="nothing was learnt: in all of 2 batches the label was the only candidate"):
+    with pytest.raises(InputError, match="nothing was trained: in all of 2 batches the label was the only candidate"):
         Trainer(make_ranker("bi"), replace(config, epochs=2.0, max_updates=None), train=alone * 2).fit()
 
 

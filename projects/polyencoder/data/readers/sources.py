@@ -164,8 +164,8 @@ class _Source(io.RawIOBase):
     """Bytes from a file, a decompressor or standard input, counted; what goes wrong there becomes a `DamagedFile`.
 
     Args:
-        read: gives at most so many bytes, and none at the end. `read1` of a decompressor: its `read` would throw away
-            the good bytes before the damage.
+        read: gives at most that number of bytes, and none at the end. `read1` of a decompressor: its `read` would
+            throw away the good bytes before the damage.
         name: what error messages call it.
         disk: the file itself.
         stream: what decompresses it.

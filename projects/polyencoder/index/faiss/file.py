@@ -30,16 +30,16 @@ _END = 1 << 16  # bytes
 
 @dataclass(frozen=True)
 class Tuned:
-    """The settings that were measured to reach a recall, which are a search's unless it is told others.
+    """The settings that were measured to reach a recall, which are the defaults of a search.
 
     Args:
-        recall: what was asked for.
-        top_k: of so many best candidates.
+        recall: the one wanted.
+        top_k: among this many best candidates.
         effort: `ef_search` or `nprobe`; None for a flat index.
         list_length: how many candidates each code, or group of codes, proposes.
         measured: the recall@top_k against the scan that they reached.
-        error: the standard error of a recall that is measured with so many contexts (see `index.tuning`).
-        contexts: over so many.
+        error: the standard error of a recall that is measured with `contexts` contexts (see `index.tuning`).
+        contexts: their number.
         source: where these were from.
         rows: how many vectors there were.
         vs_scan: times the scan's speed, when contexts were answered together.

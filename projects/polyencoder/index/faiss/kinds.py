@@ -1,4 +1,4 @@
-"""Which FAISS index suits a number of vectors, with which parameters, and how either is told: `"hnsw,m=16"`."""
+"""Which FAISS index suits a number of vectors, with which parameters, and how users write both: `"hnsw,m=16"`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
 _MOST = {"m": 2048, "pq_bits": 16}  # it takes memory for as many neighbours of each node, for 2^bits centroids
 _MOST_OF_ALL = (1 << 31) - 1  # FAISS's whole numbers
 _FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
-_PQ_FROM = 4_000_000  # a graph and fp32 vectors of so many take more memory than most machines have
+_PQ_FROM = 4_000_000  # a graph and fp32 vectors of this many take more memory than most machines have
 _TRAINING_PER_LIST = 64
 _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
 
@@ -57,7 +57,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
 
 
 def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torch.dtype) -> tuple[str, Parameters]:
-    """The kind of index for so many vectors of `dtype`, and all parameters of it: as told, else what suits the number.
+    """The kind of index for `rows` vectors of `dtype`, and its parameters: as given, else what suits the number.
 
     Raises:
         ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
@@ -116,7 +116,7 @@ def check_parameters(kind: str, parameters: Parameters) -> None:
 
 
 def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:
-    """What the number of vectors suggests, and of lists, if that is told, the number of lists."""
+    """The defaults for a number of vectors and, where given, of lists."""
     found: Parameters = {}
     if kind == "hnsw":
         found |= {"m": 32, "ef_construction": 100, "ef_search": 512}

@@ -1,7 +1,7 @@
 """FAISS, imported so that its matrix products use what the processor has.
 
 FAISS's wheels for Linux have OpenBLAS 0.3.15, which takes Intel processors newer than itself for a Pentium 4 (OpenBLAS
-issue 3453, mended in its 0.3.19), and then multiplies at a fifth of their speed. It is told otherwise by an
+issue 3453, mended in its 0.3.19), and then multiplies at a fifth of their speed. That is changed by an
 environment variable, which it reads once, when it is loaded.
 """
 

@@ -66,7 +66,7 @@ def tune(
         The settings, with what they found. Where nothing reaches the recall, those that found most.
 
     Raises:
-        ConfigError: under multi-head attention, whose searches score everything, or for a recall that is none.
+        ConfigError: under multi-head attention, whose searches score everything, or for an impossible recall.
         InputError: there is no context, or no row.
     """
     recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
@@ -107,7 +107,7 @@ def tune(
 
 
 def checked_recall(recall: Any) -> float:
-    """A recall, a number of Python's or numpy's. Raises ConfigError for what is none."""
+    """A recall, a number of Python's or numpy's. Raises ConfigError for anything else."""
     is_number = isinstance(recall, (int, float, np.floating)) and not isinstance(recall, bool)
     if not is_number or not 0 < recall <= 1:
         raise ConfigError(f"recall is {recall}; it must be above 0 and at most 1, such as 0.99", argument="recall")

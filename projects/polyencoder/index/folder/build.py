@@ -3,7 +3,7 @@
 Two passes. The first streams the candidates into the database, where equal texts meet. The second encodes the texts in
 shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates.
 
-A build that was killed goes on when it is started again. Until it is finished the database is `unfinished.sqlite`,
+A killed build resumes when it is started again. Until it is finished the database is `unfinished.sqlite`,
 there once the first pass is over; a shard's file is there or not, never half. Then a transaction names the files, and
 the database gets its name. Everything is on the disk before it is relied on.
 """
@@ -66,7 +66,7 @@ def build_index(
     """Encode candidates into an index folder, or finish one that was begun from the same candidates and model.
 
     The vectors are the same however often the build was killed and started again, and with any number of workers that
-    have as many threads each. An index that is finished already is left as it is.
+    have as many threads each. A finished index is unchanged.
 
     Args:
         folder: where; made if it is not there.

@@ -89,7 +89,7 @@ class Catalogue:
         """The files by name: those of vectors are in the order of their rows."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
-            raise self._damaged("its list of files is none")
+            raise self._damaged("its list of files is not one")
         return files
 
     @property
@@ -262,14 +262,14 @@ def digest_of(text: str) -> bytes:
 
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
-    """A filter in SQL, with the values of its question marks, of which SQLite allows only so many."""
+    """A filter in SQL, with the values of its question marks, whose number SQLite limits."""
     conditions: list[str] = []
     values: list[Any] = []
     for key, options in checked_filter(filter).items():
         path, some = path_of(key), ["FALSE"]
         if others := [written for option in options if not _is_number(option) for written in _written(option)]:
             # One path's value would be changed: true to 1, a list to text, a text cut at a NUL, a long number rounded.
-            # Of two paths SQLite gives a list of the values as they are in the text. A missing field equals null.
+            # For two paths SQLite gives a list of the unchanged values. A missing field equals null.
             some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
             values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
         if numbers := [option for option in options if _is_number(option)]:
@@ -283,7 +283,7 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
 
 
 def path_of(key: str) -> str:
-    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite cannot be told."""
+    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite has no path for."""
     if '"' in key:
         raise InputError(
             f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name",

@@ -46,7 +46,7 @@ from polyencoder.storage.files import fingerprint
 __all__ = ["Change", "checksum", "recorded"]
 
 Stored = tuple[Tensor, Tensor | None]
-"""Vectors as they are stored, and their scales."""
+"""Vectors as stored, and their scales."""
 
 _CHUNK = 1 << 20
 
@@ -109,7 +109,7 @@ class Change:
     def compact(self) -> None:
         """Leave out the dead rows, and make full files of small ones; a FAISS index of the rows as they were goes.
 
-        What would stay the same is left as it is.
+        Files that would stay the same are kept.
         """
         vectors = self._vectors()
         living = self._living(len(vectors))
@@ -280,7 +280,7 @@ def recorded(path: Path, rows: int = 0) -> list[File]:
 
 
 def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
-    """A digest of what is in a file. `progress` is told how many more bytes were read."""
+    """A digest of a file's contents. `progress` is called with the number of bytes read since the last call."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
         while part := file.read(_CHUNK):

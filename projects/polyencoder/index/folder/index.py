@@ -133,18 +133,18 @@ class FolderIndex(Index):
 
         def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
             check_contexts(contexts, dim=state.meta.dim)
-            told = replace(options, top_k=max(1, options.k(state.meta.entries)))
-            allowed = state.allowed(catalogue, told.filter).rows
-            if told.exactness == "exact" or state.meta.faiss is None:
-                found = scan_vectors(contexts, state.vectors, told, allowed=allowed, attention=self.attention)
+            wanted = replace(options, top_k=max(1, options.k(state.meta.entries)))
+            allowed = state.allowed(catalogue, wanted.filter).rows
+            if wanted.exactness == "exact" or state.meta.faiss is None:
+                found = scan_vectors(contexts, state.vectors, wanted, allowed=allowed, attention=self.attention)
             else:
-                found = state.faiss.search(contexts, told, allowed=allowed, attention=self.attention)
-            return state.hits(catalogue, found, told)
+                found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention)
+            return state.hits(catalogue, found, wanted)
 
         return self._read(find)
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: what is told about lists needs a FAISS index."""
+        """As in `Index.check`: options of lists need a FAISS index."""
         if (given := [*options.shortlist_options]) and self.meta.faiss is None:
             raise ConfigError(
                 f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
@@ -205,7 +205,7 @@ class FolderIndex(Index):
     def tune(
         self, *, recall: float, contexts: Sequence[Context] | None = None, top_k: int = TOP_K, source: str = ""
     ) -> Tuned:
-        """Measure what the FAISS index needs to find `recall` of the `top_k` best; its searches use that unless told.
+        """Measure what the FAISS index needs to find `recall` of the `top_k` best; its searches use that by default.
 
         Args:
             recall: such as 0.99.

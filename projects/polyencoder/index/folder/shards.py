@@ -28,7 +28,7 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
 
 Advance = Callable[[int], object]
-"""Is told how many more texts are encoded."""
+"""Called with the number of texts encoded since the last call."""
 
 _POLL_SECONDS = 0.2
 
@@ -101,18 +101,18 @@ def encode_in_processes(
         workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
     ) as pool:
         waiting = {pool.submit(_encode_shard, first) for first in shards}
-        told = 0
+        shown = 0
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=_POLL_SECONDS)
-                advance(done.value - told)
-                told = done.value
+                advance(done.value - shown)
+                shown = done.value
                 for future in finished:
                     future.result()
         except BrokenProcessPool:
             raise PolyencoderError(
-                f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to go "
-                "on, with fewer workers if it comes again",
+                f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to "
+                "resume, with fewer workers if it happens again",
                 argument="workers",
             ) from None
         finally:  # after an error no other shard is begun

@@ -60,7 +60,7 @@ class State:
         for file in set(self.files) - set(before.files if before else ()):
             check_size(folder, file)
         if meta.faiss is not None and meta.faiss.file not in {file.name for file in self.files}:
-            raise CheckpointError(f"{folder}: damaged, its FAISS index is none of its files; build it again")
+            raise CheckpointError(f"{folder}: damaged, its FAISS index is not among its files; build it again")
         if catalogue.rows != meta.rows:
             raise CheckpointError(
                 f"{folder}: damaged, it has {catalogue.rows:,} texts, not {meta.rows:,}; build it again"

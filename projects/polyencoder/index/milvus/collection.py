@@ -45,7 +45,7 @@ _UNAVAILABLE = 2  # Milvus's code, and pymilvus's where it cannot connect again
 _NOT_LOADED = 101
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
-_ROWS_A_REQUEST = 256  # a request may have 64 MB: so many of the longest texts with the longest metadata
+_ROWS_A_REQUEST = 256  # a request may have 64 MB: 256 of the longest texts with the longest metadata fit
 _BYTES_A_PAGE = 32 << 20
 
 
@@ -283,7 +283,7 @@ def check_kind(kind: str) -> None:
 
 
 def key_of(id_: str) -> str:
-    """The primary key of a candidate. Not its id itself, which pymilvus would put into expressions as it is."""
+    """The primary key of a candidate. Not its id itself, which pymilvus would put into expressions unquoted."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -4,7 +4,7 @@ Each candidate is a row of a collection: id, text, metadata and vector. Milvus f
 inner product, and a poly-encoder's score is another function (see `certificate`). So Milvus proposes, and what it
 proposes is scored here (see `search`). Its own search with several vectors (MaxSim) would rank otherwise.
 
-How good a result is: *exact* if everything that the filter lets through was fetched and scored, as it is when that is
+How good a result is: *exact* if everything that the filter lets through was fetched and scored, as happens when that is
 no more than the codes could name; *certified* if the collection is "flat" and nothing outside the lists can be better;
 *approximate* otherwise.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from polyencoder.index.milvus.collection import (
     key_of,
 )
 from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
-from polyencoder.index.milvus.search import Best, MilvusSearch
+from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
@@ -69,7 +69,7 @@ class MilvusIndex(Index):
     def create(
         cls, where: str, ranker: TextRanker, *, kind: IndexKind | None = None, model_name: str = ""
     ) -> MilvusIndex:
-        """A new, empty index; or the one that is there, if this model made it: to go on with what was killed.
+        """A new, empty index; or the one that is there, if this model made it: to resume a killed one.
 
         Args:
             where: `milvus:./candidates.db` for Milvus Lite, `milvus:http://host:19530` or `https` for a server, either
@@ -147,7 +147,7 @@ class MilvusIndex(Index):
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         """Milvus applies the filter; "certified" and "exact" fetch everything where, or as, they must.
 
-        Equal scores come in an order that stays. `list_length` is max(2 k, 32) unless it is told.
+        Equal scores come in an order that stays. `list_length` is max(2 k, 32) unless given.
         """
         check_contexts(contexts, dim=self.dim)
         total = len(self)
@@ -163,7 +163,18 @@ class MilvusIndex(Index):
             exact_lists=self.has_exact_lists,
         )
         length = options.list_length or max(2 * top_k, 32)
-        return self._hits(search.best(exactness=options.exactness or "approximate", list_length=length))
+        answers = search.best(exactness=options.exactness or "approximate", list_length=length)
+        keys = search.keys
+        named = [[keys[row] for row in answer.rows.tolist()] for answer in answers]
+        entries = self._entries({key for own in named for key in own})
+        return [
+            [
+                Hit(entry.id, entry.text, score, entry.metadata or None, answer.found)
+                for key, score in zip(own, answer.scores.tolist(), strict=True)
+                if (entry := entries.get(key)) is not None  # another process may just have removed it
+            ]
+            for own, answer in zip(named, answers, strict=True)
+        ]
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: `list_length` is all that can be said here of how to look."""
@@ -172,19 +183,8 @@ class MilvusIndex(Index):
         if options.dtype != "float32":
             raise ConfigError(f"{self.collection.where}: dtype is of scans of index folders; Milvus has none")
 
-    def _hits(self, results: Sequence[Best]) -> list[list[Hit]]:
-        entries = self._entries({key for best in results for key in best.keys})
-        return [
-            [
-                Hit(entry.id, entry.text, score, entry.metadata or None, best.found)
-                for key, score in zip(best.keys, best.scores, strict=True)
-                if (entry := entries.get(key)) is not None  # another process may just have removed it
-            ]
-            for best in results
-        ]
-
     def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, MilvusEntry]:
-        """What these keys stand for, where they are there."""
+        """The entries of these keys, as far as they exist."""
         rows = self.collection.rows(keys, MilvusEntry._fields, strong=strong)
         return {key: MilvusEntry(*(row[name] for name in MilvusEntry._fields)) for key, row in rows.items()}
 

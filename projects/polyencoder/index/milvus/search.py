@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.certificate import Shortlist, search_shortlists
+from polyencoder.index.certificate import Answer, Shortlist, search_shortlists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
 from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK
@@ -22,24 +22,16 @@ from polyencoder.scoring.exact import scale_of
 from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.search import scan
 
-__all__ = ["Best", "MilvusSearch"]
+__all__ = ["MilvusSearch"]
 
 _NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts that are searched together
 _MOST_NAMED = 1 << 16  # for one context; where longer lists would be needed, everything is fetched
 
 
-class Best(NamedTuple):
-    """The result of one context, best first; of equal scores, the lowest key comes first."""
-
-    keys: list[str]
-    scores: list[float]
-    found: Exactness
-
-
 class MilvusSearch:
     """A search for the `k` best of the `available` candidates of a condition, k <= available: a `certificate.Engine`.
 
-    Candidates have numbers of their own in each search.
+    Candidates have numbers of their own in each search, by which `keys` names them.
     """
 
     def __init__(
@@ -64,20 +56,23 @@ class MilvusSearch:
         self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
         self._norm: float | None = None
 
-    def best(self, *, exactness: Exactness = "approximate", list_length: int) -> list[Best]:
-        """The result of each context, at least as certain as `exactness`.
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the candidates, by their numbers."""
+        return list(self._numbers)
+
+    def best(self, *, exactness: Exactness, list_length: int) -> list[Answer]:
+        """The result of each context, at least as certain as `exactness`; of equal scores the lowest key comes first.
 
         Lists are doubled where they name fewer than k, or nothing is proven and it must be. Everything is fetched and
         scored where they could name as much, where they cannot prove what they must, and for "exact".
         """
         contexts, length = self.contexts, min(list_length, LONGEST_LIST)
         if self.k == 0:
-            return [Best([], [], "exact")] * contexts.batch_size
+            return [Answer(torch.empty(0), torch.empty(0, dtype=torch.int64), "exact")] * contexts.batch_size
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
         longest = min(longest, (self.available - 1) // contexts.n_codes)
-        answers = search_shortlists(self, exactness=exactness, length=length, longest=longest)
-        keys = list(self._numbers)
-        return [Best([keys[row] for row in rows.tolist()], scores.tolist(), found) for scores, rows, found in answers]
+        return search_shortlists(self, exactness=exactness, length=length, longest=longest)
 
     def scan(self, contexts: ContextEncoding) -> TopK:
         """By fetching and scoring all candidates. In memory are a page, the keys, and the best so far."""

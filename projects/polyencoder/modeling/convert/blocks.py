@@ -71,7 +71,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention to the tokens at most `limit` positions away, with a learnt bias for each distance.
+    """Attention to the tokens at most `limit` positions away, with a trained bias for each distance.
 
     Queries, keys and values are projections of 64 dimensions, and an output projection brings the values back to 512.
     The paper only says "a 64-dim projection for computing attention weights"; with projected values the model has the

@@ -169,7 +169,7 @@ class ConveRT(RankerModel):
             self.requires_grad_(False)
 
     def as_kept(self) -> ConveRT:
-        """The model as it is kept on disk: itself, or of a quantized one that learns a copy for inference."""
+        """The model to save: itself, or for quantization-aware training a copy for inference."""
         if not self.sizes.quantized or self.is_for_inference:
             return self
         kept = copy.deepcopy(self)

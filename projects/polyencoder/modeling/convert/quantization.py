@@ -1,4 +1,4 @@
-"""Quantization-aware training: embeddings as they are in 8 bits, other weights as in 16, learnt in 32 (Section 2.1).
+"""Quantization-aware training: embeddings rounded to 8 bits, other weights to 16, trained in 32 (Section 2.1).
 
 What learns are shadow copies in float32. A forward pass sees them as they will be kept, and gradients go straight
 through the rounding to them (Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons", 2013), as
@@ -57,9 +57,9 @@ class Range(NamedTuple):
 
 
 class QuantizationAwareEmbedding(nn.Embedding):
-    """A table in float32 whose rows are looked up as they are in 8 bits.
+    """A table in float32 whose rows are looked up rounded to 8 bits.
 
-    The range stays as it is until `follow`: it lags behind what is learnt. Gradients therefore go straight through to
+    The range is kept until `follow`: it lags behind the weights. Gradients therefore go straight through to
     values outside of it, too, which the next range will hold.
     """
 
@@ -96,7 +96,7 @@ class QuantizationAwareEmbedding(nn.Embedding):
 
 
 class QuantizedEmbedding(nn.Module):
-    """A table in 8 bits with one range, of which rows are looked up as they are: [...] -> [..., dim] in float32."""
+    """A table in 8 bits with one range, whose rows are looked up: [...] -> [..., dim] in float32."""
 
     weight: Tensor
     scale: Tensor
@@ -117,7 +117,7 @@ class QuantizedEmbedding(nn.Module):
 
     @torch.no_grad()
     def shadow(self) -> QuantizationAwareEmbedding:
-        """The table in float32, to go on learning within the range that it has."""
+        """The table in float32, to train it further within its range."""
         table = QuantizationAwareEmbedding(*self.weight.shape, device=self.weight.device)
         table.weight.copy_(Range(self.scale, self.zero_point).values(self.weight))
         table.scale.copy_(self.scale)
@@ -126,7 +126,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 class _Quantized(torch.autograd.Function):
-    """Values as they are in 8 bits; the gradient is that of the values."""
+    """Values rounded to 8 bits; the gradient is that of the values."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class _Quantized(torch.autograd.Function):
 
 
 class _Rounded(torch.autograd.Function):
-    """Values as they are in 16 bits; the gradient is that of the values."""
+    """Values rounded to 16 bits; the gradient is that of the values."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class _Rounded(torch.autograd.Function):
 def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
     """What a method of a model gives when its parameters, but those of embeddings, are rounded to 16 bits.
 
-    The parameters themselves stay as they are, and get the gradients.
+    The parameters themselves are unchanged, and get the gradients.
     """
     rounded = {name: _Rounded.apply(parameter) for name, parameter in _others(model).items()}
     return run_with(model, rounded, method, argument)

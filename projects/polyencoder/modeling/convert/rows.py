@@ -21,9 +21,9 @@ PASS = 64  # tokens of padding whose attention takes as long as that of one more
 class Rows:
     """Which places of a padded batch are tokens, and in which order they become rows.
 
-    mask: [batch, length]; the tokens of a sequence stand side by side. places: [tokens] of them in the flattened batch.
-    parts: where sequences of like length stand together, as attention takes them, each part's own rows; empty where it
-    takes all of them. order: [batch] of the sequences in the parts.
+    mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens] of them in the flattened batch.
+    parts: where attention takes sequences of like length together, each part's own rows; empty where it takes all of
+    them. order: [batch] of the sequences in the parts.
     """
 
     mask: Tensor

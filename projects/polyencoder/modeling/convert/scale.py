@@ -13,8 +13,8 @@ __all__ = ["AnnealedScale"]
 class AnnealedScale(nn.Module):
     """From 1 to the square root of the dimension, linearly over the first batches (Section 2.1): cosines to scores.
 
-    How many batches there were is a buffer: it is saved with the weights, goes on with a run that was killed, and
-    stays where it is when the model is fine-tuned.
+    How many batches there were is a buffer: it is saved with the weights, continues in a resumed run, and is kept
+    when the model is fine-tuned.
     """
 
     batches: Tensor
@@ -25,14 +25,14 @@ class AnnealedScale(nn.Module):
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
     def forward(self) -> Tensor:
-        """The scale as it is now: a number."""
+        """The current scale: a number."""
         done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
         return 1 + (self.highest - 1) * done
 
     def why_low(self, batches: int) -> str | None:
-        """What is wrong with a run of so many more batches, which ends before the scale has risen; None if nothing is.
+        """Why a run of `batches` more batches is too short for the scale to rise; None if it is long enough.
 
-        With a low scale little is learnt.
+        With a low scale the model learns little.
         """
         done = int(self.batches) + batches
         if done >= self.over:

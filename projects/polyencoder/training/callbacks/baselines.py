@@ -49,7 +49,7 @@ class Baselines(Callback):
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
         self.stands_in = False
-        """Whether it stands in for the trained one, which is random in part."""
+        """Whether it replaces the model to be trained, which is random in part."""
         self.tfidf: dict[str, float] = {}
         """Those of the keyword baseline; none where the responses have no words."""
 

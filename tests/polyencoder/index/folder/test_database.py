@@ -194,7 +194,7 @@ class TestFromElsewhere:
     def test_a_list_of_files_that_is_none(self, folder, ranker, change):
         with closing(connect(folder / DATABASE)) as connection:
             connection.execute(f"UPDATE OR REPLACE files SET {change}")
-        with pytest.raises(CheckpointError, match="its list of files is none"):
+        with pytest.raises(CheckpointError, match="its list of files is not one"):
             FolderIndex.open(folder, ranker)
 
 
