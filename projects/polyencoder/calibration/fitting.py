@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     """Of the softmax of the scores."""
     after: Reliability
     accuracy: float
-    """How often the first candidate is right, if the right one is among them."""
+    """The share of contexts whose first candidate is right, where the right one is among them."""
     coverage: float
     """The share of contexts that get an answer at the threshold; 0 if there is none."""
 

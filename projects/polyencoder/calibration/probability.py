@@ -158,7 +158,7 @@ class CalibratedRanker(TextRanker, Protocol):
 
 
 def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = None) -> Path:
-    """Where the calibration of a model folder, or of a model file, is kept; `of` is the ranker that is calibrated."""
+    """The path of the calibration of a model folder or model file; `of` is the calibrated ranker."""
     path = Path(model)
     name = CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
     return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")

@@ -43,21 +43,21 @@ ALONE = Reader()
 
 
 class Counts(NamedTuple):
-    """How many items a source has, and how many examples there are in them."""
+    """The number of items of a source, and of examples in them."""
 
     items: int
     examples: int
 
 
 class Source(Protocol[T_co]):
-    """Where items come from, examples or dialogues of several: memory, or files that are read anew in each epoch."""
+    """A source of items (examples, or dialogues of several): memory, or files that are read anew in each epoch."""
 
     def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T_co]:
         """A reader's items of one epoch: in order without rng, else shuffled."""
         ...
 
     def counts(self) -> Counts:
-        """How much there is of them, or about how much."""
+        """Their number, perhaps estimated."""
         ...
 
 

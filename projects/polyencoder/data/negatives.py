@@ -57,7 +57,7 @@ class NegativeSampler:
 
     @cached_property
     def pool(self) -> list[str]:
-        """What is drawn from."""
+        """The labels to draw from."""
         return list(dict.fromkeys(self._labels))
 
     def skip(self, draws: int, *, reader: Reader) -> None:

@@ -33,7 +33,7 @@ class CandidatePool:
     mask: Tensor | None = None
     """[batch, n], False on what is no candidate of the example; None when all are."""
     given: Sequence[int] | None = None
-    """How many candidates each example brought, one that it brought twice counted twice."""
+    """The number of candidates that each example brought, repeated ones counted twice."""
 
     @property
     def has_negatives(self) -> bool:
@@ -50,7 +50,7 @@ class CandidatePool:
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
 
     def counts(self, batch_size: int) -> Sequence[int]:
-        """How many candidates each example has: the N of R{N}@k."""
+        """The number of candidates of each example: the N of R{N}@k."""
         if self.given is not None:
             return self.given
         return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()

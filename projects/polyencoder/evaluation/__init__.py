@@ -1,4 +1,4 @@
-"""How well a ranker ranks: ranks and their metrics, and a ranker's scores of examples."""
+"""Evaluation: ranks and their metrics, and a ranker's scores of examples."""
 
 from __future__ import annotations
 

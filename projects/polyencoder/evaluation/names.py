@@ -30,7 +30,7 @@ def current_name(name: str) -> str:
 
 
 def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
-    """What of a report is shown: recall, MRR and loss, under the names that readers know them by.
+    """The metrics of a report to show, recall, MRR and loss, under their usual names.
 
     Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
     """
@@ -43,7 +43,7 @@ def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def number_of_candidates(measures: Mapping[str, Any]) -> int | None:
-    """How many candidates each example had, as the names of `main_measures` say; None if that is not known."""
+    """The number of candidates of each example, from the names of `main_measures`; None if unknown."""
     return next((int(match[1]) for name in measures if (match := _RECALL.fullmatch(name))), None)
 
 

@@ -1,4 +1,4 @@
-"""Models that are not here: which names are looked up on the Hugging Face hub, and whether it can be reached.
+"""Looks up names on the Hugging Face hub, and downloads from it.
 
 huggingface_hub and transformers try again and again for a minute where there is no network, and take any text for the
 name of a repository.
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SECONDS = 5.0
-"""How long an answer of a server is waited for before it counts as out of reach."""
+"""The timeout of a server's answer, in seconds."""
 _FOR = 10.0  # seconds that an answer is good for
 
 _OF_FILES = re.compile(r"\.(jsonl?|safetensors|bin|pth?|ckpt|onnx|opt|dict|checkpoint|txt|[ct]sv|parquet)$", re.I)

@@ -1,4 +1,4 @@
-"""The zoo: which published models can be had by name, where they come from, and how well they did.
+"""The zoo: published models by name, with their sources and results.
 
 Facts alone, kept in zoo.json beside this file: `parlai.zoo.polyencoder` fetches what they describe. A size or checksum
 that its publisher does not give is None.
@@ -24,7 +24,7 @@ PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.019
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model comes from: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
+    """The source of a model: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
 
     url: str
     licence: str
@@ -63,11 +63,11 @@ class ZooModel:
     """Uses it; FILE in it is a new model file."""
     results: tuple[Result, ...]
     reduction: str = "first"
-    """How a bi-encoder around an encoder of the hub makes one vector of a text."""
+    """The pooling of a bi-encoder around an encoder of the hub."""
 
     @property
     def path(self) -> str:
-        """What ParlAI takes for a model file."""
+        """The path that ParlAI takes for a model file."""
         return f"zoo:polyencoder/{self.name}/model"
 
 

@@ -106,7 +106,7 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
 
 
 def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConfig]:
-    """How a model that ParlAI trained makes tokens of text.
+    """The text layout of a model that ParlAI trained.
 
     Lengths are ParlAI's, save that no text may be longer than the positions of its encoder: where ParlAI would stop
     with an error it is cut.

@@ -71,7 +71,7 @@ _ALLOWED: list[Allowed] = [
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a `.pt` or `.pth` file holds, on the CPU.
+    """Reads a `.pt` or `.pth` file, onto the CPU.
 
     Raises:
         CheckpointError: it is not there, damaged, no dictionary, or holds a class that could run code.

@@ -1,4 +1,4 @@
-"""What every index is, wherever it keeps its vectors: another engine is one file with one class of these methods."""
+"""`Index`: the interface of every index, whichever engine keeps its vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ How = Literal["add", "update", "put"]
 """As a new one, in the place of one, or whichever it is."""
 
 Record = str | Mapping[str, Any] | Candidate
-"""What can be given for a candidate: its text alone, a dict with `text`, `id` and `metadata`, or a `Candidate`."""
+"""A candidate as callers may give it: its text alone, a dict with `text`, `id` and `metadata`, or a `Candidate`."""
 
 
 def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
@@ -134,8 +134,9 @@ class Index(ABC):
 
     @abstractmethod
     def changing(self) -> AbstractContextManager[None]:
-        """What is added, removed and updated in the block becomes one change, when it ends: whole, or after an error
-        nothing of it. Blocks may be nested; a search inside one does not see what it changes.
+        """Makes one change of all that is added, removed and updated in the block, when it ends; after an error none.
+
+        Blocks may be nested; a search inside one does not see what it changes.
 
         Examples:
             >>> with index.changing():

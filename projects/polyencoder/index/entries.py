@@ -49,7 +49,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold in place of another value."""
+    """Converts a value to one that JSON has."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, (date, time, timedelta, Decimal, UUID)):
@@ -71,7 +71,7 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
 
 
 def taken(candidate: Candidate, id_: str, text: str, *, whose: str, other: str) -> str:
-    """What is wrong with a candidate to add whose id is that of one with this text."""
+    """The error message for a candidate to add whose id belongs to one with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return (

@@ -83,7 +83,7 @@ class SearchOptions:
             )
 
     def k(self, available: int) -> int:
-        """How many candidates a search gives of the `available` ones."""
+        """The number of candidates that a search gives, of the `available` ones."""
         return min(TOP_K if self.top_k is None else checked_count("top_k", self.top_k), available)
 
     @property

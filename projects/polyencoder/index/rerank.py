@@ -49,7 +49,7 @@ def rerank(
 
 
 def first_texts(hits: Sequence[Hit], k: int) -> int:
-    """How many hits, from the first on, have the first `k` different texts; all if there are no more texts."""
+    """The number of first hits that have the first `k` different texts; all if there are no more texts."""
     texts: set[str] = set()
     for place, hit in enumerate(hits):
         texts.add(hit.text)

@@ -80,12 +80,12 @@ class Searcher:
 
     @property
     def top_k(self) -> int:
-        """How many hits a context has now: as many as were asked for, or as the index has."""
+        """The number of hits of each context: `top_k`, or as many as the index has."""
         return self.options.k(len(self.index))
 
     @property
     def among(self) -> int:
-        """How many different texts the filter lets through now; in Milvus, which cannot tell, how many candidates."""
+        """The number of different texts that pass the filter; in Milvus, which cannot tell, of candidates."""
         return self.index.count_texts(self.options.filter)
 
     def __call__(self, contexts: Sequence[Dialogue]) -> list[list[Hit]]:

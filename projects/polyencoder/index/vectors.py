@@ -146,12 +146,12 @@ def check_dtype(dtype: str) -> None:
 
 
 def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
-    """Where the vectors from this row on are."""
+    """The path of the file whose vectors begin at this row."""
     return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
 
 
 def scales_file(path: Path) -> Path:
-    """Where the scales are that belong to a file of int8 vectors."""
+    """The path of the scales of a file of int8 vectors."""
     return path.with_suffix(".scales.npy")
 
 

@@ -20,7 +20,7 @@ from polyencoder.modeling.varlen import AttentionOptions
 __all__ = ["NAME", "use_our_attention"]
 
 NAME = "polyencoder"
-"""What a configuration's `_attn_implementation` says."""
+"""The value of a configuration's `_attn_implementation`."""
 
 # Transformers from 5.0 on asks for masks without an order of tokens by this function, and for all others by others
 PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)

@@ -25,7 +25,7 @@ __all__ = ["RankerModel", "TrainableModel"]
 
 
 class TrainableModel(nn.Module):
-    """What a `Trainer` needs of a model: a ranker, or one that is pre-trained."""
+    """The interface that a `Trainer` needs of a model: a ranker, or one that is pre-trained."""
 
     @property
     def loss_scale(self) -> float | None:
@@ -69,7 +69,7 @@ class RankerModel(TrainableModel, ABC):
 
     config: RankerConfig
     candidate_fingerprint: str | None = None
-    """That of the weights it was loaded with, where it computes with rounded ones; see `ranker.encoding`."""
+    """The fingerprint of the weights before they were rounded; see `ranker.encoding`."""
     weights_fingerprints: Mapping[str, str] | None = None
     """The same of all weights, by dtype."""
     candidate_map: nn.Linear | None
@@ -162,7 +162,7 @@ class RankerModel(TrainableModel, ABC):
         return self.encode_context(tokens)
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-        """What each objective scores of what `encode_objectives` gave, by its name; first the one that is reported."""
+        """The context vectors of each objective, by its name, from `encode_objectives`; the reported one is first."""
         return {"": encoded}
 
     def check_has_vectors(self) -> None:

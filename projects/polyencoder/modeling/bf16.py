@@ -40,8 +40,11 @@ def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
 
 @cache
 def _bf16_share() -> float:
-    """How many times float32's rate products in bfloat16 have. AVX-512's are twice as fast on some processors, and half
-    as fast on others (Intel's fourth and fifth generation without AMX, as some virtual machines are)."""
+    """The speed of matrix products in bfloat16, relative to float32.
+
+    AVX-512's are twice as fast on some processors, and half as fast on others (Intel's fourth and fifth generation
+    without AMX, as some virtual machines are).
+    """
     matrix = torch.ones(512, 512)
     seconds = {dtype: _least_seconds(matrix.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
     return seconds[torch.float32] / seconds[torch.bfloat16]

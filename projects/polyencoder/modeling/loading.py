@@ -1,4 +1,4 @@
-"""Where encoders come from: pre-trained, by hub id or folder, with their tokenizers; or new, of a configuration."""
+"""Loads pre-trained encoders and their tokenizers by hub id or folder, and builds new ones from a configuration."""
 
 from __future__ import annotations
 

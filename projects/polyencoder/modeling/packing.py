@@ -45,7 +45,7 @@ class Packing(ABC):
         return values.flatten()[self.places].unsqueeze(0)
 
     def put(self, rows: Tensor, batch: int, length: int) -> Tensor:
-        """What a row gives, [1, tokens, dim], as [batch, length, dim], 0 at what was left out."""
+        """Unpacks a row's outputs, [1, tokens, dim], to [batch, length, dim], 0 at padding."""
         outputs = rows.new_zeros(batch * length, rows.size(-1))
         return outputs.index_copy(0, self.places, rows[0]).view(batch, length, -1)
 

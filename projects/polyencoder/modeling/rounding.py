@@ -79,7 +79,7 @@ def _made(for_good: bool) -> RoundedWeights:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often it was written to; nothing counts it for tensors that were made in inference mode."""
+    """The tensor's version, which counts writes; 0 for tensors made in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 

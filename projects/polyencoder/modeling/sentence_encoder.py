@@ -1,4 +1,4 @@
-"""What a sentence encoder says of its vectors, in the files that sentence-transformers writes beside the weights."""
+"""Reads a sentence encoder's pooling and normalization from the files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max
 
 @dataclass(frozen=True)
 class SentenceVectors:
-    """How a sentence encoder makes one vector of its outputs, and compares two of them.
+    """A sentence encoder's pooling and normalization.
 
     pooling: the names of its modes of pooling, one as a rule. cosine: whether vectors are compared by their cosine,
     else by their dot product. left_out: its other modules (`Dense`, for one), which rankers do not have.
@@ -58,7 +58,7 @@ class SentenceVectors:
 
 
 def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
-    """What the encoder of this folder or hub id says of its vectors; None where it is no sentence encoder.
+    """The pooling and normalization of the encoder in this folder or hub id; None if it is no sentence encoder.
 
     Raises:
         ConfigError: a file that should say so cannot be read.
@@ -113,7 +113,7 @@ def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
-    """What a JSON file of a folder or hub repository holds; None if there is none, or it cannot be reached."""
+    """The contents of a JSON file of a folder or hub repository; None if there is none, or it cannot be reached."""
     path = cached_file(
         name,
         file,

@@ -71,7 +71,7 @@ def linear_map(dim: int) -> nn.Linear:
 
 
 def perceptron(dim: int) -> nn.Sequential:
-    """What ParlAI's `share_encoders` puts behind the encoder of candidates: [n, dim] -> [n, dim]."""
+    """The perceptron that ParlAI's `share_encoders` adds to the encoder of candidates: [n, dim] -> [n, dim]."""
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 

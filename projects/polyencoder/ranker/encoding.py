@@ -79,7 +79,7 @@ def encode_pooled(
     batch_size: int = 256,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """What `encode` makes of each context's tokens, [contexts, ...], as `encode_candidates` does it; at least one."""
+    """Applies `encode` to the tokens of contexts, at least one, in batches as `encode_candidates`: [contexts, ...]."""
     ids = [array("i", text.context_ids(turns)) for turns in contexts]
     found = _encoded(encode, ids, text, model, batch_size=batch_size, progress=progress)
     assert found is not None
@@ -95,7 +95,7 @@ def _encoded(
     batch_size: int,
     progress: Callable[[int], object] | None,
 ) -> Tensor | None:
-    """What `encode` makes of sequences, in their order; None where there is none of them."""
+    """Applies `encode` to sequences in batches, and gives the results in order; None without sequences."""
     out: Tensor | None = None
     for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
         vectors = encode(tokens)
@@ -137,7 +137,7 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
 
 
 def weight_parts(module: nn.Module) -> Iterator[bytes | memoryview | str]:
-    """What a fingerprint of these weights is made of."""
+    """The parts of a fingerprint of these weights."""
     for name, tensor in module.state_dict().items():
         yield name
         yield str(tensor.dtype)

@@ -1,4 +1,4 @@
-"""What indexes, calibration, evaluation, export and training need of a ranker; `Ranker` is one implementation of it."""
+"""The interface that indexes, calibration, evaluation, export and training need of a ranker, such as `Ranker`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Dialogue = Context | Sequence[Mapping[str, Any]]
 
 
 class Learner(Protocol):
-    """What a `Trainer` trains: a ranker, or another model with its tokenizer, on a device."""
+    """The interface that a `Trainer` trains: a ranker, or another model with its tokenizer, on a device."""
 
     @property
     def model(self) -> Any:

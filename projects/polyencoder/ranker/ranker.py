@@ -51,7 +51,7 @@ from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
-"""What `Ranker.load()` ranks with where nothing is named: 6 layers, 384 dimensions, 91 MB."""
+"""The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
 
 _log = logging.getLogger(__name__)
 _ELSEWHERE = {  # what rankers and encoders of other libraries have

@@ -27,7 +27,7 @@ _PAIRS = 1 << 15  # of contexts and candidates whose tokens are
 
 
 class Scorer:
-    """What `polyencoder.ranker.protocol.TextRanker` asks for, of a model of torch or of ONNX graphs.
+    """Implements `polyencoder.ranker.protocol.TextRanker` for a model of torch or of ONNX graphs.
 
     The model is moved to the device. It computes as in evaluation, without dropout, and keeps the mode that it has.
     """

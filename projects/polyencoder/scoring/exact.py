@@ -69,7 +69,7 @@ def score(
 
 
 def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
-    """What training, evaluation and search all run: the scores [batch, n] of as many candidates as fit in memory.
+    """The scores [batch, n] of as many candidates as fit in memory: training, evaluation and search all call it.
 
     `candidates`, [n, dim] or [batch, n, dim], take the contexts' dtype and device; `scale` multiplies the logits inside
     the softmax. The result is fp32, or float64 for float64 vectors.
@@ -157,7 +157,7 @@ def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def attention_scale(attention: str, *, dim: int) -> float:
-    """What the attention type multiplies the logits with inside the softmax.
+    """The factor of the logits inside the softmax, by the attention type.
 
     Raises:
         InputError: if the type is unknown.

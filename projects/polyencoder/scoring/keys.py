@@ -30,7 +30,7 @@ __all__ = ["Keys", "attended_by_heads"]
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """What weighs the vectors of contexts, in place of these vectors themselves.
+    """The keys that attention weights are computed with, in place of the vectors of contexts.
 
     Args:
         vectors: [batch, codes, dim], for each code one after the other those of all heads, like the context's vectors.

@@ -32,10 +32,10 @@ class VectorStream(Protocol):
     dtype: torch.dtype
     """In which they are kept: a float, or int8, where a vector is its row times its scale."""
     device: torch.device
-    """Where they are kept."""
+    """The device that holds them."""
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     def chunks(self, size: int) -> Iterator[Chunk]:

@@ -211,7 +211,7 @@ def saved_with_weights(path: Path, digest: str | None) -> Path:
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """What `save_weights` wrote into the weights' file: a digest of each file's contents, by its name.
+    """The digests that `save_weights` wrote into the weights' file, by the files' names.
 
     Of configuration and tokenizer it is `file_digest`, of the weights `weights_fingerprint`. Empty for weights that
     another program wrote.

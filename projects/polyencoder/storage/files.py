@@ -115,7 +115,7 @@ def _discard(target: Path, *, older_than: float = 0.0) -> None:
 
 
 def _part_prefix(target: Path) -> str:
-    """How the names of a file's temporary files begin; shortened, so that none is too long for a file system."""
+    """The prefix of the names of a file's temporary files; shortened, so that none is too long for a file system."""
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}."
 
 

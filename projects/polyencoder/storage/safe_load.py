@@ -1,4 +1,4 @@
-"""Reading what `torch.save` wrote, without running code that it names.
+"""Reads files of `torch.save` without running code that they name.
 
 `torch.load` with `weights_only=True` refuses every class that is not on its list. Numbers of numpy's are added to it.
 """
@@ -32,7 +32,7 @@ _lock = threading.RLock()  # what torch allows, it allows to all threads
 
 
 def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
-    """What `torch.save` wrote: tensors, on the CPU, and plain data; single numbers of numpy become Python's.
+    """The contents of a file of `torch.save`: tensors, on the CPU, and plain data, with Python's numbers for numpy's.
 
     Raises what torch raises, UnpicklingError above all, if it is damaged or holds anything else.
     """

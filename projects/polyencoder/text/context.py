@@ -15,7 +15,7 @@ _PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNOR
 
 
 def persona_places(lines: Sequence[str]) -> set[int]:
-    """Where the persona lines are."""
+    """The indices of the persona lines."""
     return {place for place, line in enumerate(lines) if _PERSONA.match(line)}
 
 

@@ -86,12 +86,12 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSepar
 
 
 def own_separator(tokenizer: Tokenizer) -> TurnSeparator:
-    """What an encoder has seen between two turns: the papers' newline token where it was pre-trained with one."""
+    """The separator of turns that an encoder was trained with: the papers' newline token if it has one."""
     return "newline" if tokenizer.token_to_id(NEWLINES[0]) is not None else "sep"
 
 
 def turn_separator(config: TextConfig) -> TurnSeparator:
-    """Which of these a model has between two turns; a delimiter of its own counts as a separator."""
+    """The separator of turns of a model; a delimiter of its own counts as a separator."""
     if config.separator in NEWLINES:
         return "newline"
     return "sep" if config.separator else "none"

@@ -41,7 +41,7 @@ Numbers = Annotated[
 
 @settings(panel="Training")
 class MapSettings(Settings):
-    """How a map is trained."""
+    """The settings of a map's training."""
 
     learning_rates: Numbers = (0.3, 0.1, 0.03, 0.01)
     """Learning rates to try, comma-separated."""

@@ -91,7 +91,7 @@ def open_data(settings: TrainSettings) -> RunData:
 
 
 def _of_files(names: str) -> Iterator[str]:
-    """What tells the files of a stream from others of their names; of a dataset of the hub there is nothing else."""
+    """The fingerprint of the files of a stream; of a dataset of the hub, its name."""
     for name in data_files(names):
         if name.startswith(HUB):
             continue

@@ -46,7 +46,7 @@ class Processes:
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """What this process has of `items`: every `count`-th."""
+        """This process's share of `items`: every `count`-th."""
         return items[self.rank :: self.count]
 
 

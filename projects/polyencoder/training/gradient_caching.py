@@ -47,7 +47,7 @@ def encode(
 
 
 class _Split(NamedTuple):
-    """How a step is split: into pieces of at most `budget` tokens."""
+    """The split of a step into pieces of at most `budget` tokens."""
 
     pieces: Pieces
     budget: int
@@ -56,7 +56,7 @@ class _Split(NamedTuple):
 def _in_pieces(
     encode: Callable[[TokenBatch], T], tokens: TokenBatch, split: _Split | None
 ) -> tuple[list[T], Tensor | None]:
-    """What `encode` gives for each piece, and the place of each row in their concatenation; None for a single piece."""
+    """The result of `encode` for each piece, and the place of each row in their concatenation; None for one piece."""
     if split is None:
         return [encode(tokens)], None
     places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=split.budget)

@@ -1,4 +1,4 @@
-"""One training for one model: a lock beside the model file, which the system takes off when its process ends.
+"""Locks a model file for one training; the system releases the lock when the process ends.
 
 A kill cannot leave it behind. The file stays after a kill, means nothing then, and is taken over. Readers of the model
 take no lock.
@@ -79,7 +79,7 @@ def _sign(path: str) -> None:
 
 
 def _owner(path: str) -> str:
-    """Who has locked the file, as far as it says."""
+    """Describes the process that has locked the file."""
     try:
         owner: dict[str, Any] = dict(json.loads(Path(path).read_bytes()))
         place = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"

@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Objective(Protocol):
-    """What a `Trainer` minimises. None of a batch in which no process has an example."""
+    """The objective that a `Trainer` minimises; None for a batch in which no process has an example."""
 
     def __call__(self, batch: Batch | None) -> Outcome | None: ...
 
@@ -183,7 +183,7 @@ class Ranking:
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)
 
     def _keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
-        """What the model sees of each candidate."""
+        """The key of each candidate: its tokens, by which twins are found."""
         return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
 
     def check_has_trained(self) -> None:
@@ -240,7 +240,7 @@ class Ranking:
 
 
 def _present(context: ContextEncoding) -> Tensor | None:
-    """Which contexts have any code, [batch]; None where all have."""
+    """A mask of the contexts that have any code, [batch]; None where all have."""
     return None if context.mask is None else context.mask.any(1)
 
 

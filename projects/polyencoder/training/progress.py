@@ -10,7 +10,7 @@ __all__ = ["Goal", "Progress"]
 
 @dataclass
 class Progress:
-    """How far a run is, what ran before it was resumed included.
+    """The progress of a run, including the parts before it was resumed.
 
     examples, of all processes; batches and updates; seconds, of steps and evaluations.
     """
@@ -45,7 +45,7 @@ class Goal:
         return self.share(done) == 1.0
 
     def total_updates(self, *, batch: int, accumulate: int) -> int | None:
-        """How many updates the run will have, with `batch` examples a batch; None if that is unknown."""
+        """The number of updates of the whole run, with `batch` examples a batch; None if unknown."""
         limits = [] if self.updates is None else [self.updates]
         if self.examples is not None:
             limits.append(-int(-self.examples // batch) // accumulate)

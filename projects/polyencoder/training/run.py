@@ -188,7 +188,7 @@ def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
-    """What the settings in `SHAPES` made of the model, given or those of the model to begin with."""
+    """The values that the settings in `SHAPES` have in the model, given ones or the initial model's."""
     config = ranker.model.config
     shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
     shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
@@ -225,13 +225,13 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
 
 
 def _planned_updates(trainer: Trainer) -> int | None:
-    """How many updates the run has if time does not end it."""
+    """The number of updates of the run if time does not end it."""
     config = trainer.config
     return trainer.goal.total_updates(batch=config.batch_size * trainer.processes.count, accumulate=config.accumulate)
 
 
 def _shown(settings: TrainSettings, *, is_first: bool) -> list[Callback]:
-    """What the first process shows: a line for whoever looks on, else one of the log now and then; and a curve."""
+    """The first process's output: a progress line in a terminal, else log lines; and a curve."""
     if not is_first:
         return [Log(every_seconds=None)]
     out = Path(settings.data.out)

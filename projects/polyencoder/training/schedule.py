@@ -63,7 +63,7 @@ class Schedule:
 
     @property
     def learning_rate(self) -> float:
-        """That of the next update."""
+        """The learning rate of the next update."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def step(self, updates: int, *, time: float = 0.0) -> None:
@@ -73,7 +73,7 @@ class Schedule:
 
     @property
     def expected_updates(self) -> float | None:
-        """How many the run will have, as far as that is known."""
+        """The expected number of updates of the run; None if unknown."""
         if self._time <= 0 or self._updates < MEASURED:
             return self._total
         by_time = self._updates / self._time

@@ -34,7 +34,7 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
 
 
 def untrained_ranker(settings: TrainSettings) -> Ranker:
-    """What the run starts from, as it ranks before training.
+    """The ranker that is evaluated before training.
 
     A new poly- or cross-encoder is random in part, so the backbone's own vectors take its place: a bi-encoder. Not
     so where a cross-encoder begins with a pre-trained head for next utterances. A new ConveRT is all random.

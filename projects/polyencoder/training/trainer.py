@@ -263,7 +263,7 @@ class Trainer:
             self._seed_apart()
 
     def run_state(self) -> dict[str, Any]:
-        """What `state_dict` has beside weights and chance, for a framework that keeps these itself."""
+        """The part of `state_dict` without weights and random states, for a framework that keeps these itself."""
         return {
             "updates": self.updates.state_dict(),
             "progress": self.progress.to_dict(),

@@ -104,7 +104,7 @@ class OptimizerUpdates:
         self.schedule.step(self.count, time=self.time)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, in tensors, numbers and containers of them."""
+        """The state that a resumed run needs, in tensors, numbers and containers of them."""
         gradients = [p.grad for p in self.model.parameters()] if self._collected else []
         return {
             "count": self.count,

@@ -119,7 +119,7 @@ class _Lines:
 
     @property
     def row_size(self) -> int:
-        """How many bytes the row has so far."""
+        """The number of bytes of the row so far."""
         return sum(len(line) for _, line in self._row)
 
     def back_behind_first(self) -> None:

@@ -68,7 +68,7 @@ def holds_array(file: DataFile) -> bool:
 
 
 def _what_it_is(head: bytes) -> str:
-    """What a file that does not begin with an array holds, and what to do about it."""
+    """The error message for a file that does not begin with an array."""
     if not head.strip():
         return "is empty, not a JSON array of examples"
     if not head.lstrip().startswith(b"{"):
@@ -79,7 +79,7 @@ def _what_it_is(head: bytes) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What ijson says, in one line: the yajl library draws a picture, with the place behind its first line."""
+    """ijson's message, in one line: the yajl library draws a picture, with the place behind its first line."""
     said = error.args[0] if error.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     what, *picture = [line.strip() for line in text.splitlines()] or [type(error).__name__]

@@ -56,7 +56,7 @@ class DataFile(io.BufferedReader):
 
     @property
     def fraction(self) -> float | None:
-        """Which part of the file has been read, 0 to 1; None where nobody can know (a pipe, or nothing read yet)."""
+        """The share of the file that has been read, 0 to 1; None if unknown (a pipe, or nothing read yet)."""
         if self._fraction is not None:
             return self._fraction
         if not self.size or not self._source.given:
@@ -206,7 +206,7 @@ class _Source(io.RawIOBase):
         return self.given
 
     def taken(self) -> int:
-        """How many bytes of the file itself have been read."""
+        """The number of bytes read from the file itself."""
         return self._disk.tell() if self._disk else 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which FAISS index suits a number of vectors, with which parameters, and how users write both: `"hnsw,m=16"`."""
+"""Kinds of FAISS indexes: defaults for a number of vectors, and parsing of `"hnsw,m=16"`."""
 
 from __future__ import annotations
 

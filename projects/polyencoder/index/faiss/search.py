@@ -145,7 +145,7 @@ class FaissSearch:
         return Results(torch.stack(scores), torch.stack(rows), list(found))
 
     def _list_length(self, k: int) -> int:
-        """How many candidates each code, or group of codes, proposes by default."""
+        """The default number of candidates that each code, or group of codes, proposes."""
         tuned = self.meta.tuned
         return max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
 

@@ -1,4 +1,4 @@
-"""Tuning of a FAISS index: the cheapest effort and list length whose recall, measured, is what was asked for.
+"""Tuning of a FAISS index: the cheapest effort and list length that reach a recall, measured.
 
 Fixed settings fit the model that they were chosen on. Here recall@k is measured against the scan, on contexts such as
 those that will be asked, or at least on texts of the index itself. More effort and longer lists hardly ever find less,
@@ -121,7 +121,7 @@ def sample(items: Sequence[T], n: int) -> list[T]:
 
 
 class _Measure:
-    """How much of the truth a search finds for each context, and how long it takes."""
+    """Measures a search's recall for each context, and its time."""
 
     def __init__(
         self,

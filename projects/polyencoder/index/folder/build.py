@@ -1,4 +1,4 @@
-"""Encoding at scale: candidates, however many, into an index folder.
+"""Builds an index folder of any number of candidates, in bounded memory; a killed build resumes.
 
 Two passes. The first streams the candidates into the database, where equal texts meet. The second encodes the texts in
 shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates.
@@ -127,7 +127,7 @@ def build_index(
 
 
 def candidates_digest(candidates: Iterable[Record]) -> str:
-    """What `IndexMeta.candidates` is for an index that was built of these and never changed."""
+    """`IndexMeta.candidates` of an index that was built from these candidates and never changed."""
     digest = hashlib.blake2b(digest_size=16)
     for candidate in checked_records(candidates):
         digest.update(_digested(candidate))
@@ -180,7 +180,7 @@ def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, pro
 
 
 def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
-    """What the process of rank 0 has entered."""
+    """The description that the process of rank 0 has entered, once it has."""
     _wait_for(folder, DATABASE, UNFINISHED)
     begun = _begun(folder)
     assert begun is not None

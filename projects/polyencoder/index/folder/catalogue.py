@@ -257,7 +257,7 @@ class Catalogue:
 
 
 def digest_of(text: str) -> bytes:
-    """By which equal texts are found."""
+    """The digest by which equal texts are found."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -283,7 +283,7 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
 
 
 def path_of(key: str) -> str:
-    """Where a field is in the metadata: the key as JSON writes it. InputError for one that SQLite has no path for."""
+    """The JSON path of a field of the metadata. InputError for one that SQLite has no path for."""
     if '"' in key:
         raise InputError(
             f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name",

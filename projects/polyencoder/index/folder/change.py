@@ -80,7 +80,7 @@ class Change:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """What is done in the block is a part of the change if the block ends well, and is undone otherwise."""
+        """Adds all that is done in the block to the change, or undoes it after an error."""
         if not self._connection.in_transaction:
             raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
         before = self.meta

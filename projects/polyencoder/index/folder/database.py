@@ -56,7 +56,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Catalogue]:
-        """What was committed last; it stays so until the block ends, whatever others change.
+        """A snapshot of the last commit, which does not change until the block ends.
 
         Raises:
             CheckpointError: there is no finished index, or its database is damaged or not ours.
@@ -74,7 +74,7 @@ class Database:
             self._give_back(reader)
 
     def read(self, ask: Callable[[Catalogue], T]) -> T:
-        """What `ask` makes of what was committed last.
+        """Calls `ask` with a snapshot of the last commit, and returns its result.
 
         Raises CheckpointError as `snapshot` and `ask` do; but not if what is missing belongs to a state that is no
         longer the newest, whose files another process has removed meanwhile: then it is asked again.
@@ -175,7 +175,7 @@ def _is_at_rest(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Which file is at the path; None if none is."""
+    """Identifies the file at the path; None if it does not exist."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

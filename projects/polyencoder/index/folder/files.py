@@ -1,4 +1,4 @@
-"""The files of an index folder: their names, the lock of who changes them, and errors of the disk in one line.
+"""The files of an index folder: names, the writer's lock, and errors of the disk in one line.
 
 Only what has such a name is ever removed.
 """

@@ -116,7 +116,7 @@ class FolderIndex(Index):
         return self._read(lambda _, catalogue: catalogue.has_field(key))
 
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
-        """What `ask` makes of the newest state and a snapshot of its database; errors as in `Database.read`."""
+        """Calls `ask` with the newest state and a snapshot of its database; errors as in `Database.read`."""
 
         def of_newest(catalogue: Catalogue) -> T:
             state = self._state

@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.2
 
 
 class Share(NamedTuple):
-    """Which of several processes this is, each of which builds the same index by encoding its share of the shards."""
+    """The rank of this process among several that build one index, each encoding its share of the shards."""
 
     rank: int = 0
     processes: int = 1

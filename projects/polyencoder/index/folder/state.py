@@ -24,7 +24,7 @@ _FILTERS = 16  # the last ones that are kept
 
 
 class Allowed(NamedTuple):
-    """What a filter lets through."""
+    """The rows and entries that pass a filter."""
 
     rows: Tensor | None
     """bool [rows], True where a living entry passes; None if that is everywhere."""
@@ -93,7 +93,7 @@ class State:
         return self._faiss
 
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Allowed:
-        """What the filter lets through. Asked once: a state does not change."""
+        """The rows and entries that pass the filter; cached, since a state does not change."""
         key = json.dumps(checked_filter(filter), sort_keys=True)
         if (known := self._allowed.get(key)) is not None:
             return known

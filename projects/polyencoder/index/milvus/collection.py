@@ -29,11 +29,11 @@ from polyencoder.packages import require
 __all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
 
 MILVUS = "milvus:"
-"""What a place that is a Milvus collection begins with."""
+"""The beginning of the address of a Milvus collection."""
 LONGEST_LIST = 16_384
 """The most results that Milvus gives for one vector."""
 IndexKind = Literal["auto", "flat"]
-"""How Milvus finds neighbours: "auto" as it thinks best, mostly by a graph; "flat" by looking at all of them."""
+"""The kind of Milvus index: "auto" as Milvus chooses, mostly a graph; "flat" by looking at all of them."""
 
 T = TypeVar("T")
 
@@ -94,7 +94,10 @@ class MilvusCollection:
     # What it is
 
     def description(self) -> str | None:
-        """What `create` was given; None if there is no such collection. CheckpointError if something else made it."""
+        """The description that `create` was given; None if there is no such collection.
+
+        Raises CheckpointError if something else made it.
+        """
         with self._explained():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None
@@ -134,7 +137,7 @@ class MilvusCollection:
     # Reading. A condition is an expression of Milvus; none is the empty text.
 
     def count(self, condition: str = "") -> int:
-        """How many rows there are of this condition."""
+        """The number of rows that meet this condition."""
         with self._explained():
             (row,) = self._query(filter=condition, output_fields=["count(*)"])
         return int(row["count(*)"])
@@ -204,7 +207,7 @@ class MilvusCollection:
         return rows
 
     def _loaded(self, request: Callable[[], T]) -> T:
-        """What a request gives; a server that was started again may have to load the collection first."""
+        """Makes a request; a server that was started again may have to load the collection first."""
         try:
             return request()
         except self._milvus.MilvusException as error:
@@ -288,7 +291,7 @@ def key_of(id_: str) -> str:
 
 
 def _is_no_missing_method(record: logging.LogRecord) -> bool:
-    """What Milvus Lite does not have, pymilvus does without; the server in between logs it at each page."""
+    """Filters out the log about methods that Milvus Lite lacks and pymilvus does without."""
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 

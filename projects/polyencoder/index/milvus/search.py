@@ -138,7 +138,7 @@ class _Pages:
         self._keys: list[np.ndarray[Any, Any]] = []
 
     def __len__(self) -> int:
-        """How many there were; another process may just have changed that."""
+        """Their number when the search began; another process may have changed it."""
         return self._available
 
     def chunks(self, size: int) -> Iterator[Chunk]:

@@ -64,7 +64,7 @@ class SharedEncoder(nn.Module):
 
 
 class _History(nn.Module):
-    """What a multi-context model has besides: networks for the extra contexts, and for both kinds combined."""
+    """The parts that only a multi-context model has: networks for the extra contexts, and for both kinds combined."""
 
     def __init__(self, dim: int, sizes: ConvertConfig) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class ConveRT(RankerModel):
         self.config = replace(self.config, convert=sizes)
 
     def _rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
-        """What a method gives, of a quantized model with rounded weights."""
+        """Calls a method, in quantization-aware training with rounded weights."""
         if self.sizes.quantized and not self.is_for_inference:
             return with_rounded_parameters(self, method, tokens)
         return method(tokens)

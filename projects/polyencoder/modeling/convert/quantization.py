@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """Which numbers the codes 0 to 255 of a table stand for: (code - zero_point) * scale.
+    """The values of the codes 0 to 255 of a table: (code - zero_point) * scale.
 
     scale: float32, one number. zero_point: uint8, the code of 0.
     """
@@ -151,7 +151,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
-    """What a method of a model gives when its parameters, but those of embeddings, are rounded to 16 bits.
+    """Calls a method of a model with all parameters but embeddings rounded to 16 bits.
 
     The parameters themselves are unchanged, and get the gradients.
     """

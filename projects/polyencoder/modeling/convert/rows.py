@@ -19,7 +19,7 @@ PASS = 64  # tokens of padding whose attention takes as long as that of one more
 
 @dataclass(frozen=True)
 class Rows:
-    """Which places of a padded batch are tokens, and in which order they become rows.
+    """The places of the tokens in a padded batch, in the order of their rows.
 
     mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens] of them in the flattened batch.
     parts: where attention takes sequences of like length together, each part's own rows; empty where it takes all of
@@ -81,7 +81,7 @@ class Rows:
         return padded.index_copy(0, self.places, rows).view(batch, length, rows.size(-1))
 
     def each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What a function of tensors [tokens, ...] and of their rows gives, for one part behind the other."""
+        """Applies a function of tensors [tokens, ...] and their rows to one part after the other."""
         if not self.parts:
             return function(*inputs, self)
         pieces = zip(*(tensor.split([len(part.places) for part in self.parts]) for tensor in inputs), strict=True)

@@ -1,1 +1,1 @@
-"""What makes transformers fast, and keeps them small, on a CPU."""
+"""Faster and smaller transformers on a CPU."""

@@ -76,7 +76,7 @@ def attention_with_dropout(
 
 
 def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
-    """What is added to the scores [batch x heads, length, length] for a mask, in no more memory than it must be."""
+    """The bias that is added to the scores [batch x heads, length, length] for a mask, expanded no more than needed."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

@@ -44,7 +44,7 @@ def kept(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tenso
 
 
 def raised(p: float) -> float:
-    """What is kept is multiplied by this, so that the mean stays: 1 / (1 - p)."""
+    """The factor of kept values, which preserves the mean: 1 / (1 - p)."""
     return VALUES / (VALUES - round(p * VALUES))
 
 

@@ -17,7 +17,7 @@ __all__ = ["Callback", "Run"]
 
 
 class Run(Protocol):
-    """What a callback sees of the `Trainer`."""
+    """The part of the `Trainer` that callbacks use."""
 
     model: RankerModel
     text: TextEncoder
@@ -75,7 +75,7 @@ class Callback:
         """After the last step, unless the run broke off with an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs, in tensors, numbers, texts and containers of them."""
+        """The state that a resumed run needs, in tensors, numbers, texts and containers of them."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Evaluation(Callback):
         """The last one."""
 
     def position(self, run: Run) -> int:
-        """What is counted until the next evaluation."""
+        """The position in the run that decides when to evaluate next."""
         return run.progress.examples
 
     def measure(self, run: Run) -> dict[str, float]:
@@ -132,7 +132,7 @@ class KeepBest(Callback):
             self._ranker.save_pretrained(self._folder)
 
     def _order(self, report: Mapping[str, float] | None) -> tuple[float, ...]:
-        """By which models are ordered, higher is better; -inf for what is not finite, and for none."""
+        """The key that orders models, higher is better; -inf for no evaluation or a metric that is not finite."""
         if report is None:
             return (-math.inf,)
         names = (self._metric, "mrr", "loss")
