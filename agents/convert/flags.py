@@ -15,7 +15,7 @@ from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import shown_sizes
 from polyencoder.modeling.families import CONVERT_SIZES
 
-__all__ = ["FOLLOWED", "LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
+__all__ = ["LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
 
 OF_THE_MODEL = CONVERT_SIZES
 """What a model keeps, of `--init-model` too."""
@@ -53,16 +53,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "embedding_projection": (("random",), "a ConveRT learns its own embeddings"),
 }
 """The values that mean "not used", and why others cannot be."""
-
-_NOT_HERE = """
-    type_optimization learn_embeddings attention_dropout pair_tokens compile data_parallel backbone
-    history_size delimiter person_tokens special_tok_lst fp16
-"""
-FOLLOWED = (flags.FOLLOWED - frozenset(_NOT_HERE.split())) | {
-    *("vocabulary", "extra_contexts", "number_turns", "context_vector", "adadelta_eps"),
-    *("quantization_aware", "quantization_update"),
-}
-"""Followed at any time, whatever is loaded."""
 
 
 def check_flags(opt: Opt) -> None:

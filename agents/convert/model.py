@@ -42,7 +42,7 @@ class ConvertFamily(ModelFamily):
 
     trained_fields: Fields = dataclasses.asdict(convert_text())
 
-    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+    def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
         add_convert_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:

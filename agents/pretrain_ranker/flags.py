@@ -12,15 +12,7 @@ from parlai.core.opt import Opt
 from polyencoder.errors import ConfigError
 from polyencoder.settings.pretrain import EncoderSettings
 
-__all__ = [
-    "FOLLOWED",
-    "OF_THE_ENCODER",
-    "OF_THE_OBJECTIVE",
-    "UNSUPPORTED",
-    "check_flags",
-    "check_start",
-    "encoder_settings",
-]
+__all__ = ["OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start", "encoder_settings"]
 
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """What an encoder keeps that goes on."""
@@ -57,23 +49,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "delimiter": ((None,), _TURNS),
 }
 """The values that mean "not used", and why others cannot be."""
-
-_FOLLOWED = """
-    vocabulary backbone mask_probability n_positions dropout attention_dropout
-
-    optimizer learningrate gradient_clip adam_eps adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler
-    lr_scheduler_patience lr_scheduler_decay invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq
-    max_nonfinite final_learning_rate embedding_clip
-
-    truncate text_truncate history_size person_tokens split_lines use_reply add_p1_after_newln special_tok_lst
-    ignore_bad_candidates
-
-    gpu no_cuda fp16 bf16 interactive_mode
-
-    dict_file dict_class dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
-"""
-FOLLOWED = frozenset(_FOLLOWED.split())
-"""Followed at any time: where the encoder comes from, what learns and how, texts, machines, files."""
 
 
 def check_flags(opt: Opt) -> None:

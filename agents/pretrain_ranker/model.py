@@ -41,7 +41,7 @@ class PretrainingFamily(ModelFamily):
     it the head for masked words.
     """
 
-    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+    def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
         add_pretraining_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:

@@ -12,15 +12,16 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.pretrain_ranker.args import settle_schedule
 from parlai.agents.pretrain_ranker.examples import ResponseBuffer, Turn, beginning_of
-from parlai.agents.pretrain_ranker.flags import FOLLOWED, OF_THE_ENCODER, OF_THE_OBJECTIVE
+from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
-from parlai.agents.ranker.arguments import OTHER_NAMES
+from parlai.agents.ranker.args import flag_defaults
 from parlai.agents.ranker.dialogue import RankerHistory
 from parlai.agents.ranker.examples import Examples, label_of
 from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.learning.parts import trainer_of
 from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.agents.ranker.settings import OTHER_NAMES
 from parlai.core.message import Message
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
@@ -44,10 +45,9 @@ from polyencoder.training.trainer import Trainer
 
 Make = Callable[[PairExample, np.random.Generator], PairInput]
 
-OF_THE_CARD = (FOLLOWED | {*OF_THE_ENCODER, *OF_THE_OBJECTIVE}) - {
-    *("vocabulary", "backbone", "gpu", "no_cuda", "dict_file", "dict_class")  # paths and machines
-} | {"batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs"}
-"""Flags that the encoder's card shows."""
+NOT_ON_THE_CARD = ("vocabulary", "backbone", "gpu", "no_cuda", "dict_file", "dict_class")  # paths and machines
+LOOP = ("batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs")
+"""Flags of ParlAI's loop that the encoder's card shows, beside the agent's own."""
 MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it beside is a cross-encoder
 
 
@@ -153,13 +153,14 @@ class PretrainRankerAgent(RankerModelAgent):
     def _write_encoder(self, folder: str) -> None:
         """Write the folder that `--backbone` takes: encoder, tokenizer, heads, and a card; CheckpointError if not."""
         opt, given, report = self.opt, given_flags(self.opt), self._validation
+        shown = {*flag_defaults(type(self)), *LOOP} - {*NOT_ON_THE_CARD, *UNSUPPORTED}
         write_encoder(
             self.pretrained,
             folder,
             {"perplexity": report["ppl"], **report} if "ppl" in report else {},
             backbone=opt.get("init_model") if given.get("init_model") else opt.get("backbone"),
             corpus=opt["task"].split(","),
-            flags={name: given[name] for name in sorted(given) if name in OF_THE_CARD},
+            flags={name: given[name] for name in sorted(given) if name in shown},
             seed=opt.get("seed"),
             updates=self._number_training_updates,
             tokens=self._learnt.tokens * num_workers() if self._learnt else 0,

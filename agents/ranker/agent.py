@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parlai.agents.ranker.args import add_cache_args, add_distillation_args, add_hard_negative_args, add_index_args
 from parlai.agents.ranker.dialogue import RankerHistory
 from parlai.agents.ranker.examples import Examples, label_of
 from parlai.agents.ranker.fixed import FixedCandidates, VectorCache, index_place, read_candidates
@@ -19,7 +18,6 @@ from parlai.agents.ranker.sources import INDEX, check_sources
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
-from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch, Output
 from torch import Tensor
 
@@ -29,7 +27,6 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.modeling.families import family
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import best
@@ -43,16 +40,6 @@ class RankerAgent(RankerModelAgent):
     """
 
     fixed: FixedCandidates | None = None
-
-    @classmethod
-    def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
-        super().add_cmdline_args(parser, partial_opt=partial_opt)
-        if family(cls.architecture).model.has_vectors:
-            add_index_args(parser)
-            add_distillation_args(parser)
-            add_hard_negative_args(parser)
-            add_cache_args(parser)
-        return parser
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.encoder_args import add_encoder_args
+from parlai.agents.ranker.args import add_encoder_args
 from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import (
     OF_THE_RANKER,
@@ -81,9 +81,9 @@ class ModelFamily:
     trained_fields: Fields = LEARNT_SPECIAL_TOKENS
     """The fields of `TextConfig` of a tokenizer that was trained on the task."""
 
-    def add_args(self, parser: ParlaiParser, partial_opt: Opt | None) -> None:
+    def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
         """Add all flags that such agents share."""
-        add_encoder_args(parser, partial_opt)
+        add_encoder_args(parser, architecture, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         """Before anything is built: that every flag can be followed."""

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.arguments import flag_of
+from parlai.agents.ranker.settings import flag_of
 from parlai.core.params import ParlaiParser
 from tqdm import tqdm
 from transformers.utils import logging as transformers_log

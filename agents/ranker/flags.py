@@ -1,11 +1,12 @@
 """Every flag of the bi-, poly- and cross-encoder, and what becomes of it where a model is there already.
 
-None is swallowed: a flag is followed, or an error says why it cannot be. It is one of
+None is swallowed: an error says why a flag cannot be followed.
 
-- `FOLLOWED`: followed at any time, whatever is loaded;
 - `OF_THE_RANKER`, `OF_THE_TEXT`: a `--model-file` keeps what it was trained with; a new model follows;
 - `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: an encoder and its tokenizer keep theirs, also of `--init-model`, `--backbone`;
-- `UNSUPPORTED`: ParlAI has it and these rankers have not.
+- `UNSUPPORTED`: ParlAI has it and these rankers have not;
+- all others are followed at any time, whatever is loaded; `check_origin`, `check_special_tokens` and `check_flags` have
+  more to say of `backbone`, `data_parallel` and the options of the dictionary.
 
 What a command line gives again is no contradiction, so that a run goes on when it is started with the same command.
 """
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.arguments import OF_THE_RANKER
 from parlai.agents.ranker.family import CheckpointSource
+from parlai.agents.ranker.settings import OF_THE_RANKER, flag
 from parlai.core.opt import Opt
 
 from polyencoder.config import RankerConfig
@@ -100,38 +101,6 @@ _IF_GIVEN = frozenset(UNSUPPORTED) - {
     "model_parallel",
     "checkpoint_activations",
 }
-
-_FOLLOWED = """
-    type_optimization learn_embeddings dropout attention_dropout optimizer learningrate gradient_clip adam_eps
-    adafactor_eps momentum nesterov nus betas weight_decay lr_scheduler lr_scheduler_patience lr_scheduler_decay
-    invsqrt_lr_decay_gamma warmup_updates warmup_rate update_freq max_nonfinite grad_cache pair_tokens train_predict
-    label_smoothing final_learning_rate embedding_clip
-    hard_negatives hard_negatives_every hard_negative_ranks hard_negative_margin
-    teacher_model distillation_weight distillation_loss distillation_temperature distillation_candidates teacher_scores
-
-    truncate text_truncate label_truncate history_size person_tokens split_lines use_reply add_p1_after_newln delimiter
-    special_tok_lst
-
-    candidates gather_negatives fixed_candidates_path fixed_candidate_vecs add_label_to_fixed_cands
-    encode_candidate_vecs encode_candidate_vecs_batchsize ignore_bad_candidates repeat_blocking_heuristic
-    cap_num_predictions rank_top_k inference topk return_cand_scores hits_at min_probability no_answer interactive_mode
-    index index_top_k index_effort index_list_length index_dtype rerank rerank_k
-
-    gpu no_cuda fp16 bf16 compile data_parallel
-
-    backbone dict_file dict_class dict_textfields dict_maxexs dict_include_valid dict_include_test
-    dict_nulltoken dict_starttoken dict_endtoken dict_unktoken
-"""
-FOLLOWED = frozenset(_FOLLOWED.split())
-"""What learns and how; texts; candidates and answers; machines; where the encoder and its tokens come from.
-
-Of the last group, and of `data_parallel`, `check_origin`, `check_special_tokens` and `check_flags` have more to say.
-"""
-
-
-def flag(name: str) -> str:
-    """`n_layers` -> `--n-layers`."""
-    return f"--{name.replace('_', '-')}"
 
 
 def given_flags(opt: Opt) -> dict[str, Any]:

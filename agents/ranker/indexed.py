@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from parlai.agents.ranker.ranking import Ranked, parlai_metrics
+from parlai.agents.ranker.settings import given_in
 from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -14,6 +15,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_search
 from polyencoder.index import Hit
 from polyencoder.index.open import open_index
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.context import ContextEncoding
@@ -36,10 +38,7 @@ class IndexSearch:
             Searcher,
             ranker,
             index,
-            top_k=opt["index_top_k"],
-            effort=opt.get("index_effort"),
-            list_length=opt.get("index_list_length"),
-            dtype=opt.get("index_dtype") or "float32",
+            **given_in(opt, SearchOptions),
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
             rerank_k=opt["rerank_k"],
         )

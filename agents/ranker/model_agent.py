@@ -16,7 +16,7 @@ from parlai.agents.ranker.architecture import (
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.args import MAX_NONFINITE, fill_in_defaults
+from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
@@ -76,7 +76,7 @@ class RankerModelAgent(TorchRankerAgent):
         explain_errors(parser)
         hide_options()
         check_option_files(partial_opt)
-        cls.family.add_args(parser, partial_opt)
+        cls.family.add_args(parser, cls.architecture, partial_opt)
         return parser
 
     @staticmethod
@@ -371,7 +371,7 @@ class RankerModelAgent(TorchRankerAgent):
             precision=self.precision,
             accumulate=max(1, opt.get("update_freq") or 1),
             clip=clip if clip > 0 else None,
-            max_nonfinite=opt.get("max_nonfinite", MAX_NONFINITE),
+            max_nonfinite=opt["max_nonfinite"],
         )
         if self._restored is not None:
             own = self.updates.state_dict() if hard_reset else {**self._restored["updates"], "optimizer": kept}

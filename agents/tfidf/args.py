@@ -46,7 +46,7 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         default=False,
         help="Skip and count examples without candidates, or whose label is not among them, instead of an error.",
     )
-    add_hits_at(group)
+    add_hits_at(parser)
     group.add_argument(
         "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.learning.loop import LoopRun
+from parlai.agents.ranker.settings import given_in
 from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
@@ -20,8 +21,6 @@ from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
-from polyencoder.training.distillation import DistillationConfig
-from polyencoder.training.hard_negatives import HardNegatives, parse_ranks
 from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
@@ -39,48 +38,13 @@ def training_config(opt: Opt) -> TrainingConfig:
     """
     if opt.get("teacher_scores") and not opt.get("teacher_model"):
         raise ConfigError(f"--teacher-scores {opt['teacher_scores']}: whose? Give --teacher-model as well")
-    return TrainingConfig(
-        candidates=_source(opt),
-        gather_negatives=bool(opt.get("gather_negatives")),
-        label_smoothing=opt.get("label_smoothing") or 0.0,
-        precision="bfloat16" if opt.get("bf16") else "float32",
-        grad_cache=opt.get("grad_cache", 0),
-        pair_tokens=opt.get("pair_tokens", 0),
-        distillation=_distillation(opt),
-        hard_negatives=_hard_negatives(opt),
-    )
-
-
-def _source(opt: Opt) -> Any:
-    """The source of candidates; of a list that all examples have, or of each example alone, nothing is shared."""
-    return opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
-
-
-def _distillation(opt: Opt) -> DistillationConfig:
-    if "teacher_model" not in opt:  # of a cross-encoder
-        return DistillationConfig()
-    model_file = opt.get("model_file")
-    if not opt["teacher_model"]:
-        return DistillationConfig()
-    return DistillationConfig(
-        teacher=opt["teacher_model"],
-        scores=opt.get("teacher_scores") or (f"{model_file}.teacher.sqlite" if model_file else None),
-        weight=opt["distillation_weight"],
-        kind=opt["distillation_loss"],
-        temperature=opt["distillation_temperature"],
-        candidates=opt["distillation_candidates"],
-    )
-
-
-def _hard_negatives(opt: Opt) -> HardNegatives:
-    if not opt.get("hard_negatives"):
-        return HardNegatives()
-    return HardNegatives(
-        count=opt["hard_negatives"],
-        every=opt["hard_negatives_every"],
-        ranks=parse_ranks(opt["hard_negative_ranks"]),
-        margin=opt["hard_negative_margin"],
-    )
+    values = given_in(opt, TrainingConfig)
+    values.pop("final_learning_rate", None)  # of the schedule, which `build_schedule` makes
+    # a list that all examples have, or each example's own, is not shared
+    values["candidates"] = opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
+    if "teacher" in values and opt.get("model_file"):
+        values.setdefault("distillation.scores", f"{opt['model_file']}.teacher.sqlite")
+    return TrainingConfig.of(values)
 
 
 def build_trainer(

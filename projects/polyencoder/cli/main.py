@@ -22,7 +22,7 @@ from polyencoder.cli.shared.output import say
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 from polyencoder.packages import versions_line
 
-__all__ = ["COMMANDS", "UsageError", "app", "flag_of", "flags_of", "main", "parse", "run"]
+__all__ = ["COMMANDS", "UsageError", "app", "flag_of", "flags_of", "main", "parse", "run", "shown_default"]
 
 COMMANDS = {
     "train": "train:train",
@@ -85,7 +85,7 @@ def help_of(place: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _default(value: Any) -> str | None:
+def shown_default(value: Any) -> str | None:
     """A default value in a command's help; None for what is off or empty, where the help says what happens."""
     if value is None or value is False or value in ("", ()):
         return None
@@ -98,7 +98,7 @@ app = App(
     help_format="plaintext",
     version_flags=(),
     default_parameter=Parameter(
-        negative_iterable=(), show_default=_default, allow_leading_hyphen=True, allow_repeating=True
+        negative_iterable=(), show_default=shown_default, allow_leading_hyphen=True, allow_repeating=True
     ),
     result_action="return_value",
     exit_on_error=False,

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import checked_count, unencodable
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.settings.fields import Parlai
 
 __all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
 
@@ -37,22 +38,22 @@ class SearchOptions:
         InputError: a number is too small, or the filter is invalid.
     """
 
-    top_k: Annotated[int | None, Parameter(alias="-k")] = None
+    top_k: Annotated[int | None, Parameter(alias="-k"), Parlai("index_top_k")] = None
     """Number of results per context (default: 10); all candidates if there are fewer."""
     filter: Annotated[Filter | None, Parameter(parse=False)] = None
     """Metadata fields and the value that each must have; a list of values means any of them."""
     exactness: Exactness | None = None
     """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
     where nothing is proven, exact always."""
-    effort: int | None = None
+    effort: Annotated[int | None, Parlai("index_effort")] = None
     """Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built, and more if only some
     candidates pass the filter). A search for certificates reads all lists."""
-    list_length: int | None = None
+    list_length: Annotated[int | None, Parlai("index_list_length")] = None
     """Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."""
     tolerance: Annotated[float | None, Parameter(parse=False)] = None
     """How far codes of one group may be from each other, as a share of their length, where no certificate is wanted;
     see `index.faiss.search`. 0 makes no groups, None is 0.4."""
-    dtype: ScanDtype = "float32"
+    dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 

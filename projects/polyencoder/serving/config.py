@@ -13,7 +13,7 @@ from polyencoder.checks import check_place
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Needs, Positive
+from polyencoder.settings.fields import Count, Needs, Parlai, Positive
 
 __all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
 
@@ -63,14 +63,14 @@ class ServerConfig(Settings):
     """A model folder, a model file of parlai train_model, or a hub id."""
     index: Annotated[str | None, Parameter(alias="-i")] = None
     """The index to search: a folder, or milvus: and an address (default: none, the server only reranks)."""
-    rerank: Annotated[str | None, Needs("index")] = None
+    rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
-    rerank_k: Annotated[Count, Needs("rerank")] = 50
+    rerank_k: Annotated[Count, Needs("rerank"), Parlai()] = 50
     """How many results the cross-encoder reranks."""
-    min_probability: Annotated[str | float | None, Needs("index")] = None
+    min_probability: Annotated[str | float | None, Needs("index"), Parlai()] = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
-    was calibrated for. See polyencoder calibrate."""
-    no_answer: Annotated[str | None, Needs("index")] = None
+    was calibrated for (polyencoder calibrate)."""
+    no_answer: Annotated[str | None, Needs("index"), Parlai()] = None
     """What the chat replies if nothing is likely enough (default: "I have no good answer to that.")."""
     host: str = "127.0.0.1"
     """Address to listen on; one that other machines can reach needs a key."""

@@ -49,8 +49,10 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def settings(*, panel: str | None = None) -> Callable[[type[T]], type[T]]:
-    """Makes a class, a subclass of `Settings`, a frozen dataclass of settings; `panel` is its place in the help.
+def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[type[T]], type[T]]:
+    """Makes a class, a subclass of `Settings`, a frozen dataclass of settings.
+
+    `panel` is its place in the help; `in_parlai` says that ParlAI's agents have its settings, too.
 
     Making one with values that cannot be raises ConfigError.
     """
@@ -69,7 +71,7 @@ def settings(*, panel: str | None = None) -> Callable[[type[T]], type[T]]:
             except ValidationError as error:
                 raise config_error(error, of=made) from None
 
-        made.__init__ = checked
+        made.__init__, made.__panel__, made.__in_parlai__ = checked, panel, in_parlai
         group = None if panel is None else Group(panel, sort_key=[*PANELS, panel].index(panel))
         flags = Parameter(name="*") if group is None else Parameter(name="*", group=group)
         return flags(made)

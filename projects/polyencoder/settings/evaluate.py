@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from polyencoder.config import ContextVector
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, ModelSettings
-from polyencoder.settings.fields import Count
+from polyencoder.settings.fields import Count, Parlai
 
 __all__ = ["EvaluateSettings"]
 
@@ -28,13 +28,13 @@ class EvaluateSettings(Settings):
     negatives: str | None = None
     """FILE to sample them from (default: the responses of --data). With the training data and seed of polyencoder
     train, they are the ones of its own evaluations."""
-    hits_at: str = "1,5,10"
-    """Values of k for R{N}@k, separated by commas."""
+    hits_at: Annotated[str, Parlai()] = "1,5,10"
+    """Values of k for RN@k (R20@1: among 20 candidates) and hits@k, separated by commas."""
     seed: int = 0
     """Seed of sampled candidates."""
     extra_contexts: int | None = None
     """Multi-context convert models: how many turns before the last one are read."""
-    context_vector: ContextVector | None = None
+    context_vector: Annotated[ContextVector | None, Parlai()] = None
     """Multi-context convert models: rank with the combined (default), immediate or extra vector. With extra, examples
     without earlier turns are left out and counted."""
     baseline: Literal["tfidf"] | None = None

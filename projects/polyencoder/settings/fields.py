@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import docstring_parser
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
 
@@ -18,6 +19,7 @@ __all__ = [
     "NotNegative",
     "Numbers",
     "Pair",
+    "Parlai",
     "Positive",
     "Share",
     "Without",
@@ -66,20 +68,59 @@ class Without(NamedTuple):
     other: str
 
 
+class Parlai(NamedTuple):
+    """Metadata of a setting that ParlAI's agents have too, as an option; those of a class `in_parlai` need none.
+
+    name: the option's, where it has another one; None where there is none. theirs: whether ParlAI itself has it, so
+    that no agent adds it. short: its short flag.
+    """
+
+    name: str | None = ""
+    theirs: bool = False
+    short: str | None = None
+
+
 class Leaf(NamedTuple):
-    """A setting, wherever it is nested: the path of fields to it, its type with metadata, its field."""
+    """A setting, wherever it is nested: the path of fields to it, its type with metadata, its field and class."""
 
     path: tuple[str, ...]
     hint: Any
     field: dataclasses.Field[Any]
+    owner: type
 
     def metadata(self, kind: type[T]) -> list[T]:
         """The metadata of one kind, of the types in a union too."""
         return [one for one in _parts(self.hint) if isinstance(one, kind)]
 
     @property
+    def kinds(self) -> list[Any]:
+        """The types of its values: `[float, NoneType]` of an optional number; and the metadata."""
+        return list(_parts(self.hint))
+
+    @property
     def takes_bool(self) -> bool:
-        return bool in _parts(self.hint)
+        return bool in self.kinds
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of the `Literal` in its type."""
+        return tuple(one for kind in self.kinds if get_origin(kind) is Literal for one in get_args(kind))
+
+    @property
+    def help(self) -> str:
+        """The docstring under its field, in one line."""
+        return str(self.field.metadata.get("help") or _docstrings(self.owner).get(self.path[-1], ""))
+
+    @property
+    def panel(self) -> str:
+        """The panel of the help that its class has."""
+        return str(getattr(self.owner, "__panel__", None) or "Settings")
+
+    @property
+    def parlai(self) -> Parlai | None:
+        """How ParlAI's agents have it: by a name of their own or that of the flag; None for those without it."""
+        found = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
+        return None if found.name is None else found._replace(name=found.name or _flat_name(self))
 
     @property
     def has_flag(self) -> bool:
@@ -112,10 +153,17 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
         hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[one.name])
         inner = group_of(hint)
         if inner is None:
-            yield Leaf((*path, one.name), hint, one)
+            yield Leaf((*path, one.name), hint, one, cls)
         else:
             own = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
             yield from _leaves(inner, (*path, one.name), tuple(own))
+
+
+@functools.cache
+def _docstrings(cls: type) -> dict[str, str]:
+    """The docstrings under the fields of a dataclass that is not made by `settings`."""
+    found = docstring_parser.parse_from_object(cls).params
+    return {one.arg_name: " ".join((one.description or "").split()) for one in found}
 
 
 def group_of(hint: Any) -> type | None:

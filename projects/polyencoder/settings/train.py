@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import Field
 
-from polyencoder.config import Architecture, ContextVectors, Reduction, TurnSeparator
+from polyencoder.config import Architecture, Attention, ContextVectors, Reduction, TurnSeparator
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Needs, Numbers, Positive, Share, Without, leaves
+from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
 from polyencoder.settings.training import AROUND_BACKBONE, Families, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
@@ -63,7 +63,7 @@ class DataSettings(Settings):
             )
 
 
-@settings(panel="Model")
+@settings(panel="Model", in_parlai=True)
 class ModelSettings(Settings):
     """What the run starts from, and the shape of the model around a backbone.
 
@@ -72,45 +72,67 @@ class ModelSettings(Settings):
     """
 
     backbone: str | None = None
-    """A pre-trained encoder, or a ranker whose encoder a new one starts from: folder or hub id."""
-    init: str | None = None
+    """A pre-trained encoder (BERT, RoBERTa, MiniLM, ModernBERT, ...), or a ranker whose encoder a new one starts from:
+    folder or hub id."""
+    init: Annotated[str | None, Parlai("init_model", theirs=True)] = None
     """A trained ranker to train further instead: folder, model file or hub id."""
-    architecture: Architecture = "poly"
+    architecture: Annotated[Architecture, Parlai("model", theirs=True)] = "poly"
     """The kind of ranker (default: poly, or as --init)."""
-    n_codes: Annotated[Count | None, _POLY, _NEW] = None
-    """Number of context vectors of a poly-encoder (default: 64)."""
-    context_vectors: Annotated[ContextVectors | None, _POLY, _NEW] = None
-    """What they are: codes (default), or the first or last outputs."""
-    reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW] = None
-    """How outputs are pooled into one vector (default: a sentence encoder's own, else first)."""
-    reduction_outputs: Annotated[Count | None, Needs("reduction", ("mean_first",)), _NEW] = None
-    """With --reduction mean_first: how many outputs are averaged (default: 64)."""
-    normalize: Annotated[bool | None, AROUND_BACKBONE, _NEW] = None
+    n_codes: Annotated[Count | None, _POLY, _NEW, Parlai("poly_n_codes")] = None
+    """m, the number of context vectors of a poly-encoder (default: 64)."""
+    context_vectors: Annotated[ContextVectors | None, _POLY, _NEW, Parlai("polyencoder_type")] = None
+    """The context vectors (default: codes): trained codes that attend over all outputs, the first or the last m
+    outputs, or the last m and the first (Appendix C of the paper)."""
+    poly_attention: Annotated[Attention | None, _POLY, _NEW, Parlai("poly_attention_type")] = None
+    """Attention of a candidate over the context vectors (default: basic): dot product, dot product divided by
+    sqrt(dimension), or multi-head attention (--poly-attention-heads), with which searches score every candidate."""
+    poly_attention_heads: Annotated[
+        Count | None, Needs("poly_attention", ("multihead",)), _POLY, _NEW, Parlai("poly_attention_num_heads")
+    ] = None
+    """Heads of --poly-attention multihead (default: 4)."""
+    codes_attention: Annotated[Attention | None, _POLY, _NEW, Parlai("codes_attention_type")] = None
+    """Attention of the trained codes over the encoder's outputs (default: basic)."""
+    codes_attention_heads: Annotated[
+        Count | None, Needs("codes_attention", ("multihead",)), _POLY, _NEW, Parlai("codes_attention_num_heads")
+    ] = None
+    """Heads of --codes-attention multihead (default: 4)."""
+    reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW, Parlai("reduction_type")] = None
+    """How the encoder's outputs are pooled into one vector: the first, the mean or maximum of all, the mean of the
+    first --reduction-outputs, or the mean of all but the first (Table 7 of the paper; default: as --init, as a sentence
+    encoder given as --backbone, with its cosine and scaling, else first)."""
+    reduction_outputs: Annotated[Count | None, Needs("reduction", ("mean_first",)), AROUND_BACKBONE, _NEW] = None
+    """With --reduction mean_first: how many outputs are averaged (Table 7 of the paper; default: 64)."""
+    normalize: Annotated[bool | None, AROUND_BACKBONE, _NEW, Parlai("normalize_sent_emb", theirs=True)] = None
     """Normalize vectors to length 1 and compare them by cosine (default: only for sentence encoders)."""
     output_scaling: Annotated[Positive | Literal["auto"] | None, AROUND_BACKBONE] = None
-    """Factor of both vectors, or auto (default: 4.47 for sentence encoders, else 1)."""
-    share_encoders: Annotated[bool | None, _TWO_TOWERS, _NEW] = None
+    """Factor of the encoder's vectors (default: 4.47 for sentence encoders, else 1). auto: measured on the first batch
+    so that their standard deviation is BERT's, for weights pre-trained without weight decay (Section 5.3 of the paper),
+    whose large outputs saturate the attention of a poly-encoder."""
+    share_encoders: Annotated[bool | None, _TWO_TOWERS, _NEW, Parlai(theirs=True)] = None
     """Use one tower for contexts and candidates."""
-    text_truncate: Count | None = None
+    text_truncate: Annotated[Count | None, Parlai(theirs=True)] = None
     """Maximum tokens of a context; its latest turns are kept (default: 360, or as --init)."""
-    label_truncate: Count | None = None
+    label_truncate: Annotated[Count | None, Parlai(theirs=True)] = None
     """Maximum tokens of a candidate (default: 72, or as --init)."""
-    history_size: Annotated[int | None, AROUND_BACKBONE] = None
+    history_size: Annotated[int | None, AROUND_BACKBONE, Parlai(theirs=True)] = None
     """Maximum utterances of a context, -1 for all (default: 20, or as --init)."""
     turn_separator: Annotated[TurnSeparator | None, AROUND_BACKBONE, _NEW] = None
-    """What stands between two turns (default: newline if the encoder has it, else sep)."""
+    """What separates the turns of a context: the tokenizer's separator, such as [SEP]; a newline token, as in the
+    papers, which is added to the vocabulary; or nothing (default: newline if the encoder was pre-trained with such a
+    token, else sep)."""
     compile: Annotated[bool, AROUND_BACKBONE] = False
-    """Compile the encoders with torch.compile; the first steps take longer."""
+    """Compile the encoders with torch.compile; the first steps take longer. Needs a C++ compiler, on a GPU triton."""
 
 
-@settings(panel="ConveRT")
+@settings(panel="ConveRT", in_parlai=True)
 class ConvertSettings(Settings):
     """The shape of a ConveRT, and how it is trained."""
 
     vocabulary: Annotated[str | None, _CONVERT, _NEW] = None
     """The vocabulary of a new model: the folder or file that `polyencoder vocab` wrote."""
     extra_contexts: Annotated[int | None, Field(ge=0), _CONVERT] = None
-    """How many turns before the last one are read (default: 0, single-context; the paper: 10)."""
+    """How many turns before the last one are read, most recent first, together with the persona (default: 0, a
+    single-context model; the paper: 10). A multi-context model can be evaluated with fewer."""
     number_turns: Annotated[bool | None, _CONVERT, Needs("extra_contexts", or_with="init")] = None
     """Put its number before each of these turns, as the paper's model for DSTC7 does."""
     hidden_size: Annotated[Count | None, _CONVERT, _NEW] = None

@@ -14,7 +14,7 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Positive, Share
+from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Parlai, Positive, Share
 
 __all__ = [
     "DistillationConfig",
@@ -50,24 +50,25 @@ AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
 AtLeastZero = Annotated[int, Field(ge=0)]
 
 
-@settings(panel="Training")
+@settings(panel="Training", in_parlai=True)
 class OptimizerConfig(Settings):
     """Which optimizer, and its numbers: the defaults are the paper's for BERT's weights (Section 5.1)."""
 
-    name: Annotated[OptimizerName, Parameter(name="--optimizer")] = "adamw"
+    name: Annotated[OptimizerName, Parameter(name="--optimizer"), Parlai(theirs=True)] = "adamw"
     """The optimizer (convert: adadelta)."""
-    learning_rate: Positive = 5e-5
+    learning_rate: Annotated[Positive, Parlai("learningrate", theirs=True)] = 5e-5
     """Peak learning rate, after the warm-up (convert: 1, with --init 0.1)."""
-    weight_decay: NotNegative = 0.01
+    weight_decay: Annotated[NotNegative, Parlai(theirs=True)] = 0.01
     """Weight decay of matrices; biases and layer norms have none (convert: 1e-05)."""
-    betas: Annotated[Pair, Needs("optimizer", ("adam", "adamw", "adamax"))] = (0.9, 0.999)
+    betas: Annotated[Pair, Parlai(theirs=True), Needs("optimizer", ("adam", "adamw", "adamax"))] = (0.9, 0.999)
     """Betas of adamw, adam and adamax, comma-separated."""
     embedding_clip: NotNegative = 0.0
-    """Maximum gradient norm of the embeddings alone, 0 for no limit (convert: 1)."""
-    eps: Annotated[float, Hidden] = 1e-8
-    momentum: Annotated[float, Hidden] = 0.0
+    """Maximum gradient norm of each embedding table by itself, before --clip; 0 for no limit (convert: 1). Weight decay
+    then applies only to the rows that a batch looked up."""
+    eps: Annotated[float, Hidden, Parlai(None)] = 1e-8
+    momentum: Annotated[float, Hidden, Parlai("momentum", theirs=True)] = 0.0
     """Of sgd."""
-    rho: Annotated[float, Hidden] = 0.9
+    rho: Annotated[float, Hidden, Parlai(None)] = 0.9
     """Of adadelta: how slowly its running averages forget."""
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class OptimizerConfig(Settings):
             )
 
 
-@settings(panel="Training")
+@settings(panel="Training", in_parlai=True)
 class ScheduleConfig(Settings):
     """How the learning rate changes.
 
@@ -86,22 +87,22 @@ class ScheduleConfig(Settings):
     the root of the updates; "constant" keeps it.
     """
 
-    name: Annotated[ScheduleName | None, Parameter(name="--schedule")] = None
+    name: Annotated[ScheduleName | None, Parameter(name="--schedule"), Parlai("lr_scheduler", theirs=True)] = None
     """linear, cosine, plateau, invsqrt or constant (default: linear where the end of the run is known, else constant;
     convert: cosine)."""
-    warmup_updates: AtLeastZero | None = None
+    warmup_updates: Annotated[AtLeastZero | None, Parlai(theirs=True)] = None
     """Updates of linear warm-up (default: 100, or a tenth of a shorter run; convert: 0)."""
     final_learning_rate: Annotated[NotNegative, Needs("schedule", ("linear", "cosine", None))] = 0.0
-    """Last learning rate of linear and cosine (convert: 1e-3, with --init 1e-4)."""
-    decay: Annotated[float, Hidden, Field(gt=0, le=1)] = 0.4
-    patience: Annotated[AtLeastZero, Hidden] = 0
-    warmup_share: Annotated[float, Hidden] = 0.1
+    """The learning rate at the run's last update with --schedule linear or cosine (convert: 1e-3, with --init 1e-4)."""
+    decay: Annotated[float, Hidden, Field(gt=0, le=1), Parlai("lr_scheduler_decay", theirs=True)] = 0.4
+    patience: Annotated[AtLeastZero, Hidden, Parlai("lr_scheduler_patience", theirs=True)] = 0
+    warmup_share: Annotated[float, Hidden, Parlai(None)] = 0.1
     """Of the run, where `warmup_updates` are not given."""
-    longest_warmup: Annotated[int | None, Hidden] = 100
+    longest_warmup: Annotated[int | None, Hidden, Parlai(None)] = 100
     """Updates; None for no limit."""
-    warmup_start: Annotated[float, Hidden] = 1e-4
+    warmup_start: Annotated[float, Hidden, Parlai("warmup_rate", theirs=True)] = 1e-4
     """The factor at the beginning of a warm-up."""
-    gamma: Annotated[int | None, Hidden] = None
+    gamma: Annotated[int | None, Hidden, Parlai("invsqrt_lr_decay_gamma", theirs=True)] = None
     """Updates after which "invsqrt" has divided the rate by the root of 2; None for those of the warm-up."""
 
     def check_peak(self, learning_rate: float) -> None:
@@ -114,27 +115,30 @@ class ScheduleConfig(Settings):
             )
 
 
-@settings(panel="Distillation and hard negatives")
+@settings(panel="Distillation and hard negatives", in_parlai=True)
 class DistillationConfig(Settings):
     """From whom a run learns besides the labels, and how; see `polyencoder.training.distillation.Distillation`."""
 
-    teacher: str | None = None
-    """Also learn this ranker's scores, usually a cross-encoder's: folder, model file or hub id."""
+    teacher: Annotated[str | None, Parlai("teacher_model")] = None
+    """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id."""
     weight: Annotated[float, Parameter(name="--distillation-weight"), Needs("teacher"), Field(ge=0, le=1)] = 0.5
-    """Weight of the teacher's loss, 0 to 1."""
+    """Weight of the teacher's loss, from 0 to 1; the labels' loss has the rest."""
     kind: Annotated[DistillationKind, Parameter(name="--distillation-loss"), Needs("teacher")] = "kl"
-    """kl or margin-mse."""
+    """kl: the Kullback-Leibler divergence between the two softmaxes over the candidates. margin-mse: the mean squared
+    difference of the margins between the label and the other candidates."""
     temperature: Annotated[
         Positive,
         Parameter(name="--distillation-temperature"),
         Needs("teacher"),
         Needs("distillation_loss", ("kl",)),
     ] = 1.0
-    """Temperature of kl."""
+    """Divides both models' scores in --distillation-loss kl; higher values emphasize the lower scores."""
     candidates: Annotated[AtLeastZero, Parameter(name="--distillation-candidates"), Needs("teacher")] = 0
-    """How many candidates of each example the teacher scores; 0 for all."""
-    scores: Annotated[str | os.PathLike[str] | None, Hidden] = None
-    """The file that keeps what the teacher said; None to remember it in memory."""
+    """How many candidates of each example the teacher scores: the label and those that the student ranks highest. 0 for
+    all, which with --candidates batch is the square of the batch size."""
+    scores: Annotated[str | os.PathLike[str] | None, Hidden, Parlai("teacher_scores")] = None
+    """The file in which the teacher's scores are cached, so that no pair of texts is scored twice; several runs may
+    share it."""
 
     def __post_init__(self) -> None:
         if self.candidates == 1:
@@ -168,22 +172,25 @@ Ranks = Annotated[tuple[int, int], BeforeValidator(parse_ranks), Parameter(n_tok
 """The first and the last of some ranks, in a text such as 10-100."""
 
 
-@settings(panel="Distillation and hard negatives")
+@settings(panel="Distillation and hard negatives", in_parlai=True)
 class HardNegatives(Settings):
     """Which wrong candidates are taken: the best `count` that pass; none where it is 0."""
 
     count: Annotated[int, Parameter(name="--hard-negatives")] = 0
-    """How many mined wrong responses per example to add to the batch."""
+    """With --candidates batch: how many hard negatives to add to the batch for each example, wrong responses that the
+    model ranks high."""
     every: Annotated[Count, Parameter(name="--hard-negatives-every"), Needs("hard_negatives")] = 500
-    """Updates between encoding anew the responses that negatives are mined among."""
+    """Updates between encoding anew the responses that negatives are mined among. The number of examples divided by the
+    batch size means once per epoch."""
     ranks: Annotated[Ranks, Parameter(name="--hard-negative-ranks"), Needs("hard_negatives")] = (1, 100)
-    """Ranks among the wrong responses, best first, to draw negatives from, such as 10-100."""
+    """Ranks among the wrong responses, best first, to draw negatives from, such as 10-100: the very best are often
+    right."""
     margin: Annotated[
         NotNegative | None,
         Parameter(name="--hard-negative-margin"),
         Needs("hard_negatives"),
     ] = None
-    """Leave out negatives that score above the response's score minus this."""
+    """Leave out negatives that score above the response's score minus this: they are likely to be right, too."""
 
     def __post_init__(self) -> None:
         first, last = self.ranks
@@ -203,50 +210,54 @@ class HardNegatives(Settings):
             )
 
 
-@settings(panel="Training")
+@settings(panel="Training", in_parlai=True)
 class TrainingConfig(Settings):
     """How a ranker is trained. A run ends at whichever of `epochs`, `max_updates` and `max_seconds` comes first."""
 
-    candidates: Literal["batch", "inline", "batch-all-cands"] = "batch"
+    candidates: Annotated[Literal["batch", "inline", "batch-all-cands"], Parlai(theirs=True)] = "batch"
     """batch: the responses of the batch; inline: each example's own, or sampled ones (cross); batch-all-cands: the
     candidates of all examples of the batch."""
-    epochs: Positive | None = 3.0
+    epochs: Annotated[Positive | None, Parlai("num_epochs", theirs=True)] = 3.0
     """Passes over the training data (none counted if --max-updates is given)."""
-    max_updates: Annotated[int, Field(gt=0)] | None = None
+    max_updates: Annotated[Annotated[int, Field(gt=0)] | None, Parlai("max_train_steps", theirs=True)] = None
     """Maximum number of updates (convert with --init: 60000)."""
-    max_seconds: Positive | None = None
+    max_seconds: Annotated[Positive | None, Parlai("max_train_time", theirs=True)] = None
     """Maximum training time in seconds."""
-    batch_size: Count = 32
+    batch_size: Annotated[Count, Parlai("batchsize", theirs=True)] = 32
     """Examples per batch and process (cross: 8; convert: 512, with --init 256)."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     label_smoothing: Share = 0.0
-    """Probability mass shared by the wrong candidates (convert: 0.2)."""
-    precision: PrecisionName = "float32"
+    """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
+    precision: Annotated[PrecisionName, Parlai(None)] = "float32"
     """float32, bfloat16 or, on a GPU, float16 (quantized convert on a GPU: float16)."""
     bf16: bool = False
-    """Short for --precision bfloat16."""
-    fine_tuned: Annotated[FineTuned, Needs("architecture", Families(lambda own: own.has_backbone))] = (
-        "all_encoder_layers"
-    )
-    """Which layers learn: a row of Table 3."""
-    accumulate: Count = 1
+    """Short for the precision bfloat16: compute in it where that is safe (autocast); the weights stay in float32.
+    Faster on GPUs, and on CPUs with bfloat16 instructions."""
+    fine_tuned: Annotated[FineTuned, AROUND_BACKBONE, Parlai("type_optimization")] = "all_encoder_layers"
+    """Which layers of the encoder are trained (Table 3 of the poly-encoder paper); embeddings are only with all."""
+    accumulate: Annotated[Count, Parlai("update_freq", theirs=True)] = 1
     """Batches per update (gradient accumulation)."""
-    clip: NotNegative = 1.0
+    clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 1.0
     """Maximum gradient norm, 0 for no limit (convert: 0)."""
     grad_cache: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: own.model.has_vectors))] = 0
-    """Gradient caching: use the memory of this many contexts for a batch of any size; 0 turns it off."""
+    """Gradient caching: train with the memory of this many contexts, whatever the batch size; 0 turns it off. A batch
+    goes through the encoder in pieces, twice; gradients are the same, at the cost of one more forward pass."""
     pair_tokens: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: not own.model.has_vectors))] = 0
-    """The same for a cross-encoder, as a number of tokens; 0 turns it off."""
+    """Train a cross-encoder with the memory of this many tokens, however many pairs of context and candidate a batch
+    has; 0 turns it off. Pairs of similar length go through the encoder together, twice; gradients are the same, at the
+    cost of one more forward pass."""
     gather_negatives: bool = True
-    """With several processes: rank each example among the candidates of all of them."""
+    """With several processes and --candidates batch or batch-all-cands: rank each example among the candidates of all
+    processes, as one process with all of the examples would."""
     max_nonfinite: Count = 5
-    """End the run with an error after this many non-finite updates in a row."""
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    """End the run with an error after this many updates in a row whose loss or gradients are nan or infinite. Such
+    updates are skipped and counted."""
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), Parlai(None)] = 0
     """Random seed; equal seeds give equal runs."""
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     hard_negatives: HardNegatives = field(default_factory=HardNegatives)
-    loss_scale: Annotated[Positive | None, Hidden] = None
+    loss_scale: Annotated[Positive | None, Hidden, Parlai(None)] = None
     """What the loss is multiplied by, and gradients are divided by again; see `Precision`."""
 
     @classmethod

@@ -13,7 +13,7 @@ from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, f
 
 
 def test_every_flag_is_in_the_table_once():
-    parts = [flags.FOLLOWED, flags.OF_THE_MODEL, flags.LEARNING, flags.UNSUPPORTED]
+    parts = [flags.OF_THE_MODEL, flags.LEARNING, flags.UNSUPPORTED]
     assert_in_one_part("convert", parts)
     assert set().union(*parts) <= set(flags_of(model="convert")), "is no flag"
 

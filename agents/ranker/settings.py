@@ -1,0 +1,146 @@
+"""ParlAI's arguments of the library's settings, and the way back: each is declared once, in `polyencoder.settings`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from cyclopts import Parameter
+from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from pydantic import BeforeValidator
+
+from polyencoder.index.options import SearchOptions
+from polyencoder.settings.fields import Leaf, Needs, leaves
+from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
+
+__all__ = ["OF_THE_RANKER", "OTHER_NAMES", "add_settings", "flag", "flag_of", "given_in", "option_names"]
+
+
+def flag(name: str) -> str:
+    """`n_layers` -> `--n-layers`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def option_names(cls: type) -> dict[str, str]:
+    """ParlAI's options for the settings of a class, by the names of the settings."""
+    return {name: found.name for name, leaf in leaves(cls).items() if (found := leaf.parlai) and found.name}
+
+
+def add_settings(
+    parser: ParlaiParser,
+    cls: type,
+    *,
+    architecture: str | None = None,
+    without: Collection[str] = (),
+    panel: str | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Add an argument for each setting of a class that ParlAI has no flag for (metadata `Parlai`).
+
+    Args:
+        architecture: leaves out the settings that only others have.
+        without: settings, or groups of them, to leave out.
+        panel: the group of arguments; by default that of the setting.
+        notes: what the help says besides, by the names of options.
+    """
+    names, groups, others = option_names(cls), {}, {*without}
+    for name, leaf in leaves(cls).items():
+        found = leaf.parlai
+        if found is None or found.theirs or others & {name, *leaf.path} or _of_others(leaf, architecture):
+            continue
+        title = panel or leaf.panel
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(
+            *([found.short] if found.short else []),
+            flag(names[name]),
+            type=_type(leaf),
+            default=_default(leaf),
+            choices=None if float in leaf.kinds else leaf.choices or None,
+            help=_help(f"{leaf.help} {(notes or {}).get(found.name, '')}".strip(), names),
+        )
+
+
+def given_in(opt: Opt, cls: type) -> dict[str, Any]:
+    """The settings of a class that options say, by their names; of those that agents add.
+
+    One that is read only with another, which is not there, is left out.
+    """
+    known = leaves(cls)
+    ours = {name: found.name for name, leaf in known.items() if (found := leaf.parlai) and not found.theirs}
+    values = {name: opt[option] for name, option in ours.items() if option and opt.get(option) is not None}
+
+    def is_read(name: str) -> bool:
+        needs = [need.other for need in known[name].metadata(Needs) if not need.values]
+        return all(values.get(other) for other in needs if other in known)
+
+    return {name: value for name, value in values.items() if is_read(name)}
+
+
+def _of_others(leaf: Leaf, architecture: str | None) -> bool:
+    needs = [need for need in leaf.metadata(Needs) if need.other == "architecture"]
+    return architecture is not None and any(architecture not in need.values for need in needs)
+
+
+def _type(leaf: Leaf) -> Callable[[str], Any] | str:
+    """What argparse makes of a text. A setting that reads texts itself, such as `10-100`, gets it."""
+    if leaf.metadata(BeforeValidator) or str in leaf.kinds:
+        return str
+    if float in leaf.kinds and leaf.choices:
+
+        def number(text: str) -> float | str:
+            return text if text in leaf.choices else float(text)
+
+        number.__name__ = leaf.path[-1]  # argparse's error has it
+        return number
+    return next(("bool" if kind is bool else kind for kind in (bool, int, float) if kind in leaf.kinds), str)
+
+
+def _default(leaf: Leaf) -> Any:
+    if isinstance(leaf.default, tuple):
+        return next(one.show_default for one in leaf.metadata(Parameter) if isinstance(one.show_default, str))
+    return leaf.default
+
+
+def _help(words: str, names: Mapping[str, str]) -> str:
+    """The help of a setting, with ParlAI's names of flags, and as argparse formats it."""
+    flags = {flag(name): flag(option) for name, option in names.items()}
+    return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
+
+
+OF_THE_RANKER = {
+    name: option
+    for name, option in option_names(TrainSettings).items()
+    if name in (*OF_A_NEW_RANKER, "output_scaling") and name != "turn_separator"
+}
+"""Fields of a RankerConfig, and the options that say them."""
+
+OTHER_NAMES = {
+    **{
+        name.rpartition(".")[2]: option
+        for name, option in {**option_names(TrainSettings), **option_names(SearchOptions)}.items()
+        if name != option
+    },
+    "add_label": "add_label_to_fixed_cands",
+    "columns.candidates": "selection_candidates",
+    "columns.context": "selection_context",
+    "columns.response": "selection_response",
+    "dataset": "selection_hf",
+    "dim": "embedding_size",
+    "ffn_dim": "ffn_size",
+    "min_count": "dict_minfreq",
+    "on_cpu": "no_cuda",
+    "timeout": "group_timeout",
+}
+"""What the options are called that have another name than the library's argument."""
+
+
+def flag_of(argument: str | None, parser: ParlaiParser | None) -> str | None:
+    """`learning_rate` -> `--learningrate`, if the command whose parser this is has such a flag; else None."""
+    if argument is None or parser is None:
+        return None
+    option = OTHER_NAMES.get(argument, argument)
+    names = [name for action in parser._actions if action.dest == option for name in action.option_strings]
+    return max(names, key=len, default=None)  # the long one: ParlAI gives its short flags two hyphens, too

@@ -1,0 +1,50 @@
+"""docs/settings.md, which is made of the declarations of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polyencoder.cli.main import COMMANDS, app, flags_of
+from polyencoder.cli.reference import page, rows
+
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m polyencoder.cli.reference docs/settings.md`"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_has_each_flag_of_each_command(command):
+    _, _, section = page().partition(f"\n## polyencoder {command}\n")
+    section = section.partition("\n## polyencoder ")[0] if command != "intents" else section
+    assert [flag for flag in flags_of(command).values() if f"`{flag}`" not in section] == []
+
+
+def test_a_row_says_where_a_setting_is_and_what_it_may_be():
+    found = {row["Setting"]: row for row in rows(app["train"])}
+    assert found["`--learning-rate`"] | {"Meaning": ""} == {
+        "panel": "Training",
+        "Setting": "`--learning-rate`",
+        "YAML": "`training.optimizer.learning_rate`",
+        "ParlAI": "`--learningrate`",
+        "Type": "number",
+        "Default": "`5e-05`",
+        "Meaning": "",
+    }
+    assert found["`--schedule`"]["Type"] == "`plateau`, `linear`, `cosine`, `invsqrt`, `constant`"
+    assert found["`--train`"]["Default"] == "**required**"
+    assert found["`--precision`"]["ParlAI"] == "", "ParlAI has --fp16 and --bf16"
+
+
+def test_every_setting_is_explained():
+    unexplained = [
+        (command, row["Setting"])
+        for command in COMMANDS
+        if app[command].default_command is not None
+        for row in rows(app[command])
+        if not row["Meaning"]
+    ]
+    assert unexplained == []
