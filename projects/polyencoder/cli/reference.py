@@ -74,8 +74,9 @@ def rows(command: App) -> Iterator[dict[str, str]]:
             continue
         leaf = known.get(one.keys)
         option = leaf.parlai.name if leaf and leaf.parlai else None
+        groups: Any = one.parameter.group or ()
         yield {
-            "panel": ", ".join(str(group.name) for group in one.parameter.group or ()),
+            "panel": ", ".join(str(group.name) for group in groups),
             "Setting": _code(*(name for name in one.names if not name.startswith(("--no-", "--empty-")))),
             "YAML": _code(".".join(one.keys)) if has_file and one.name != "--config" else "",
             "ParlAI": _code(f"--{option.replace('_', '-')}") if option else "",
