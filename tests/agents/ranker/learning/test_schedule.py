@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.arguments import OTHER_NAMES
+from parlai.agents.ranker.settings import OTHER_NAMES
 from parlai.agents.ranker.learning import optimization
 from parlai.agents.ranker.learning.optimization import build_schedule
 
