@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from parlai.core.dict import DictionaryAgent
-from parlai.core.opt import Opt
 from subword_nmt.learn_bpe import learn_bpe
 from tokenizers import ByteLevelBPETokenizer
 
@@ -20,6 +18,10 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import read_parlai_dictionary
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens
 from polyencoder.text import TextEncoder
+
+pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
+from parlai.core.dict import DictionaryAgent
+from parlai.core.opt import Opt
 
 UNKNOWN = 3
 WORDS = "the cat sat on the mat and the other cats did not ; hahaha , naïve _words_ of 2² letters . οδος ΟΔΟΣ ὀδυσσεύς"

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from polyencoder.importing.parlai_weights import batch_dependence
+
+pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
+
 from tests.polyencoder.importing.parlai_rankers import (
     CANDIDATE_LENGTHS,
     CONTEXT_LENGTHS,

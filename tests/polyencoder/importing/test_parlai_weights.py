@@ -6,9 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parlai.agents.transformer.modules import LAYER_NORM_EPS
 
 from polyencoder.errors import CheckpointError
+
+pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
+from parlai.agents.transformer.modules import LAYER_NORM_EPS
+
 from tests.polyencoder.importing.parlai_rankers import NULL, OPT, TEXT, convert, theirs
 
 

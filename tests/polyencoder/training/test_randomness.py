@@ -1,0 +1,44 @@
+"""All generators that training draws from, together."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+
+
+def drawn(own: random.Random | None = None) -> list[float]:
+    found = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]  # noqa: NPY002
+    return [*found, float(torch.rand(())), 0.0 if own is None else own.random()]
+
+
+def test_a_seed_repeats_what_is_drawn():
+    seed_everything(3)
+    first = drawn()
+    assert drawn() != first
+    seed_everything(3)
+    assert drawn() == first
+    seed_everything(2**32 + 3)  # more than NumPy takes
+    assert drawn() != first
+
+
+def test_a_state_that_is_put_back_repeats_it():
+    own = random.Random(5)
+    drawn(own)  # in the midst of pairs of Gaussian numbers
+    state = random_state(own)
+    expected = drawn(own)
+    drawn(own)
+    restore_random_state(state, own)
+    assert drawn(own) == expected
+
+
+def test_a_state_without_a_generator_of_ones_own():
+    state = random_state()
+    assert state["agent"] is None
+    own = random.Random(5)
+    before = own.getstate()
+    restore_random_state(state)
+    assert own.getstate() == before

@@ -1,0 +1,117 @@
+"""Every module of the library has a test file in the folder that mirrors its own, and those tests need no ParlAI."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencoder"
+
+# Modules that no file of the mirrored folder imports or is named after -> the file that tests them through the command,
+# the server or the class that uses them. A new module has its own file instead.
+TESTED_BY = {
+    "cli/evaluate.py": "cli/test_train.py",
+    "cli/overlap.py": "pretraining/test_overlap.py",
+    "cli/prepare_reddit.py": "pretraining/test_reddit.py",
+    "cli/serve.py": "serving/test_run.py",
+    "cli/shared/contexts.py": "cli/test_search.py",
+    "cli/shared/loading.py": "cli/test_check.py",
+    "cli/shared/output.py": "cli/test_index.py",
+    "cli/shared/processes.py": "cli/test_torchrun.py",
+    "data/readers/delimited.py": "data/readers/test_records.py",
+    "evaluation/contexts.py": "export/onnx/test_convert.py",
+    "export/onnx/files.py": "export/onnx/test_runtime.py",
+    "hub/push.py": "export/test_folder.py",
+    "hub/zoo.py": "cli/test_zoo.py",
+    "importing/bpe.py": "importing/test_parlai_dictionary.py",
+    "importing/byte_level.py": "importing/test_parlai_dictionary.py",
+    "importing/folder.py": "importing/test_fairseq.py",
+    "importing/names.py": "importing/test_parlai_weights.py",
+    "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
+    "importing/parlai_model.py": "importing/test_parlai_scores.py",
+    "importing/patterns.py": "importing/test_parlai_dictionary.py",
+    "index/entries.py": "index/test_candidates.py",
+    "index/meta.py": "index/folder/test_state.py",
+    "index/open.py": "index/folder/test_build.py",
+    "modeling/export_steps.py": "export/onnx/test_exporters.py",
+    "modeling/last_layer.py": "modeling/test_backbone.py",
+    "modeling/multihead.py": "scoring/test_keys.py",
+    "modeling/packing_check.py": "modeling/test_packing.py",
+    "modeling/pretrained_heads.py": "modeling/test_transfer.py",
+    "modeling/tracing.py": "export/onnx/test_export.py",
+    "pretraining/card.py": "pretraining/test_run.py",
+    "pretraining/rate.py": "pretraining/test_run.py",
+    "ranker/protocol.py": "ranker/test_encoding.py",
+    "serving/batch_forward.py": "serving/test_same_results.py",
+    "serving/messages.py": "serving/test_limits.py",
+    "serving/problems.py": "serving/test_limits.py",
+    "serving/readiness.py": "serving/test_health.py",
+    "serving/request_limits.py": "serving/test_limits.py",
+    "serving/writing.py": "serving/test_candidates.py",
+    "settings/common.py": "cli/test_flags.py",
+    "settings/evaluate.py": "cli/test_flags.py",
+    "settings/fields.py": "settings/test_base.py",
+    "settings/messages.py": "settings/test_base.py",
+    "settings/pretrain.py": "cli/test_pretrain.py",
+    "settings/training.py": "training/test_settings.py",
+    "training/building.py": "training/test_trainer.py",
+    "training/callbacks/base.py": "training/test_trainer.py",
+    "training/callbacks/baselines.py": "cli/test_train.py",
+    "training/callbacks/checkpoints.py": "training/test_trainer.py",
+    "training/callbacks/evaluation.py": "training/test_trainer.py",
+    "training/callbacks/hard_negatives.py": "training/test_hard_negatives.py",
+    "training/callbacks/output_scaling.py": "modeling/test_output_scaling.py",
+    "training/data.py": "cli/test_train.py",
+    "training/finite.py": "training/test_trainer.py",
+    "training/folder.py": "cli/test_train.py",
+    "training/process_group.py": "cli/test_torchrun.py",
+    "training/start.py": "cli/test_train.py",
+    "training/updates.py": "training/test_trainer.py",
+    "training/verdict.py": "cli/test_train.py",
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, by `import` or `from`, and what it takes from them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def without_a_file() -> list[str]:
+    found = []
+    for path in sorted(LIBRARY.rglob("*.py")):
+        within = path.relative_to(LIBRARY)
+        folder, name = TESTS / within.parent, ".".join(("polyencoder", *within.with_suffix("").parts))
+        has_own = path.stem.startswith("__") or (folder / f"test_{path.name}").exists()
+        if not has_own and not any(name in imported(file) for file in folder.glob("*.py")):
+            found.append(within.as_posix())
+    return found
+
+
+def test_every_module_has_a_test_file():
+    assert without_a_file() == sorted(TESTED_BY)  # one that got a file of its own leaves the list
+
+
+def test_the_files_are_there():
+    assert [file for file in TESTED_BY.values() if not (TESTS / file).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_librarys_tests_are_collected_without_parlai():
+    """As on a machine that has the library alone; what compares with ParlAI's own code skips."""
+    code = "import sys, pytest; sys.modules['parlai'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+    words = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(TESTS)]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "tests/polyencoder/training/test_trainer.py" in done.stdout
+    assert "tests/polyencoder/importing/test_parlai_scores.py::" not in done.stdout
