@@ -6,7 +6,7 @@ from typing import Any
 
 from parlai.agents.convert.model import ConvertDictionary, ConvertFamily
 from parlai.agents.ranker.agent import RankerAgent
-from parlai.agents.ranker.dialogue import MESSAGE_TURNS, RankerHistory
+from parlai.agents.ranker.dialogue.history import MESSAGE_TURNS, RankerHistory
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 

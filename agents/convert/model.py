@@ -8,10 +8,10 @@ from typing import Any
 
 from parlai.agents.convert.args import add_convert_args
 from parlai.agents.convert.flags import LEARNING, check_flags, check_start, sizes_of
-from parlai.agents.ranker.architecture import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_origin
+from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
+from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 

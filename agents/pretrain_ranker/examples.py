@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parlai.agents.ranker.dialogue import EARLIER
+from parlai.agents.ranker.dialogue.history import EARLIER
 from parlai.core.message import Message
 
 from polyencoder.data.example import Example

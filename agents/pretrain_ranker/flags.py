@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
-from parlai.agents.ranker.family import LoadedModel
-from parlai.agents.ranker.learning.loop import trains
+from parlai.agents.ranker.model.loop import trains
+from parlai.agents.ranker.model.source import LoadedModel
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from parlai.agents.pretrain_ranker.args import add_pretraining_args
 from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start, encoder_settings
-from parlai.agents.ranker.architecture import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
+from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
+from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from tokenizers import Tokenizer

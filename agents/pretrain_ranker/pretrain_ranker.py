@@ -16,11 +16,11 @@ from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.args import flag_defaults
-from parlai.agents.ranker.dialogue import RankerHistory
-from parlai.agents.ranker.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.flags import given_flags
-from parlai.agents.ranker.learning.parts import trainer_of
-from parlai.agents.ranker.model_agent import RankerModelAgent
+from parlai.agents.ranker.model.agent import RankerModelAgent
+from parlai.agents.ranker.model.build_trainer import trainer_of
 from parlai.agents.ranker.settings import OTHER_NAMES
 from parlai.core.message import Message
 from parlai.core.metrics import dict_report

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parlai.agents.ranker.learning.parts import Report
+from parlai.agents.ranker.model.build_trainer import Report
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, Metric
 from parlai.core.torch_generator_agent import PPLMetric
 from parlai.utils.distributed import is_primary_worker

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parlai.agents.ranker.dialogue import RankerHistory
-from parlai.agents.ranker.examples import Examples, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, VectorCache, index_place, read_candidates
-from parlai.agents.ranker.indexed import IndexSearch, check_index_options
-from parlai.agents.ranker.learning.loop import trains
-from parlai.agents.ranker.model_agent import RankerModelAgent
-from parlai.agents.ranker.ranking import Confidence, Ranked, Scored, answer_metrics, confidence, parlai_metrics
-from parlai.agents.ranker.sources import INDEX, check_sources
+from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates, VectorCache, index_place, read_candidates
+from parlai.agents.ranker.dialogue.history import RankerHistory
+from parlai.agents.ranker.dialogue.indexed import IndexSearch, check_index_options
+from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked, Scored, answer_metrics, confidence, parlai_metrics
+from parlai.agents.ranker.dialogue.sources import INDEX, check_sources
+from parlai.agents.ranker.model.agent import RankerModelAgent
+from parlai.agents.ranker.model.loop import trains
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt

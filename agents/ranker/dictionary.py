@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.architecture import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.agents.ranker.flags import given_flags
+from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
@@ -39,6 +39,8 @@ COUNTED_AT_ONCE = 10_000  # texts
 
 class RankerDictionary(DictionaryAgent):
     """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
+
+    The options beside a model name this class by its module, which therefore keeps its place.
 
     Unless a flag names one (`--backbone`, or a `--dict-file` of ParlAI's with merges), its vocabulary is learnt from
     the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, and it is learnt from them

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.family import CheckpointSource
+from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.agents.ranker.settings import OF_THE_RANKER, flag
 from parlai.core.opt import Opt
 

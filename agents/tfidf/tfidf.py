@@ -17,12 +17,12 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
-from parlai.agents.ranker.dialogue import RankerHistory
-from parlai.agents.ranker.examples import Examples, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
+from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
+from parlai.agents.ranker.dialogue.history import RankerHistory
+from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.sources import check_sources
 from parlai.agents.ranker.options import check_option_files
-from parlai.agents.ranker.ranking import parlai_metrics
-from parlai.agents.ranker.sources import check_sources
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.core.agents import Agent
 from parlai.core.message import Message

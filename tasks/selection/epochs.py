@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parlai.agents.ranker.dialogue import EARLIER
+from parlai.agents.ranker.dialogue.history import EARLIER
 
 from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.example import Example

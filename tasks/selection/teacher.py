@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any
 
 from parlai.agents.ranker.console import explain_errors
-from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES, MESSAGE_TURNS
+from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, MESSAGE_TURNS
+from parlai.agents.ranker.dialogue.sources import evaluation_source
 from parlai.agents.ranker.options import check_option_files
-from parlai.agents.ranker.sources import evaluation_source
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from parlai.agents.ranker.indexed import distinct, place_of
-from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.indexed import distinct, place_of
+from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive

@@ -7,7 +7,7 @@ from itertools import chain, islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.dialogue import EARLIER
+from parlai.agents.ranker.dialogue.history import EARLIER
 from parlai.tasks.selection.epochs import Epochs
 
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed

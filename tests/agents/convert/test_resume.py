@@ -7,7 +7,7 @@ import math
 import pytest
 
 from polyencoder.storage.checkpoint import read_states
-from tests.agents.ranker.learning.killing import (
+from tests.agents.ranker.model.killing import (
     EPISODES,
     TURNS,
     assert_same_run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.agents.pretrain_ranker.conftest import SIZES
-from tests.agents.ranker.learning.killing import (
+from tests.agents.ranker.model.killing import (
     EPISODES,
     LEARNING,
     TURNS,

@@ -45,7 +45,11 @@ def test_what_is_no_object_or_no_file(opt, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"model": "polyencoder", "task": "convai2", "dict_class": "parlai.agents.ranker.dictionary:RankerDictionary"},
+        {
+            "model": "polyencoder",
+            "task": "convai2",
+            "dict_class": "parlai.agents.ranker.dictionary:RankerDictionary",
+        },
         {"model": "transformer/polyencoder", "task": "#all,selection:jsonl,parlai.tasks.babi.agents:DefaultTeacher"},
         {"model": "parlai.agents.transformer.polyencoder:PolyencoderAgent"},
         {"model": "internal:ranker", "task": "internal:reddit:presence,fromfile:fromfile_datapath=a.b/c:d.e"},

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.learning.loop import LoopRun
+from parlai.agents.ranker.dialogue.sources import WITHOUT_NEGATIVES
+from parlai.agents.ranker.model.loop import LoopRun
 from parlai.agents.ranker.settings import given_in
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent

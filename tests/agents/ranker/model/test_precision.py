@@ -8,8 +8,8 @@ import shutil
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker import model_agent
-from parlai.agents.ranker.learning.parts import Report
+from parlai.agents.ranker.model import agent as model_agent
+from parlai.agents.ranker.model.build_trainer import Report
 
 from polyencoder.errors import ConfigError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from parlai.agents.ranker.ranking import Ranked, parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
+from parlai.agents.ranker.dialogue.sources import is_training_script
 from parlai.agents.ranker.settings import given_in
-from parlai.agents.ranker.sources import is_training_script
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parlai.agents.ranker.learning.optimization import build_schedule
+from parlai.agents.ranker.model.optimization import build_schedule
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainLoop, TrainModel
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Container, Sequence
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.fixed import FixedCandidates
-from parlai.agents.ranker.sources import WITHOUT_NEGATIVES, no_negatives_error
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates
+from parlai.agents.ranker.dialogue.sources import WITHOUT_NEGATIVES, no_negatives_error
 from parlai.core.message import Message
 from parlai.core.metrics import Metrics, SumMetric
 from parlai.core.opt import Opt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from parlai.agents.ranker.examples import label_of
+from parlai.agents.ranker.dialogue.examples import label_of
 from parlai.core.message import Message
 
 from polyencoder.errors import InputError

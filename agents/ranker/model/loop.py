@@ -11,9 +11,9 @@ from traceback import walk_stack
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.learning.checkpoints import restore_counters
-from parlai.agents.ranker.learning.inputs import check_evaluation_data, check_metric, planned_updates
-from parlai.agents.ranker.learning.optimization import check_optimizer, check_schedule, limit_warmup
+from parlai.agents.ranker.model.checkpoints import restore_counters
+from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, planned_updates
+from parlai.agents.ranker.model.optimization import check_optimizer, check_schedule, limit_warmup
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop

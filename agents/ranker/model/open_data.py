@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from parlai.agents.ranker.console import did_you_mean
-from parlai.agents.ranker.examples import Examples, label_of
-from parlai.agents.ranker.fixed import FixedCandidates, read_candidates
-from parlai.agents.ranker.learning.optimization import needs_length
-from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
+from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.model.optimization import needs_length
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metrics

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.utils.misc import nice_report
 
 from polyencoder.errors import ConfigError

@@ -11,21 +11,21 @@ from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.architecture import (
+from parlai.agents.ranker.args import fill_in_defaults
+from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
+from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
+from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
+from parlai.agents.ranker.flags import check_special_tokens, given_flags
+from parlai.agents.ranker.model.build_trainer import build_trainer, goal_of, training_config
+from parlai.agents.ranker.model.checkpoints import Saving
+from parlai.agents.ranker.model.family import (
     ModelFamily,
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.args import fill_in_defaults
-from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
-from parlai.agents.ranker.dialogue import EPOCH_EXAMPLES
-from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.family import CheckpointSource, LoadedModel
-from parlai.agents.ranker.flags import check_special_tokens, given_flags
-from parlai.agents.ranker.learning.checkpoints import Saving
-from parlai.agents.ranker.learning.loop import LoopRun, own_checkpoint
-from parlai.agents.ranker.learning.optimization import build_schedule, parameter_groups
-from parlai.agents.ranker.learning.parts import build_trainer, goal_of, training_config
+from parlai.agents.ranker.model.loop import LoopRun, own_checkpoint
+from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
+from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
 from parlai.core.metrics import GlobalAverageMetric, Metric, dict_report

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 import torch
-from parlai.agents.ranker import fixed
-from parlai.agents.ranker.fixed import FixedCandidates, IndexPlace, read_candidates
+from parlai.agents.ranker.dialogue import fixed
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates, IndexPlace, read_candidates
 
 from polyencoder import Ranker
 from polyencoder.errors import InputError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.learning import optimization
-from parlai.agents.ranker.learning.optimization import build_schedule
+from parlai.agents.ranker.model import optimization
+from parlai.agents.ranker.model.optimization import build_schedule
 from parlai.agents.ranker.settings import OTHER_NAMES
 
 from polyencoder.errors import ConfigError

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from polyencoder.storage.checkpoint import read_states
-from tests.agents.ranker.learning import killing
-from tests.agents.ranker.learning.killing import (
+from tests.agents.ranker.model import killing
+from tests.agents.ranker.model.killing import (
     EPISODES,
     TURNS,
     assert_same_run,

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.architecture import text_config
+from parlai.agents.ranker.model.family import text_config
 from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel

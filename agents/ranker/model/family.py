@@ -8,7 +8,6 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.args import add_encoder_args
-from parlai.agents.ranker.family import CheckpointSource, LoadedModel
 from parlai.agents.ranker.flags import (
     OF_THE_RANKER,
     check_encoder,
@@ -17,6 +16,7 @@ from parlai.agents.ranker.flags import (
     check_ranker,
     given_flags,
 )
+from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from parlai.agents.ranker.learning.checkpoints import restore_counters, write_checkpoint
+from parlai.agents.ranker.model.checkpoints import restore_counters, write_checkpoint
 
 from polyencoder.storage.checkpoint import read_states
 

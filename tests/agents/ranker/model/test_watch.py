@@ -13,7 +13,7 @@ import termios
 
 import parlai.utils.logging as logging
 import pytest
-from parlai.agents.ranker.learning.parts import goal_of
+from parlai.agents.ranker.model.build_trainer import goal_of
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from parlai.tasks.selection.sample import sample_dialogues

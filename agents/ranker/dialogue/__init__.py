@@ -1,0 +1,1 @@
+"""From messages of ParlAI to examples, their candidates, and metrics of answers."""

@@ -1,1 +1,0 @@
-"""How agents train in ParlAI's loop: its optimizer and schedule around the library's `Trainer`."""
