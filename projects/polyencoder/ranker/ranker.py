@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,13 +15,11 @@ from polyencoder.calibration import (
     least_probability,
     read_calibration,
 )
-from polyencoder.checks import checked_candidates, checked_count, checked_device
+from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.config import Architecture, Backend, WeightDtype
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
-from polyencoder.hub.resolve import downloaded, there
-from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.index.base import Hit, Index, Record
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
@@ -32,28 +29,17 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
-from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.loading import load_parts, round_encoders
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.storage.checkpoint import (
-    CALIBRATION,
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    holds_encoder,
-    holds_ranker,
-    load_folder,
-    load_model_file,
-    weights_fingerprint,
-)
+from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
 
-_log = logging.getLogger(__name__)
 _ELSEWHERE = {  # what rankers and encoders of other libraries have
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
     "save": "save_pretrained(folder) writes the model",
@@ -149,57 +135,11 @@ class Ranker(Scorer):
         Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer
         is, or the backend is not installed.
         """
-        if not isinstance(name, (str, os.PathLike)):
-            raise ConfigError(f"a model's name is {name!r:.60} ({type(name).__name__}); it must be a text or a path")
-        if backend not in get_args(Backend):
-            raise ConfigError(
-                f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}", argument="backend"
-            )
-        if device is not None and backend == "torch":  # onnxruntime has devices of its own
-            checked_device(device)
-        if backend == "torch" and holds_encoder(name):
-            _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
-            ranker = cls.from_backbone(name, "bi", share_encoders=True, device=device)
-            ranker.source = Path(name)
-            ranker._round(dtype)
-            return ranker
-        parts: tuple[RankerModel, TextEncoder]
-        path = Path(name)
-        if not there(name):
-            path = downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION]) if backend == "torch" else path
-        if backend != "torch":
-            from polyencoder.export.onnx.runtime import find_onnx  # an extra, which few need
-
-            path, parts = find_onnx(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
-        elif path.is_file():
-            parts = (import_parlai if is_parlai_model(path) else load_model_file)(path)
-        else:
-            parts = load_folder(path)
+        path, parts = load_parts(name, backend=backend, device=device)
         ranker = cls(*parts, device=device)
         ranker.source, ranker.calibration = path, read_calibration(path, ranker)
-        ranker._round(dtype, backend=backend)
+        round_encoders(ranker, dtype, backend=backend)
         return ranker
-
-    def _round(self, dtype: WeightDtype, *, backend: Backend = "torch") -> None:
-        """Have the encoder's weights in another type, under the fingerprints of those that were loaded."""
-        if dtype not in get_args(WeightDtype):
-            raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
-        if dtype == "float32":
-            return
-        encoders = self.model.backbones
-        if backend != "torch" or not encoders:
-            what = f"backend {backend}" if backend != "torch" else f"a {self.model.title}"
-            raise ConfigError(f"dtype is {dtype!r}, but {what} computes in a type of its own; leave it out")
-        if dtype == "float16" and self.device.type == "cpu":
-            raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
-        if self.model.has_vectors:
-            self.model.candidate_fingerprint = candidate_fingerprint(self.model, self.text)
-        state = self.model.state_dict()
-        self.model.weights_fingerprints = {
-            kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)
-        }
-        for encoder in encoders:
-            encoder.round(getattr(torch, dtype))
 
     @classmethod
     def from_backbone(

@@ -1,0 +1,78 @@
+"""Loads the parts of a ranker by name: a model folder, a model file, graphs, an encoder; and rounds its weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from polyencoder.checks import checked_device
+from polyencoder.config import Backend, WeightDtype
+from polyencoder.errors import ConfigError
+from polyencoder.hub.resolve import downloaded, there
+from polyencoder.importing import import_parlai, is_parlai_model
+from polyencoder.modeling.build import Parts, from_encoder
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.scorer import Scorer
+from polyencoder.storage.checkpoint import (
+    CALIBRATION,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    holds_encoder,
+    load_folder,
+    load_model_file,
+    weights_fingerprint,
+)
+
+__all__ = ["load_parts", "round_encoders"]
+
+_log = logging.getLogger(__name__)
+
+
+def load_parts(
+    name: str | os.PathLike[str], *, backend: Backend, device: torch.device | str | None
+) -> tuple[Path, Parts]:
+    """The folder or file of a ranker, and its model and text encoder; see `Ranker.from_pretrained`."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ConfigError(f"a model's name is {name!r:.60} ({type(name).__name__}); it must be a text or a path")
+    if backend not in get_args(Backend):
+        raise ConfigError(
+            f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}", argument="backend"
+        )
+    if backend != "torch":  # onnxruntime has devices of its own
+        from polyencoder.export.onnx.runtime import find_onnx  # an extra, which few need
+
+        return find_onnx(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
+    if device is not None:
+        checked_device(device)
+    if holds_encoder(name):
+        _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
+        return Path(name), from_encoder(name, "bi", text={}, separator=None, config={"share_encoders": True})
+    path = Path(name) if there(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
+    if path.is_file():
+        return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)
+    return path, load_folder(path)
+
+
+def round_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> None:
+    """Round the encoders' weights to `dtype`, and keep the fingerprints of those that were loaded."""
+    if dtype not in get_args(WeightDtype):
+        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
+    if dtype == "float32":
+        return
+    model, encoders = ranker.model, ranker.model.backbones
+    if backend != "torch" or not encoders:
+        what = f"backend {backend}" if backend != "torch" else f"a {model.title}"
+        raise ConfigError(f"dtype is {dtype!r}, but {what} computes in a type of its own; leave it out")
+    if dtype == "float16" and ranker.device.type == "cpu":
+        raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
+    if model.has_vectors:
+        model.candidate_fingerprint = candidate_fingerprint(model, ranker.text)
+    state = model.state_dict()
+    model.weights_fingerprints = {kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)}
+    for encoder in encoders:
+        encoder.round(getattr(torch, dtype))
