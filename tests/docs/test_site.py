@@ -23,6 +23,7 @@ def test_the_site_builds_and_is_whole(tmp_path):
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").with_suffix("")
         assert (tmp_path / ("index.html" if name.name == "index" else f"{name}/index.html")).is_file()
+    assert "GatedEncoder" in (tmp_path / "examples" / "index.html").read_text(encoding="utf-8")
     reference = "".join(page.read_text(encoding="utf-8") for page in (tmp_path / "reference").rglob("*.html"))
     public = {f"polyencoder.{name}" for name in polyencoder.__all__ if name != "__version__"}
     public |= {f"polyencoder.index.{name}" for name in polyencoder.index.__all__}

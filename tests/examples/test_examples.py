@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 from pathlib import Path
 
 import pytest
+from transformers import BertConfig, BertModel
+
+from polyencoder.modeling.families import FAMILIES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
 def shown(minilm_folder, capsys):
-    """(name, *arguments) -> the lines that an example prints."""
+    """(name, *arguments, **options) -> the lines that an example prints; its encoder is a real one by default."""
 
-    def run(name: str, *arguments) -> list[str]:
+    def run(name: str, *arguments, **options) -> list[str]:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        module.main(*arguments, encoder=str(minilm_folder))
+        if "encoder" in inspect.signature(module.main).parameters:
+            options = {"encoder": str(minilm_folder), **options}
+        module.main(*arguments, **options)
         return capsys.readouterr().out.splitlines()
 
     return run
+
+
+@pytest.fixture
+def tiny(make_hf_tokenizer, tmp_path) -> str:
+    """The folder of a BERT that is trained in a moment."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=64, **sizes)).save_pretrained(tmp_path / "tiny")
+    make_hf_tokenizer("bert").save_pretrained(tmp_path / "tiny")
+    return str(tmp_path / "tiny")
 
 
 @pytest.mark.slow
@@ -52,6 +68,34 @@ def test_a_reranker_in_langchain(shown):
     assert lines[0].split()[1] == "wash"
 
 
-def test_every_example_has_a_test():
+def test_training_on_own_pairs(shown, tiny, tmp_path):
+    lines = shown("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
+    assert [line.split()[0] for line in lines[:3]] == ["TF-IDF", "before", "trained"]
+    assert lines[-1].startswith("Ranker(bi")
+
+
+def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
+    lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
+    assert [line.partition(":")[0] for line in lines] == ["teacher", "student"]
+    assert (tmp_path / "out" / "student" / "model.safetensors").is_file()
+
+
+def test_a_convert_learns_from_nothing(shown, tmp_path):
+    first, *hits = shown("convert_from_scratch", str(tmp_path / "out"))
+    before, after = (float(word) for word in re.findall(r"\d\.\d+", first))
+    assert after > before
+    assert len(hits) == 3
+
+
+def test_an_architecture_of_ones_own(shown, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("polyencoder.modeling.families.FAMILIES", FAMILIES.copy())
+    lines = shown("new_architecture", str(tmp_path / "out"), encoder=tiny, max_updates=2)
+    assert lines[0].startswith("Ranker(gated")
+    assert len(lines) == 2
+
+
+def test_every_example_has_a_test_and_is_in_the_docs():
     tested = Path(__file__).read_text(encoding="utf-8")
+    shown = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     assert [file.stem for file in EXAMPLES.glob("*.py") if f'"{file.stem}"' not in tested] == []
+    assert [file.name for file in EXAMPLES.glob("*.py") if file.name not in shown] == []
