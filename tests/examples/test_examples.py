@@ -68,18 +68,21 @@ def test_a_reranker_in_langchain(shown):
     assert lines[0].split()[1] == "wash"
 
 
+@pytest.mark.slow
 def test_training_on_own_pairs(shown, tiny, tmp_path):
     lines = shown("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.split()[0] for line in lines[:3]] == ["TF-IDF", "before", "trained"]
     assert lines[-1].startswith("Ranker(bi")
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
     lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.partition(":")[0] for line in lines] == ["teacher", "student"]
     assert (tmp_path / "out" / "student" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_convert_learns_from_nothing(shown, tmp_path):
     first, *hits = shown("convert_from_scratch", str(tmp_path / "out"))
     before, after = (float(word) for word in re.findall(r"\d\.\d+", first))
