@@ -99,7 +99,7 @@ def serve(make_service):
 
 
 @pytest.fixture
-def place(make_ranker, tmp_path, monkeypatch):
+def place(make_ranker, tmp_path, monkeypatch, forked_commands):
     """A folder with the model `model` and its index `replies`."""
     ranker = make_ranker("poly")
     ranker.save_pretrained(tmp_path / "model")
