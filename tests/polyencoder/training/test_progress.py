@@ -58,5 +58,9 @@ def test_the_time_left():
     assert Goal(examples=100, updates=20).seconds_left(Progress(), rate=0.0) is None
 
 
+def test_a_run_begins_with_nothing_done():
+    assert Progress().to_dict() == {"examples": 0, "batches": 0, "updates": 0, "seconds": 0.0}
+
+
 def test_it_is_kept_in_a_checkpoint():
     assert Progress(**HALF.to_dict()) == HALF
