@@ -58,7 +58,7 @@ class RankerAgent(RankerModelAgent):
         else:
             learns = self._should_initialize_optimizer()
             self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
-            if opt.get("interactive_mode") and self.fixed is not None and self.ranker.has_vectors:
+            if opt.get("interactive_mode") and self.fixed is not None and not self.ranker.reads_pairs:
                 with torch.no_grad():
                     self._fixed_vectors(self.fixed)  # before the first prompt, not behind it
 
@@ -258,7 +258,7 @@ class RankerAgent(RankerModelAgent):
     def _scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
         """Scores [batch, n] of each example's candidates, anything at what is none."""
         model = self.ranker
-        if not model.has_vectors:
+        if model.reads_pairs:
             scores: Tensor = model(contexts, self.dict.text.candidates(pool.texts).to(contexts.ids.device), pool.index)
             return scores
         encoded = model.encode_context(contexts)

@@ -22,7 +22,10 @@ from polyencoder.errors import ConfigError, PolyencoderError
 
 __all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
 
-AGENTS = {name: name for name in ("biencoder", "polyencoder", "crossencoder", "convert", "pretrain_ranker", "tfidf")}
+AGENTS = {
+    name: name
+    for name in ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
+}
 
 # What `Opt.log()` says: a heading, and a line for each option
 OPTION = re.compile(r"Opt:|    \w+: .*")

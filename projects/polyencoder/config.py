@@ -210,6 +210,10 @@ class RankerConfig:
     puts one there."""
     candidate_map: bool = field(default=False, metadata=LATER)
     """Whether a linear map stands behind candidates' vectors, as `polyencoder map` learns one."""
+    token_dim: int | None = field(default=None, metadata=LATER)
+    """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
+    turn_end: int | None = field(default=None, metadata=LATER)
+    """Late-interaction encoder: the id of the token that ends a turn of a context; None where nothing does."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     convert: ConvertConfig | None = field(default=None, metadata=LATER)
@@ -224,6 +228,8 @@ class RankerConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         if self.convert is not None and self.backbone:
             raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
+        if self.token_dim is not None and self.token_dim < 1:
+            raise ConfigError(f"token_dim is {self.token_dim}; it must be at least 1", argument="token_dim")
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 

@@ -53,6 +53,7 @@ PARTICULAR = {
     "biencoder": {"reduction_type": "mean"},
     "polyencoder": {"reduction_type": "mean", "poly_n_codes": 4},
     "crossencoder": {"learningrate": 3e-3, "num_epochs": 6.1, "validation_every_n_epochs": 2.0},
+    "lateencoder": {"reduction_type": "mean"},
 }
 
 

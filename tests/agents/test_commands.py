@@ -1,4 +1,4 @@
-"""ParlAI's own commands on our three agents, from training to a conversation."""
+"""ParlAI's own commands on our four agents, from training to a conversation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyencoder.errors import InputError
 
 pytestmark = pytest.mark.slow
 
-MODELS = ["biencoder", "polyencoder", "crossencoder"]
+MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 RANKING = ["accuracy", "hits@1", "hits@5", "R8@1", "R8@5", "rank", "mrr", "f1"]
 CHANCE = 1 / 8
 

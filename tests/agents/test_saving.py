@@ -14,7 +14,7 @@ from polyencoder.storage.checkpoint import read_model_file
 
 pytestmark = pytest.mark.slow
 
-MODELS = ["biencoder", "polyencoder", "crossencoder"]
+MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 STOPPED = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 4}
 STOPPED |= {"save_after_valid": True, "load_from_checkpoint": True, "lr_scheduler_patience": 1}
 

@@ -40,7 +40,7 @@ class IndexSearch:
             index,
             **given_in(opt, SearchOptions),
             reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
-            rerank_k=opt["rerank_k"],
+            rerank_k=opt.get("rerank_k"),
         )
         self._exam = searcher(keep_turns=True)
         self._answers = searcher(keep_turns=False) if opt["repeat_blocking_heuristic"] else self._exam

@@ -67,6 +67,7 @@ MODEL_NAMES: dict[str, str] = {
     "bi": "biencoder",
     "poly": "polyencoder",
     "cross": "crossencoder",
+    "late": "lateencoder",
     "convert": "convert",
 }
 
@@ -168,6 +169,7 @@ class ModelFamily:
         else:  # a length that nobody gave is no reason for an error
             text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
+            config = family(architecture).model.completed(config, text)
         self.describe_in_opt(opt, config)
         return config, pretrained
 

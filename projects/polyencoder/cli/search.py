@@ -44,8 +44,8 @@ class SearchSettings(Settings):
     """KEY=VALUE that the metadata must match; repeat a key to allow several values."""
     rerank: str | None = None
     """A cross-encoder to rerank the first results."""
-    rerank_k: Annotated[int, Needs("rerank")] = 50
-    """How many results the cross-encoder reranks."""
+    rerank_k: Annotated[int | None, Needs("rerank")] = None
+    """How many results the cross-encoder reranks (default: 50)."""
     min_probability: str | None = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for. See polyencoder calibrate."""

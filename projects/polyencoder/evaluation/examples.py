@@ -12,7 +12,10 @@ from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
+from polyencoder.ranker.scorer import score_texts
 from polyencoder.text import token_batches
+
+TOGETHER = 32  # examples of a model that reads the tokens of both texts
 
 
 def evaluate(
@@ -52,9 +55,8 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
 
     A bi- or poly-encoder encodes each different candidate once, and contexts of like length together.
     """
-    if not ranker.model.has_vectors:
-        for i, example in enumerate(examples):
-            yield i, ranker.score([example.turns], example.choices)[0]
+    if ranker.model.reads_pairs:
+        yield from _pair_scores(ranker, examples)
         return
     place = {text: i for i, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
     vectors = ranker.encode_candidates(list(place))
@@ -64,6 +66,21 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
         for row, i in enumerate(batch):
             own = vectors[[place[text] for text in examples[i].choices]]
             yield i, ranker.model.score(contexts.select(row), own)[0]
+
+
+def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
+    """The same of a model that reads pairs; where it has vectors too, contexts go through it together."""
+    at_once = TOGETHER if ranker.model.has_vectors else 1
+    for start in range(0, len(examples), at_once):
+        some = examples[start : start + at_once]
+        place = {text: i for i, text in enumerate(dict.fromkeys(text for one in some for text in one.choices))}
+        width = max(len(one.choices) for one in some)
+        index = torch.full((len(some), width), -1)
+        for row, one in enumerate(some):
+            index[row, : len(one.choices)] = torch.tensor([place[text] for text in one.choices])
+        scores = score_texts(ranker, [one.turns for one in some], list(place), index)
+        for row, one in enumerate(some):
+            yield start + row, scores[row, : len(one.choices)]
 
 
 def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:

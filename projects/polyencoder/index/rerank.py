@@ -1,4 +1,7 @@
-"""Re-ranking: a cross-encoder, too slow for all candidates, orders the first few that another model has found."""
+"""Re-ranking: a model that reads the tokens of both texts, too slow for all candidates, orders the first few.
+
+These are found by the vectors of another model, or by a late-interaction encoder's own.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,27 @@ from polyencoder.index.base import Hit
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
 
-__all__ = ["check_reranker", "first_texts", "rerank"]
+__all__ = ["OWN_K", "RERANK_K", "check_reranker", "first_texts", "rerank"]
+
+RERANK_K = 50  # texts that a cross-encoder reads
+OWN_K = 100  # that a late-interaction encoder reads of those it has found
 
 
 def rerank(
     ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
 ) -> list[list[Hit]]:
-    """The hits of each context, those of its first `k` texts in the order of a cross-encoder's scores, others behind.
+    """The hits of each context, those of its first `k` texts in the order of the ranker's scores, others behind.
 
-    A hit keeps its `score`; what the cross-encoder says of the first is in `rerank_score`.
+    A hit keeps its `score`; that of the ranker is the `rerank_score` of the first.
 
     Args:
-        ranker: a cross-encoder.
+        ranker: a cross-encoder or late-interaction encoder.
         contexts: what the hits were found for.
         hits: [contexts], each best first.
         k: how many different texts of each are read again; of equal scores the one that was better before comes first.
 
     Raises:
-        InputError: `ranker` is no cross-encoder, `k` is below 1, or there are not as many contexts as lists of hits.
+        InputError: `ranker` compares vectors alone, `k` is below 1, or there are not as many contexts as lists of hits.
     """
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
@@ -59,8 +65,8 @@ def first_texts(hits: Sequence[Hit], k: int) -> int:
 
 
 def check_reranker(ranker: TextRanker, *, k: int) -> None:
-    """Raise InputError unless the ranker is a cross-encoder, and `k`, how many it reads, at least 1."""
-    if ranker.model.has_vectors:
+    """Raise InputError unless the ranker reads pairs, and `k`, how many it reads, at least 1."""
+    if not ranker.model.reads_pairs:
         raise InputError(
             f"a {ranker.model.title} cannot re-rank: give a cross-encoder, which reads a context "
             "and a candidate together; `polyencoder train --architecture cross --backbone ENCODER --train FILE --out "

@@ -13,7 +13,7 @@ from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastP
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions, changed, checked_filter
-from polyencoder.index.rerank import check_reranker, first_texts, rerank
+from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
@@ -30,7 +30,7 @@ class Searcher:
     Attributes:
         options: how the index is searched.
         calibration: what makes probabilities of the scores that order the hits; None if nothing does.
-        seconds: spent so far on each step: `encode`, `search` and, with a cross-encoder, `rerank`.
+        seconds: spent so far on each step: `encode`, `search` and, where hits are re-ranked, `rerank`.
         contexts: how many were answered.
         improbable: for each of the last contexts, how probable its best hit was if all were too improbable, else None.
         left_out: how many better candidates than those that were given were turns of their contexts.
@@ -43,7 +43,7 @@ class Searcher:
         options: SearchOptions | None = None,
         *,
         reranker: CalibratedRanker | None = None,
-        rerank_k: int = 50,
+        rerank_k: int | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         texts: int = 0,
@@ -62,6 +62,10 @@ class Searcher:
                 raise InputError(
                     f"cannot filter by {key!r}: no candidate of the index has it among its metadata", argument="filter"
                 )
+        if reranker is None and ranker.model.reads_pairs:
+            reranker = ranker  # of a late-interaction encoder, whose vectors find what its tokens then order
+        if rerank_k is None:
+            rerank_k = OWN_K if reranker is ranker else RERANK_K
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index
@@ -107,7 +111,7 @@ class Searcher:
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
         """The same of contexts that are encoded already.
 
-        Their texts say what was said already, and are read by the cross-encoder.
+        Their texts say what was said already, and are read again to re-rank.
         """
         top_k, texts = self.top_k, self._texts
         if self.calibration is not None:
@@ -155,7 +159,7 @@ class Searcher:
     def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """The hits with their probability; those that are too improbable are left out.
 
-        What a cross-encoder has not read has none.
+        What was not re-ranked has none.
         """
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones

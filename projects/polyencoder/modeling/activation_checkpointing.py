@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.rounding import StepWeights
-from polyencoder.text.tokens import TokenBatch
+from polyencoder.text.tokens import TokenBatch, token_batches
 
-__all__ = ["Pieces"]
+__all__ = ["Pieces", "in_pieces"]
 
 T = TypeVar("T")
 
@@ -57,6 +57,20 @@ class Pieces:
 
         result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
         return result
+
+
+def in_pieces(
+    function: Callable[[TokenBatch], T], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
+) -> tuple[list[T], Tensor | None]:
+    """What `function` gives for each piece of like length, of at most `max_tokens` tokens, padding included.
+
+    And the place of each row in their concatenation; None for a single piece, where there are no pieces or no limit.
+    """
+    if pieces is None or max_tokens is None:
+        return [function(tokens)], None
+    places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
+    rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
+    return [pieces(function, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
 from polyencoder.scoring import ContextEncoding, score
+from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["RankerModel", "TrainableModel"]
@@ -64,6 +65,9 @@ class RankerModel(TrainableModel, ABC):
     """Whether contexts and candidates are encoded apart, so that candidates can be indexed."""
     has_one_vector: bool = True
     """Whether a context has one vector, as a candidate has: then these are embeddings of texts."""
+    reads_pairs: bool = False
+    """Whether a text's score for another is made of the tokens of both, by `forward`, and not by `score` of their
+    vectors; of a model that has vectors, too, these find what such scores then order."""
     is_all_weights: bool = False
     """Whether `state_dict` holds all that the model consists of: loading it then needs no initial weights."""
 
@@ -107,6 +111,11 @@ class RankerModel(TrainableModel, ABC):
                 "give a smaller label_truncate",
                 argument="label_truncate",
             )
+
+    @classmethod
+    def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
+        """The configuration of a new model with what only its tokenizer knows."""
+        return config
 
     # ---- scores
 

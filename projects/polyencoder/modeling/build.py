@@ -90,9 +90,11 @@ def from_encoder(
     config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
     layout = fitting(layout, encoder, architecture, given=text)
-    model = build_model(RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config), backbone)
+    words = TextEncoder(tokenizer, layout)
+    new = RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config)
+    model = build_model(family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)
-    return model.eval(), TextEncoder(tokenizer, layout)
+    return model.eval(), words
 
 
 def from_ranker(
@@ -120,9 +122,11 @@ def from_ranker(
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
     layout = fitting(replace(words.config, **text), stored.backbone, architecture, given=text)
     fields = inherited_fields(stored, architecture, normalize=config.get("normalize")) | config
-    new = build_model(RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields))
+    words = TextEncoder(words.tokenizer, layout)
+    described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
+    new = build_model(family(architecture).model.completed(described, words))
     transfer_weights(new, model.state_dict(), origin=origin)
-    return new.eval(), TextEncoder(words.tokenizer, layout)
+    return new.eval(), words
 
 
 def from_vocabulary(

@@ -22,6 +22,7 @@ class CrossEncoder(RankerModel):
 
     title = "cross-encoder"
     has_vectors = False
+    reads_pairs = True
     has_one_vector = False
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:

@@ -11,6 +11,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.model import ConveRT
 from polyencoder.modeling.cross import CrossEncoder
+from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
 __all__ = ["CONVERT_SIZES", "FAMILIES", "Family", "family"]
@@ -77,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "bi": Family(BiEncoder),
     "poly": Family(PolyEncoder),
     "cross": Family(CrossEncoder),
+    "late": Family(LateEncoder),
     "convert": Family(
         ConveRT,
         has_backbone=False,

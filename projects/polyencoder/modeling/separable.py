@@ -44,7 +44,9 @@ class TwoTowers(RankerModel):
         return self._reduced(self.context_tower, tokens)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        vectors = self._reduced(self.candidate_tower, tokens)
+        return self._candidate_vectors(self._reduced(self.candidate_tower, tokens))
+
+    def _candidate_vectors(self, vectors: Tensor) -> Tensor:
         vectors = self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
         return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
@@ -53,9 +55,10 @@ class TwoTowers(RankerModel):
         return [self.candidate_tower, *(module for module in behind if module is not None)]
 
     def _reduced(self, tower: Backbone, tokens: TokenBatch) -> Tensor:
-        config = self.config
-        outputs = tower(tokens, first_only=config.reduction == "first")
-        return reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
+        return self._pooled(tower(tokens, first_only=self.config.reduction == "first"), tokens.mask)
+
+    def _pooled(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        return reduce(outputs, mask, reduction=self.config.reduction, first_m=self.config.reduction_outputs)
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         if self.config.normalize:

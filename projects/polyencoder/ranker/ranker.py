@@ -325,7 +325,7 @@ class Ranker(Scorer):
         options: SearchOptions | None = None,
         *,
         rerank: Ranker | None = None,
-        rerank_k: int = 50,
+        rerank_k: int | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         **changes: Any,
@@ -338,8 +338,9 @@ class Ranker(Scorer):
                 second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
             options: how to search; or their fields by name, as in `top_k=5, exactness="certified"`: `top_k`, `filter`,
                 `exactness`, `effort`, `list_length`, `tolerance` and `dtype` (see `polyencoder.index.SearchOptions`).
-            rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them.
-            rerank_k: at least this many are searched for, if the index has them.
+            rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them. None for a
+                late-interaction encoder's own tokens.
+            rerank_k: at least this many are searched for, if the index has them; None for 50, or 100 by its own tokens.
             min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
                 cross-encoder's calibration.
             keep_turns: also give candidates that equal a turn of the context, up to case and white space, which else
@@ -369,7 +370,7 @@ class Ranker(Scorer):
         options: SearchOptions | None = None,
         *,
         rerank: Ranker | None = None,
-        rerank_k: int = 50,
+        rerank_k: int | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         **changes: Any,

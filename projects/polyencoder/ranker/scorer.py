@@ -172,7 +172,7 @@ def score_texts(
     model, text, device = ranker.model, ranker.text, ranker.device
     at_once, parts = _CONTEXTS, []
     with in_evaluation(model):
-        if not model.has_vectors:
+        if model.reads_pairs:
             at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
             texts = text.candidates(candidates).to(device)
         else:
@@ -180,7 +180,7 @@ def score_texts(
         for i in range(0, max(len(contexts), 1), at_once):
             some = contexts[i : i + at_once]
             columns = None if index is None else index[i : i + at_once].to(device)
-            if not model.has_vectors:
+            if model.reads_pairs:
                 scores = model(text.contexts(some).to(device), texts, columns)
                 check_scores(scores)
             else:

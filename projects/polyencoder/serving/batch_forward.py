@@ -73,8 +73,14 @@ class BatchForward:
 
     def _pairs(self, model: RankerModel, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
         text, device = self._ranker.text, self._ranker.device
-        contexts, candidates = (text.pad(side).to(device) for side in zip(*pairs, strict=True))
-        index = torch.arange(len(pairs)).unsqueeze(1).to(device)
-        scores = model(contexts, candidates, index, max_tokens=self._max_tokens)
-        values: list[float] = scores.squeeze(1).tolist()
+        rows: dict[tuple[int, ...], list[int]] = {}  # the pairs of each different context, which is read once
+        for place, (ids, _) in enumerate(pairs):
+            rows.setdefault(tuple(ids), []).append(place)
+        index = torch.full((len(rows), max(map(len, rows.values()))), -1)
+        for row, places in enumerate(rows.values()):
+            index[row, : len(places)] = torch.tensor(places)
+        contexts, candidates = text.pad(list(rows)).to(device), text.pad([ids for _, ids in pairs]).to(device)
+        scores = model(contexts, candidates, index.to(device), max_tokens=self._max_tokens).cpu()
+        of_pair = torch.empty(len(pairs)).index_put((index[index >= 0],), scores[index >= 0].float())
+        values: list[float] = of_pair.tolist()
         return values

@@ -173,7 +173,7 @@ async def _scores(
     tokens = engine.tokens(items, name=name, numbered=len(distinct[0]) if distinct == [list(asked[0][1])] else 0)
     model = engine.ranker.model
     ends = [0, *accumulate(map(len, groups))]
-    finish = _dot if model.has_vectors else _read
+    finish = _read if model.reads_pairs else _dot
     scores = await engine.run(Job(items, finish, payload=(model, [slice(*both) for both in pairwise(ends)])))
     found = []
     for (_, documents), texts, values in zip(asked, distinct, scores, strict=True):
@@ -185,7 +185,7 @@ async def _scores(
 def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
     ids = ranker.text.context_ids(turns)
     candidates = ranker.text.candidate_ids(documents, remember=False)
-    if not ranker.model.has_vectors:
+    if ranker.model.reads_pairs:
         return [pair(ids, one) for one in candidates]
     return [*map(candidate, candidates), context(ids)]
 

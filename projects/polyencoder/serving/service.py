@@ -14,7 +14,7 @@ from polyencoder.calibration import LeastProbability
 from polyencoder.index.base import Index
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rerank import check_reranker
+from polyencoder.index.rerank import RERANK_K, check_reranker
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.config import ServerConfig, no_index
@@ -62,7 +62,7 @@ class Service:
         reranker = None
         if config.rerank is not None:
             reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
-            check_reranker(reranker, k=config.rerank_k)
+            check_reranker(reranker, k=config.rerank_k or RERANK_K)
         index = None if config.index is None else open_index(config.index, ranker)
         return cls.of(config, ranker, index=index, reranker=reranker)
 

@@ -22,6 +22,7 @@ __all__ = ["OF_A_NEW_RANKER", "ConvertSettings", "DataSettings", "ModelSettings"
 
 _TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
 _POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
+_LATE = Needs("architecture", Families(lambda own: own.model.has_vectors and own.model.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
 _NEW = Without("init")
 
@@ -96,6 +97,8 @@ class ModelSettings(Settings):
         Count | None, Needs("codes_attention", ("multihead",)), _POLY, _NEW, Parlai("codes_attention_num_heads")
     ] = None
     """Heads of --codes-attention multihead (default: 4)."""
+    token_dim: Annotated[Count | None, _LATE, _NEW, Parlai()] = None
+    """Dimensions in which a late-interaction encoder compares tokens (default: the backbone's, without a map)."""
     reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW, Parlai("reduction_type")] = None
     """How the encoder's outputs are pooled into one vector: the first, the mean or maximum of all, the mean of the
     first --reduction-outputs, or the mean of all but the first (Table 7 of the paper; default: as --init, as a sentence

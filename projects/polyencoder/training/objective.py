@@ -204,7 +204,7 @@ class Ranking:
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores of the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
-        if not model.has_vectors:  # its pairs are read here, whoever's candidates they are
+        if model.reads_pairs:  # its pairs are read here, whoever's candidates they are
             candidates = self._tokens(step.pool.texts, batch, step)
             return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
         candidates = self._tokens(step.own_texts, batch, step)
@@ -233,7 +233,7 @@ class Ranking:
         nothing = torch.zeros((), device=device, requires_grad=True)
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
-        if step.counts is not None and self.model.has_vectors:
+        if step.counts is not None and not self.model.reads_pairs:
             found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
             scores, nothing = found[0], nothing + torch.stack(found).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)

@@ -14,7 +14,7 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder.errors import CheckpointError, ConfigError
 from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of
 
-MODELS = ["biencoder", "polyencoder", "crossencoder"]
+MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 OF_TFIDF = {"tfidf_context", "tfidf_ngrams", "tfidf_max_examples"}
 
 

@@ -51,7 +51,7 @@ def call(*arguments: object) -> str:
     return run_command(*arguments).stdout
 
 
-@pytest.mark.parametrize("architecture", ["poly", "cross"])
+@pytest.mark.parametrize("architecture", ["poly", "cross", "late"])
 def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architecture):
     ranker = make_ranker(architecture)
     ranker.save_pretrained(tmp_path / "model")

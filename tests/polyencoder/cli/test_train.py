@@ -79,7 +79,7 @@ def arguments(pairs, backbone_folder):
     ]
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     length = ["--epochs", 2] if architecture == "cross" else ["--epochs", 30, "--patience", 100]
     output = run(*arguments, "--architecture", architecture, *length)

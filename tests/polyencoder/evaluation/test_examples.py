@@ -10,7 +10,7 @@ from polyencoder.evaluation import evaluate, recall_at_1
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):
     """Contexts of different lengths, each with candidates of its own, one by one through `score`."""

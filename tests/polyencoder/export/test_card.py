@@ -107,12 +107,14 @@ def test_the_facts_of_a_sentence_encoder(make_ranker):
         assert line in lines
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_the_card(make_ranker, architecture):
     ranker = make_ranker(architecture)
     run = TrainingRun({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
     card = model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
-    kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}[architecture]
+    kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}.get(
+        architecture, "Late-interaction encoder"
+    )
     n_parameters = sum(p.numel() for p in ranker.model.parameters())
     for line in (
         f"| architecture | {kind} |",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 5e-3), ("bfloat16", 5e-2)])
 def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, tolerance):
     ranker = make_ranker(architecture)

@@ -124,5 +124,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
 def test_it_is_described_and_an_unknown_name_is_an_error(gated, backbone_folder, tmp_path):
     Ranker.from_backbone(backbone_folder("bert"), gated, device="cpu").save_pretrained(tmp_path / "gated")
     assert "gated encoder" in model_card(Ranker.from_pretrained(tmp_path / "gated", device="cpu"), name="x")
-    with pytest.raises(ConfigError, match="architecture is 'none'; it must be one of bi, poly, cross, convert, gated"):
+    with pytest.raises(
+        ConfigError, match="architecture is 'none'; it must be one of bi, poly, cross, late, convert, gated"
+    ):
         build_model(RankerConfig("none", {"model_type": "bert"}))

@@ -202,8 +202,8 @@ def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sente
 SCALED = {"reduction": "mean", "normalize": True, "output_scaling": 4.0}
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
-@pytest.mark.parametrize("other", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+@pytest.mark.parametrize("other", ["bi", "poly", "cross", "late"])
 def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tmp_path, architecture, other):
     make_ranker(other, **SCALED).save_pretrained(tmp_path / "other")
     ranker = Ranker.from_backbone(tmp_path / "other", architecture, device="cpu", n_codes=1, text={"text_truncate": 11})
@@ -256,7 +256,7 @@ def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sentences, kind, architecture):
     text = {"text_truncate": 20, "label_truncate": 18}
     ranker = Ranker.from_backbone(backbone_folder(kind), architecture, device="cpu", text=text)
@@ -265,7 +265,7 @@ def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sent
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, caplog, sentences, architecture):
     with caplog.at_level("INFO", logger="polyencoder"):
         ranker = Ranker.from_backbone(backbone_folder("bert"), architecture, device="cpu")

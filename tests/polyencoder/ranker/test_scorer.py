@@ -13,7 +13,7 @@ from polyencoder.ranker.scorer import score_texts
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], ["do you ski ?"], ["do you have pets ?"]]
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, sentences):
     """The reference scores one pair at a time."""
     ranker = make_ranker(architecture)
@@ -29,7 +29,7 @@ def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, s
     torch.testing.assert_close(every[0, 3], scores[0, 0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_keeps_its_mode_and_scores_as_in_evaluation(make_ranker, architecture, training):
     made = make_ranker(architecture)

@@ -23,13 +23,15 @@ REQUESTS = st.lists(
 )
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
 @given(requests=REQUESTS, batch_tokens=st.sampled_from([1, 7, 40, 4096]))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
     make_ranker, architecture, requests, batch_tokens
 ):
     ranker = make_ranker(architecture)
+    if architecture == "late":
+        torch.nn.init.constant_(ranker.model.exits, 1e-3)
     engine = Engine(ranker, limits=Limits(), batch_tokens=batch_tokens, metrics=Metrics())
 
     async def ask():

@@ -12,7 +12,7 @@ from polyencoder.training.callbacks import Callback
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig
 
-ARCHITECTURES = ["bi", "poly", "cross", "convert"]
+ARCHITECTURES = ["bi", "poly", "cross", "late", "convert"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
 EXAMPLES = [Example([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]

@@ -15,7 +15,7 @@ from polyencoder.training.teacher import Teacher, shortlist
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
 CANDIDATES = ["i have two dogs .", "i am fine .", "yes , in the mountains .", "i teach ."]
-ARCHITECTURES = ["bi", "poly", "cross"]
+ARCHITECTURES = ["bi", "poly", "cross", "late"]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -50,6 +50,7 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
+    model.after_batch()
 
     assert norm > 0.5
     assert float(outcome.losses.mean()) == pytest.approx(loss.item(), rel=1e-5)

@@ -1,0 +1,1 @@
+"""`-m lateencoder`: a bi-encoder whose score also compares tokens and turns."""

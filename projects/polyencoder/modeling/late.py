@@ -1,0 +1,295 @@
+"""The late-interaction encoder: a bi-encoder that, of the texts it ranks, also compares tokens and turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import InputError
+from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
+from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.separable import BiEncoder
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.text import TextEncoder
+from polyencoder.text.tokens import TokenBatch, token_batches
+
+__all__ = ["LateEncoder", "max_similarities"]
+
+EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
+"""What the score is a sum of, in the order of its weights."""
+DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
+SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight
+SIMILARITIES = 1 << 23  # of tokens that are in memory at once
+TOKENS = 1 << 14  # that go through the encoder at once when nothing is learnt
+TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory together when nothing is learnt
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is compared of a batch of contexts or candidates.
+
+    vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1; at padding stands the first
+    token once more, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
+    turns: [batch, turns, dim] of length 1, a context's; where others have more, its latest turn stands again. The last
+    column is therefore everybody's latest turn. Candidates have a single one, their vector.
+    """
+
+    vectors: Tensor
+    tokens: Tensor
+    weights: Tensor
+    turns: Tensor
+
+    def select(self, rows: Tensor) -> Texts:
+        """Those in these rows, [n] or [batch, n]."""
+        return Texts(self.vectors[rows], self.tokens[rows], self.weights[rows], self.turns[rows])
+
+
+class LateEncoder(BiEncoder):
+    """score(x, c) = w_1 x.c + s (w_2 M(c, x) + w_3 M(x, c) + w_4 max_j cos(y_j, c) + w_5 cos(y_m, c)), w_i >= 0.
+
+    x and c are the bi-encoder's vectors of context and candidate, which an index holds, y_1..y_m the means of the
+    outputs of each turn of the context, and s is the bi-encoder's scale of a cosine. M(a, b) = sum_i p_i max_j cos(a_i,
+    b_j) is MaxSim over the tokens of two texts (Khattab and Zaharia, "ColBERT", SIGIR 2020, Section 3), as a mean: the
+    weights p of a candidate's tokens are a softmax over a learnt product with each, of a context's tokens all equal.
+    Both directions and the turns: as a poly-encoder compares a candidate with several vectors of a context, without
+    learnt codes.
+
+    w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from.
+    """
+
+    title = "late-interaction encoder"
+    reads_pairs = True
+
+    def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.token_map = None
+        if config.token_dim is not None:
+            self.token_map = nn.Linear(backbone.dim, config.token_dim, bias=False)
+            nn.init.orthogonal_(self.token_map.weight)  # cosines change little
+        self.token_weight = nn.Parameter(torch.zeros(config.token_dim or backbone.dim))
+        self.exits = nn.Parameter(torch.tensor([1.0, 0, 0, 0, 0]) / SPEED)
+
+    @classmethod
+    def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
+        return replace(config, turn_end=text.separator_ids[-1] if text.separator_ids else None)
+
+    @property
+    def exit_weights(self) -> Tensor:
+        """w, [5]. An update moves them `SPEED` times as far as other weights: 0 to 1 is a long way for these."""
+        return self.exits + (SPEED - 1) * self.exits.detach()
+
+    def after_batch(self) -> None:
+        with torch.no_grad():
+            self.exits.clamp_(min=0)
+
+    # ---- scores
+
+    def forward(
+        self,
+        contexts: TokenBatch,
+        candidates: TokenBatch,
+        index: Tensor | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Tensor:
+        """Scores [batch, n] of each context's candidates; see `RankerModel.forward`. Rows of `index` below 0: -inf.
+
+        While learning, the activations of at most `max_tokens` tokens of contexts or of candidates are kept at once,
+        and computed again for the gradients; the vectors of all tokens are kept. Otherwise the vectors of at most
+        `TOKENS_KEPT` tokens of contexts are in memory, and of as many of candidates.
+        """
+        if torch.is_grad_enabled():
+            fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
+            pieces = None if fits else Pieces(self)
+            read = _read(self._read_context, contexts, pieces, max_tokens=max_tokens)
+            return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
+        shape = (len(contexts), len(candidates)) if index is None else index.shape
+        scores = torch.full(shape, -torch.inf, device=contexts.ids.device)
+        width = candidates.ids.size(1) * (0 if index is None else index.size(1))  # of each context's own candidates
+        at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))
+        for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
+            some = contexts.select(rows)
+            if index is None:
+                scores[rows] = self._scores(some, candidates, max_tokens=max_tokens)
+                continue
+            used, place = index[rows].clamp(min=0).unique(return_inverse=True)
+            found = self._scores(some, candidates.select(used), place, max_tokens=max_tokens)
+            scores[rows] = found.masked_fill(index[rows] < 0, -torch.inf)
+        return scores
+
+    def _scores(
+        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None, *, max_tokens: int | None
+    ) -> Tensor:
+        """Scores where nothing is learnt, of contexts whose tokens' vectors fit into memory.
+
+        So do those of the candidates that are each context's own; what all share is read in parts.
+        """
+        pieces, most = Pieces(self), min(max_tokens or TOKENS, TOKENS)
+        read = _read(self._read_context, contexts, pieces, max_tokens=most)
+        if index is not None:
+            return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=most), index).float()
+        scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
+        for part in token_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT):
+            columns = torch.tensor(part, device=scores.device)
+            some = _read(self._read_candidate, candidates.select(columns), pieces, max_tokens=most)
+            scores[:, columns] = self.compare(read, some).float()
+        return scores
+
+    def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
+        """Scores [batch, n] of candidates, shared by all contexts, or of those that `index` [batch, n] names."""
+        masked = None
+        if index is not None:
+            masked = index < 0
+            candidates = candidates.select(index.clamp(min=0))
+        forth, back = max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
+        with torch.autocast(forth.device.type, enabled=False):  # which would round the scores themselves
+            vectors, others = _exact(contexts.vectors), _exact(candidates.vectors)
+            scale = self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
+            weights = self.exit_weights
+            scores = weights[0] * self.score(ContextEncoding(vectors.unsqueeze(1)), others)
+            turns = _products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
+            cosines = torch.stack([forth, back, turns.amax(1), turns[:, -1]], dim=-1)
+            scores = scores + cosines.to(scores.dtype) @ (scale * weights[1:].to(scores.dtype))
+        return scores if masked is None else scores.masked_fill(masked, -torch.inf)
+
+    # ---- what is compared
+
+    def _read_context(self, tokens: TokenBatch) -> Texts:
+        outputs, mask = self.context_tower(tokens), tokens.mask
+        weights = mask.to(at_least_fp32(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
+        vectors = self._scaled(self._pooled(outputs, mask))
+        return Texts(vectors, self._tokens(outputs, mask), weights, turn_means(outputs, self._turn_of(tokens)))
+
+    def _read_candidate(self, tokens: TokenBatch) -> Texts:
+        outputs, mask = self.candidate_tower(tokens), tokens.mask
+        vectors = self._candidate_vectors(self._pooled(outputs, mask))
+        found = self._tokens(outputs, mask)
+        with torch.autocast(outputs.device.type, enabled=False):
+            logits = (_exact(found) * self.token_weight).sum(-1) * found.size(-1) ** 0.5
+        weights = torch.softmax(logits.masked_fill(~mask, torch.finfo(logits.dtype).min), dim=-1).masked_fill(~mask, 0)
+        return Texts(vectors, found, weights, F.normalize(_exact(vectors), dim=-1).unsqueeze(1))
+
+    def _tokens(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        tokens = F.normalize(outputs if self.token_map is None else self.token_map(outputs), dim=-1)
+        first = tokens[:, :1].masked_fill(~mask[:, :1].unsqueeze(-1), 0)  # of a text without any token
+        return tokens.where(mask.unsqueeze(-1), first)
+
+    def _turn_of(self, tokens: TokenBatch) -> Tensor:
+        """The number of each token's turn, [batch, length], that of padding below 0; a separator ends its turn."""
+        if self.config.turn_end is None:
+            return tokens.mask.long() - 1
+        ends = (tokens.ids == self.config.turn_end) & tokens.mask
+        return (ends.cumsum(1) - ends.long()).masked_fill(~tokens.mask, -1)
+
+    # ---- export and description
+
+    def export_steps(self) -> NoReturn:
+        raise InputError(
+            f"a {self.title} is not exported to ONNX, for its scores compare tokens: load it with backend torch, or "
+            "export a bi-encoder that starts from it (`polyencoder train --architecture bi --backbone FOLDER`)"
+        )
+
+    def describe(self) -> dict[str, str]:
+        weights = ", ".join(
+            f"{weight:.2f} {name}" for name, weight in zip(EXITS, self.exit_weights.tolist(), strict=True)
+        )
+        return {**super().describe(), "weights in the score": weights}
+
+
+def _exact(numbers: Tensor) -> Tensor:
+    """In at least float32, whatever autocast made of them."""
+    return numbers.to(at_least_fp32(numbers.dtype))
+
+
+def turn_means(outputs: Tensor, turn_of: Tensor) -> Tensor:
+    """The mean output of each turn, with the length 1, of [batch, length, dim] -> [batch, turns, dim].
+
+    `turn_of` [batch, length] numbers the turns of tokens from 0 on, below 0 for padding. Where others have more turns,
+    the latest one stands again.
+    """
+    last = turn_of.amax(1, keepdim=True).clamp(min=0)  # [batch, 1]
+    numbers = torch.arange(int(last.max()) + 1 if len(last) else 1, device=outputs.device)
+    belongs = turn_of.unsqueeze(1) == torch.minimum(numbers.unsqueeze(0), last).unsqueeze(-1)  # [batch, turns, length]
+    means = (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
+    return F.normalize(_exact(means), dim=-1)
+
+
+def max_similarities(
+    contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """MaxSim in both directions: sum_t weights_t max_l cos(c_t, x_l), and sum_l context_weights_l max_t cos(x_l, c_t).
+
+    At most `SIMILARITIES` of tokens are in memory at once, and for the gradients only the places of the largest.
+
+    Args:
+        contexts: [batch, length, dim], and context_weights [batch, length].
+        candidates: [n, tokens, dim], shared by all contexts, or [batch, n, tokens, dim], each context's own.
+        weights: of their tokens, [n, tokens] or [batch, n, tokens].
+
+    Returns:
+        Both sums, [batch, n], in the dtype of the weights.
+    """
+    own, n = candidates.dim() == 4, candidates.size(-3)
+    of_pair = max(1, contexts.size(1) * candidates.size(-2))
+    columns = max(1, min(n, SIMILARITIES // of_pair))
+    rows = max(1, SIMILARITIES // (of_pair * columns))
+    found = []
+    for i in range(0, max(1, len(contexts)), rows):
+        here = slice(i, i + rows)
+        blocks = []
+        for j in range(0, max(1, n), columns):
+            place = (here, slice(j, j + columns)) if own else (slice(j, j + columns),)
+            blocks.append(_block(contexts[here], context_weights[here], candidates[place], weights[place]))
+        found.append(torch.cat(blocks, dim=-1))
+    forth, back = torch.cat(found, dim=1)
+    return forth, back
+
+
+def _block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor) -> Tensor:
+    """Both sums of a block, [2, batch, n]."""
+    n, length = candidates.shape[-3:-1]
+    similarities = _products(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
+    of_context = similarities.max(-1).values  # [batch, l, n]
+    of_candidate = similarities.max(1).values  # [batch, n, t]
+    with torch.autocast(contexts.device.type, enabled=False):
+        forth = (of_candidate.to(weights.dtype) * weights).sum(-1)
+        back = torch.einsum("bln,bl->bn", of_context.to(context_weights.dtype), context_weights)
+        return torch.stack([forth, back])
+
+
+def _products(contexts: Tensor, candidates: Tensor) -> Tensor:
+    """[batch, l, dim] with [n, dim] or [batch, n, dim] -> [batch, l, n]."""
+    return contexts @ candidates.transpose(-1, -2)
+
+
+def _read(
+    read: Callable[[TokenBatch], Texts], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
+) -> Texts:
+    parts, order = in_pieces(read, tokens, pieces, max_tokens=max_tokens)
+    return parts[0] if order is None else _stacked(parts).select(order)
+
+
+def _stacked(parts: list[Texts]) -> Texts:
+    """All texts in one batch: behind shorter ones stands what changes no maximum."""
+    length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
+
+    def longer(part: Texts) -> Texts:
+        more, later = length - part.tokens.size(1), turns - part.turns.size(1)
+        return Texts(
+            part.vectors,
+            torch.cat([part.tokens, part.tokens[:, :1].expand(-1, more, -1)], dim=1),
+            F.pad(part.weights, (0, more)),
+            torch.cat([part.turns, part.turns[:, -1:].expand(-1, later, -1)], dim=1),
+        )
+
+    padded = [longer(part) for part in parts]
+    return Texts(
+        *(torch.cat([getattr(one, name) for one in padded]) for name in ("vectors", "tokens", "weights", "turns"))
+    )

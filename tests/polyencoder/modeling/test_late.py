@@ -1,0 +1,207 @@
+"""The late-interaction encoder against its formula, written out in float64; and what never changes a score."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling import late
+from polyencoder.modeling.late import LateEncoder, max_similarities, turn_means
+from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.text import TextEncoder
+
+CONTEXTS = [
+    ["hello , how are you today ?", "i am fine , thank you .", "do you have any pets ?"],
+    ["hello"],
+    ["i like to ski in the mountains .", "what do you do for a living ?"],
+]
+WEIGHTS = torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])
+
+
+@pytest.fixture
+def make_late(make_model, text):
+    """(**fields) -> a tiny late-interaction encoder, all of whose exits count."""
+
+    def make(**fields) -> LateEncoder:
+        model = make_model("late", turn_end=text.separator_ids[-1], reduction="mean", **fields)
+        with torch.no_grad():
+            model.exits.copy_(WEIGHTS / late.SPEED)
+            model.token_weight.normal_()
+        return model
+
+    return make
+
+
+def cosine(a, b):
+    return torch.dot(a, b) / (a.norm() * b.norm())
+
+
+def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response: str) -> torch.Tensor:
+    """One pair's score by the docstring's formula, token after token."""
+    (context,), (candidate,) = [text.context_ids(turns)], text.candidate_ids([response])
+    xs = model.context_tower(text.pad([context]))[0]
+    cs = model.candidate_tower(text.pad([candidate]))[0]
+    x, c = xs.mean(0), cs.mean(0)
+    scale, tokens = late.DOT_SCALE, (lambda outputs: outputs)
+    if model.config.normalize:
+        x, c, scale = x / x.norm(), c / c.norm(), model.config.output_scaling**2
+    if model.token_map is not None:
+        tokens = model.token_map
+    xt, ct = tokens(xs), tokens(cs)
+    similarities = torch.stack([torch.stack([cosine(a, b) for b in ct]) for a in xt])  # [context, candidate]
+    logits = torch.stack([torch.dot(t / t.norm(), model.token_weight) for t in ct]) * ct.size(1) ** 0.5
+    forth = sum(p * best for p, best in zip(logits.softmax(0), similarities.max(0).values, strict=True))
+    back = similarities.max(1).values.mean()
+    groups, own = [], []
+    for token, output in zip(context, xs, strict=True):
+        own.append(output)
+        if token == model.config.turn_end:
+            groups.append(own)
+            own = []
+    groups += [own] if own else []
+    cosines = [cosine(torch.stack(group).mean(0), c) for group in groups]
+    parts = torch.stack([forth, back, torch.stack(cosines).max(), cosines[-1]])
+    bi = torch.dot(x, c) * model.config.output_scaling**2
+    return model.exit_weights[0] * bi + scale * (model.exit_weights[1:] * parts).sum()
+
+
+@pytest.mark.parametrize("fields", [{}, {"normalize": True, "output_scaling": 3.0}, {"token_dim": 5}])
+def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentences, fields, monkeypatch):
+    monkeypatch.setattr(late, "SIMILARITIES", 200)  # many blocks
+    model = make_late(**fields).double()
+    scores = model(text.contexts(CONTEXTS), text.candidates(sentences))
+    expected = torch.stack([torch.stack([reference(model, text, c, r) for r in sentences]) for c in CONTEXTS])
+    torch.testing.assert_close(scores, expected)
+    pull = torch.randn_like(scores)
+    found = torch.autograd.grad((scores * pull).sum(), list(model.parameters()), allow_unused=True)
+    wanted = torch.autograd.grad((expected * pull).sum(), list(model.parameters()), allow_unused=True)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # layers have sums in float32
+
+
+@given(data=st.data())
+@settings(max_examples=30)
+def test_max_similarities_of_any_shape(data):
+    batch, n, length, tokens = (data.draw(st.integers(1, 4)) for _ in range(4))
+    own = data.draw(st.booleans())
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
+    contexts = torch.randn(batch, length, 3, generator=generator, dtype=torch.float64)
+    shape = (batch, n) if own else (n,)
+    candidates = torch.randn(*shape, tokens, 3, generator=generator, dtype=torch.float64)
+    p = torch.rand(batch, length, generator=generator, dtype=torch.float64)
+    q = torch.rand(*shape, tokens, generator=generator, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late, "SIMILARITIES", data.draw(st.integers(1, 100)))
+        forth, back = max_similarities(contexts, p, candidates, q)
+    for i in range(batch):
+        for j in range(n):
+            of, weights = (candidates[i, j], q[i, j]) if own else (candidates[j], q[j])
+            products = contexts[i] @ of.T
+            assert forth[i, j] == pytest.approx(float((products.max(0).values * weights).sum()))
+            assert back[i, j] == pytest.approx(float((products.max(1).values * p[i]).sum()))
+
+
+def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, text, sentences):
+    for fields in ({}, {"normalize": True, "output_scaling": 4.47}, {"candidate_mlp": True, "candidate_map": True}):
+        bi = make_model("bi", **fields)
+        new = make_model("late", seed=1, token_dim=8, **fields)
+        transfer_weights(new, bi.state_dict(), origin="bi")
+        contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
+        with torch.no_grad():
+            torch.testing.assert_close(new(contexts, candidates), bi(contexts, candidates))
+
+
+def test_padding_and_other_texts_never_change_a_score(make_late, text, sentences):
+    model = make_late()
+    together = model(text.contexts(CONTEXTS), text.candidates(sentences))
+    with torch.no_grad():
+        alone = [[model(text.contexts([c]), text.candidates([r])).item() for r in sentences] for c in CONTEXTS]
+    torch.testing.assert_close(together, torch.tensor(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_each_contexts_own_candidates(make_late, text, sentences, monkeypatch):
+    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+    index = torch.tensor([[0, 3, -1], [7, 7, 1], [-1, -1, 2]])
+    every = model(contexts, candidates)
+    expected = every.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+    torch.testing.assert_close(model(contexts, candidates, index), expected)
+    monkeypatch.setattr(late, "TOKENS_KEPT", 30)  # a context or two at a time, candidates in parts
+    with torch.no_grad():
+        torch.testing.assert_close(model(contexts, candidates, index), expected)
+        torch.testing.assert_close(model(contexts, candidates), every)
+
+
+def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):
+    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+
+    def gradients(max_tokens):
+        model.zero_grad()
+        model(contexts, candidates, max_tokens=max_tokens).square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    for one, other in zip(gradients(None), gradients(30), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_bfloat16_keeps_scores_in_float32(make_late, text, sentences):
+    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+    exact = model(contexts, candidates)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = model(contexts, candidates)
+    assert rounded.dtype == torch.float32
+    assert (rounded - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_turns_are_means_and_the_latest_stands_again():
+    outputs = torch.tensor([[[3.0, 0], [1, 0], [0, 2], [9, 9]], [[0, 5], [0, 1], [9, 9], [9, 9]]])
+    turns = turn_means(outputs, torch.tensor([[0, 0, 1, -1], [0, 0, -1, -1]]))
+    assert turns.tolist() == [[[1, 0], [0, 1]], [[0, 1], [0, 1]]]
+
+
+def test_weights_never_become_negative(make_late):
+    model = make_late()
+    with torch.no_grad():
+        model.exits.sub_(0.5 / late.SPEED)
+    model.after_batch()
+    assert model.exit_weights.tolist() == pytest.approx([0.4, 0, 0, 0, 0], abs=1e-6)
+
+
+def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(make_ranker, text, sentences, tmp_path):
+    ranker = make_ranker("late", turn_end=text.separator_ids[-1])
+    with torch.no_grad():
+        ranker.model.exits.copy_(WEIGHTS / late.SPEED)
+    index = ranker.index(sentences, tmp_path / "index")
+    vectors = ranker.encode_candidates(sentences)
+    first = ranker.model.score(ranker.encode_contexts([CONTEXTS[0]]), vectors)[0].argsort(descending=True).tolist()
+    hits = ranker.search(CONTEXTS[0], index, top_k=3, keep_turns=True)
+    best = ranker.rank(CONTEXTS[0], sentences, top_k=3)
+    assert [hit.text for hit in hits] == [one.text for one in best]
+    assert [hit.rerank_score for hit in hits] == pytest.approx([one.score for one in best])
+    hits = ranker.search(CONTEXTS[0], index, top_k=8, rerank_k=3, keep_turns=True)
+    assert {hit.text for hit in hits[:3]} == {sentences[i] for i in first[:3]}
+    assert [hit.text for hit in hits[3:]] == [sentences[i] for i in first[3:]]
+
+
+def test_what_it_does_not_do_is_an_error(make_late, make_config):
+    with pytest.raises(InputError, match="a late-interaction encoder is not exported to ONNX"):
+        make_late().export_steps()
+    with pytest.raises(ConfigError, match="token_dim is 0; it must be at least 1"):
+        make_config("late", token_dim=0)
+
+
+@pytest.mark.parametrize("turn_separator", ["sep", "newline", "none"])
+def test_from_a_backbone_its_turns_end_where_the_tokenizer_says(backbone_folder, tmp_path, turn_separator):
+    ranker = Ranker.from_backbone(backbone_folder("bert"), "late", device="cpu", turn_separator=turn_separator)
+    end = ranker.text.separator_ids[-1] if turn_separator != "none" else None
+    assert ranker.model.config.turn_end == end
+    ranker.save_pretrained(tmp_path / "late")
+    again = Ranker.from_pretrained(tmp_path / "late", device="cpu")
+    read = again.model._read_context(again.text.contexts(CONTEXTS))
+    assert read.turns.size(1) == (1 if turn_separator == "none" else 3)
+    assert torch.equal(again.score(CONTEXTS, ["hello"]), ranker.score(CONTEXTS, ["hello"]))
