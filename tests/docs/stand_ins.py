@@ -29,7 +29,9 @@ VARIABLES = {"DATA": "DATA", "BACKBONE": "BACKBONE"}
 _TINY = (
     "--embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 --dropout 0 --attention-dropout 0 --reduction-type mean"
 )
-_QUICKLY = "--learningrate 1e-2 --warmup-updates 5 --batchsize 16 --max-train-steps 50 --validation-every-n-epochs -1"
+_QUICKLY = (
+    "--seed 0 --learningrate 1e-2 --warmup-updates 5 --batchsize 16 --max-train-steps 50 --validation-every-n-epochs -1"
+)
 MODELS = {
     "MODEL_FILE": "parlai train_model -m polyencoder -t selection:jsonl --selection-folder easy --poly-n-codes 4 "
     f"{_TINY} {_QUICKLY} -mf MODEL_FILE",
