@@ -46,6 +46,7 @@ TESTED_BY = {
     "modeling/tracing.py": "export/onnx/test_export.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "pretraining/rate.py": "pretraining/test_run.py",
+    "ranker/loading.py": "ranker/test_ranker.py",
     "ranker/protocol.py": "ranker/test_encoding.py",
     "serving/batch_forward.py": "serving/test_same_results.py",
     "serving/messages.py": "serving/test_limits.py",
