@@ -39,7 +39,7 @@ def page() -> str:
 
 def _command(command: App, title: str) -> Iterator[str]:
     yield f"## {title}\n"
-    yield f"{' '.join((command.help or '').split())}\n"
+    yield f"{' '.join((command.help or '').partition('Args:')[0].split())}\n"
     if command.default_command is not None:
         yield from _tables(command)
     for name in command:
@@ -74,10 +74,13 @@ def rows(command: App) -> Iterator[dict[str, str]]:
             continue
         leaf = known.get(one.keys)
         option = leaf.parlai.name if leaf and leaf.parlai else None
+        names = [name for name in one.names if not name.startswith(("--no-", "--empty-"))]
+        if one.index is not None and names[0].startswith("--"):  # given without its flag, too
+            names.insert(0, names[0].removeprefix("--"))
         groups: Any = one.parameter.group or ()
         yield {
             "panel": ", ".join(str(group.name) for group in groups),
-            "Setting": _code(*(name for name in one.names if not name.startswith(("--no-", "--empty-")))),
+            "Setting": _code(*names),
             "YAML": _code(".".join(one.keys)) if has_file and one.name != "--config" else "",
             "ParlAI": _code(f"--{option.replace('_', '-')}") if option else "",
             "Type": _code(*one.get_choices() or ()) or _type(one.hint),

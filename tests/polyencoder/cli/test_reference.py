@@ -39,6 +39,11 @@ def test_a_row_says_where_a_setting_is_and_what_it_may_be():
     assert found["`--precision`"]["ParlAI"] == "", "ParlAI has --fp16 and --bf16"
 
 
+def test_an_argument_without_a_flag_and_its_docstring():
+    assert next(row["Setting"] for row in rows(app["pretrain"])) == "`CORPUS`, `--CORPUS`"
+    assert "Args:" not in page()
+
+
 def test_every_setting_is_explained():
     unexplained = [
         (command, row["Setting"])
