@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ def batches_of(
         yield batch
 
 
-def prefetched(items: Iterable[T]) -> Iterator[T]:
+def prefetched(items: Iterable[T]) -> Generator[T, None, None]:
     """The items, made by a thread of their own, at most `DEPTH` before they are asked for. Its errors come out here.
 
     The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -181,18 +182,19 @@ class Trainer:
             callback.on_end(self)
 
     def _run(self) -> None:
-        batches = prefetched(self._batches())
-        first = next(batches, None)
-        # each asks the others: who has a batch would wait in its first step for one that has none
-        if False in (given := gather_objects(first is not None)):
-            raise InputError(
-                f"there are too few training examples: process {given.index(False)} of {self.processes.count} has none",
-                argument="train",
-            )
-        for batch in chain([first], batches):
-            self.step(batch)
-            if self._has_ended():
-                return
+        with closing(prefetched(self._batches())) as batches:  # also after an error, while that is kept
+            first = next(batches, None)
+            # each asks the others: who has a batch would wait in its first step for one that has none
+            given = gather_objects(first is not None)
+            for batch in chain([first], batches) if all(given) else ():
+                self.step(batch)
+                if self._has_ended():
+                    return
+        rank = self.processes.rank if all(given) else given.index(False)
+        raise InputError(
+            f"there are too few training examples: process {rank} of {self.processes.count} has none",
+            argument="train",
+        )
 
     def _batches(self) -> Iterator[Batch]:
         if self._given is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -338,6 +339,22 @@ def test_settings_that_cannot_be(fields, message):
 def test_an_empty_list_is_an_error(make_ranker):
     with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
         Trainer(make_ranker("bi"), replace(PLAIN, epochs=1.0), train=[]).fit()
+
+
+def test_examples_that_end_before_the_goal_are_an_error(make_ranker):
+    ranker = make_ranker("bi")
+    batch = Collator(ranker.text)(EXAMPLES[:2])
+    with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
+        Trainer(ranker, PLAIN, batches=lambda: iter([batch])).fit()
+
+
+def test_no_thread_makes_batches_behind_an_error(make_ranker):
+    """Which is kept until Python ends, as the context of a SystemExit: then such a thread aborts the process."""
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt) as error:
+        Trainer(make_ranker("bi"), PLAIN, train=EXAMPLES, callbacks=[Kill(after=1)]).fit()
+    assert error.value.__traceback__ is not None
+    assert threading.active_count() == before
 
 
 def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
