@@ -13,11 +13,14 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from multiprocessing import reduction
+from multiprocessing import process, reduction
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Forked", "forkserver"]
+import numpy as np
+import torch
+
+__all__ = ["Forked", "begin", "forkserver"]
 
 # What commands import when they need it: a second or more of processor time in each of them.
 PRELOADED = [
@@ -33,6 +36,16 @@ def forkserver() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+def begin(folder: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
+    """Makes this process one that a shell has started in `folder`: not even random numbers are those of others."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    torch.seed()
+    np.random.seed()  # noqa: NPY002 - the old generator is what ParlAI draws from
 
 
 class Forked(subprocess.Popen[Any]):
@@ -56,6 +69,7 @@ class Forked(subprocess.Popen[Any]):
         environment = dict(os.environ if env is None else env)
         self._process = forkserver().Process(target=_child, args=(program, place, environment, fds))
         self._process.start()
+        process._children.discard(self._process)  # type: ignore[attr-defined] # pytest would wait for it to end
         self.pid = self._process.pid
         self._child_created = True
         self._close_pipe_fds(*ends[:6])  # type: ignore[attr-defined]
@@ -100,10 +114,7 @@ def _detached(sent: Any) -> int:
 
 
 def _child(program: tuple[str, list[str]], folder: str, environment: Mapping[str, str], fds: list[int]) -> None:
-    os.setsid()
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
+    begin(folder, environment)
     for mine, theirs in enumerate(fds):
         os.dup2(theirs, mine)
         os.close(theirs)

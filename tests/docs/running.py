@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.snippets import Command
-from tests.forked import forkserver
+from tests.forked import begin, forkserver
 
 TIMEOUT = 180  # seconds
 SHOWN = 2000  # characters of a failed command's output, its last
@@ -146,10 +146,7 @@ class Runner:
 def _child(
     program: Callable[[list[str]], object], arguments: list[str], folder: Path, environment: Any, log: Path
 ) -> None:
-    os.setsid()
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
+    begin(folder, environment)
     with open(log, "wb") as file, open(folder / ".typed", "w+") as typed:
         typed.write(TYPED)
         typed.seek(0)
