@@ -173,7 +173,9 @@ def score_texts(
     at_once, parts = _CONTEXTS, []
     with in_evaluation(model):
         if model.reads_pairs:
-            at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
+            # candidates that all share are read once for many contexts by a model that has their vectors
+            if index is not None or not model.has_vectors:
+                at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
             texts = text.candidates(candidates).to(device)
         else:
             vectors = encode_candidates(model, text, candidates)

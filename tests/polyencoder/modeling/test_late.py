@@ -11,6 +11,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import late
 from polyencoder.modeling.late import LateEncoder, max_similarities, turn_means
 from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.ranker import scorer
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 
@@ -135,6 +136,16 @@ def test_each_contexts_own_candidates(make_late, text, sentences, monkeypatch):
     with torch.no_grad():
         torch.testing.assert_close(model(contexts, candidates, index), expected)
         torch.testing.assert_close(model(contexts, candidates), every)
+
+
+def test_candidates_of_all_contexts_are_read_once(make_ranker, text, sentences, monkeypatch):
+    ranker, read = make_ranker("late"), []
+    expected = ranker.score(CONTEXTS, sentences)
+    of_batch = ranker.model._read_candidate
+    monkeypatch.setattr(ranker.model, "_read_candidate", lambda tokens: read.append(len(tokens)) or of_batch(tokens))
+    monkeypatch.setattr(scorer, "_PAIRS", len(sentences))  # a context at a time, for a model without vectors
+    torch.testing.assert_close(ranker.score(CONTEXTS, sentences), expected)
+    assert sum(read) == len(sentences)
 
 
 def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):
