@@ -45,7 +45,8 @@ from polyencoder.training.trainer import Trainer
 
 Make = Callable[[PairExample, np.random.Generator], PairInput]
 
-NOT_ON_THE_CARD = ("vocabulary", "backbone", "gpu", "no_cuda", "dict_file", "dict_class")  # paths and machines
+NOT_ON_THE_CARD = ("vocabulary", "backbone", "init_model", "gpu", "no_cuda", "dict_file", "dict_class")
+"""Paths and machines."""
 LOOP = ("batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs")
 """Flags of ParlAI's loop that the encoder's card shows, beside the agent's own."""
 MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it beside is a cross-encoder

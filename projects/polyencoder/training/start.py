@@ -47,7 +47,7 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
         ranker = _around_backbone(settings, settings.model.architecture)
         if begins_with_head(ranker.model, settings.model.backbone):
             return ranker
-    return _around_backbone(settings, "bi")
+    return _around_backbone(settings.changed(poly_attention=None), "bi")  # a bi-encoder refuses multihead
 
 
 def _new(settings: TrainSettings) -> Ranker:

@@ -175,6 +175,7 @@ def test_an_initial_model_goes_on(start, learnt, learn, make_agent, tmp_path):
     else:
         assert report["masked_accuracy"] < 0.3
     assert load_pretrained(tmp_path / "more.encoder").dim == 32
+    assert str(origin) not in (tmp_path / "more.encoder" / "README.md").read_text()
 
 
 def test_another_model_does_not_go_on(make_agent, make, tmp_path):

@@ -106,6 +106,17 @@ def test_the_papers_variants(run, arguments, pairs):
     assert TrainSettings(train="a", out="b", backbone="c", betas="0.8,0.99").training.optimizer.betas == (0.8, 0.99)
 
 
+def test_a_poly_encoder_with_multihead_attention(run, arguments, pairs):
+    """It is compared with a bi-encoder, which has no such attention."""
+    heads = [word for name in ("poly", "codes") for word in (f"--{name}-attention", "multihead")]
+    heads += ["--poly-attention-heads", 2, "--codes-attention-heads", 8]
+    output = run(*arguments, *heads, "--max-updates", 2)
+    assert "of a bi-encoder of the backbone" in output
+    config = Ranker.from_pretrained(pairs / "out", device="cpu").model.config
+    assert (config.poly_attention, config.poly_attention_heads) == ("multihead", 2)
+    assert (config.codes_attention, config.codes_attention_heads) == ("multihead", 8)
+
+
 def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     """With the same responses to draw from and the same seed: the same candidates."""
     output = run(*arguments, "--architecture", "bi", "--epochs", 6, "--seed", 3)
