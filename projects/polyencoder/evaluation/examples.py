@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from polyencoder.checks import checked_candidates
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
@@ -14,6 +15,7 @@ from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.ranker.scorer import score_texts
 from polyencoder.text import token_batches
+from polyencoder.text.dialogue import checked_contexts
 
 TOGETHER = 32  # examples of a model that reads the tokens of both texts
 
@@ -73,12 +75,14 @@ def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):
         some = examples[start : start + at_once]
-        place = {text: i for i, text in enumerate(dict.fromkeys(text for one in some for text in one.choices))}
+        contexts = checked_contexts([one.turns for one in some])
+        texts = checked_candidates("candidates", list(dict.fromkeys(text for one in some for text in one.choices)))
+        place = {text: i for i, text in enumerate(texts)}
         width = max(len(one.choices) for one in some)
         index = torch.full((len(some), width), -1)
         for row, one in enumerate(some):
             index[row, : len(one.choices)] = torch.tensor([place[text] for text in one.choices])
-        scores = score_texts(ranker, [one.turns for one in some], list(place), index)
+        scores = score_texts(ranker, contexts, texts, index)
         for row, one in enumerate(some):
             yield start + row, scores[row, : len(one.choices)]
 

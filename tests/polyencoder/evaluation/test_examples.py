@@ -31,6 +31,19 @@ def test_recall_of_what_cannot_be_counted(make_ranker):
         recall_at_1(ranker, [Example(["hi"], "a", ["a", "b"]), Example(["hi"], "c", ["a", "b"])])
 
 
+@pytest.mark.parametrize("architecture", ["bi", "cross", "late"])
+def test_a_context_without_text_is_an_error(make_ranker, architecture):
+    for turns in ([], [" "]):
+        with pytest.raises(InputError, match="context 0 is empty"):
+            evaluate(make_ranker(architecture), [Example(turns, "yes", ["yes", "no"])])
+
+
+@pytest.mark.parametrize("architecture", ["cross", "late"])
+def test_a_candidate_without_text_is_an_error_where_pairs_are_read(make_ranker, architecture):
+    with pytest.raises(InputError, match="candidate 1 is empty"):
+        evaluate(make_ranker(architecture), [Example(["hi"], "yes", ["yes", " "])])
+
+
 def test_baseline_and_ranker_count_an_equal_candidate_once(make_ranker):
     twice = evaluate_tfidf(["i ski", "dogs", "cats"], [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])])
     assert twice["rank"] == 2.0
