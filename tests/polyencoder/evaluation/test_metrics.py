@@ -70,4 +70,6 @@ def test_means_of_examples_from_several_processes():
     first.merge({"seconds": (3.0, 0)})
     first.merge({"seconds": (4.0, 0)})  # a plain sum
     assert first.report() == pytest.approx({"mrr": 0.5, "loss": 2.0, "seconds": 7.0})
-    assert Tally(first.sums).report() == first.report()
+    again = Tally()
+    again.merge(first.sums)
+    assert again.report() == first.report()
