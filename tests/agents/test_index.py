@@ -182,6 +182,14 @@ def test_a_scan_in_bf16(trained, index_of, evaluate, monkeypatch):
     assert {name: low[name] for name in ("R8@1", "mrr@8")} == {name: whole[name] for name in ("R8@1", "mrr@8")}
 
 
+def test_a_model_that_was_trained_with_hard_negatives(trained, index_of, evaluate, copy_of):
+    path, options = copy_of("biencoder"), {"index": index_of("biencoder")}
+    expected = evaluate(trained("biencoder")[0], **options)
+    opt = path.with_name("model.opt")
+    opt.write_text(json.dumps(json.loads(opt.read_text()) | {"hard_negatives": 2, "hard_negatives_every": 5}))
+    assert evaluate(path, **options)["hits@1"] == expected["hits@1"]
+
+
 def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
     path, _ = trained("polyencoder")
     report = evaluate(path, index=index_of("polyencoder"), index_top_k=2, hits_at="1,2,5")

@@ -38,6 +38,8 @@ def training_config(opt: Opt) -> TrainingConfig:
     """
     if opt.get("teacher_scores") and not opt.get("teacher_model"):
         raise ConfigError(f"--teacher-scores {opt['teacher_scores']}: whose? Give --teacher-model as well")
+    if opt.get("index"):  # which is searched, not trained with; the model may have been with hard negatives
+        opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)
     values.pop("final_learning_rate", None)  # of the schedule, which `build_schedule` makes
     # a list that all examples have, or each example's own, is not shared

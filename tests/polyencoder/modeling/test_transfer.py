@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 
 
 @pytest.fixture
@@ -103,3 +103,9 @@ def test_fewer_layers_than_wanted(make_model, make_backbone_config):
         transfer_weights(
             make_model("bi", backbone=make_backbone_config(3)), make_model("bi").state_dict(), origin="other"
         )
+
+
+def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_model):
+    config = make_model("late", token_dim=5).config
+    assert inherited_fields(config, "late")["token_dim"] == 5
+    assert all("token_dim" not in inherited_fields(config, other) for other in ("bi", "poly", "cross"))
