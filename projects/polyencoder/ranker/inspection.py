@@ -29,6 +29,8 @@ class Inspection:
     """The candidates, best first."""
     has_vectors: bool = True
     """Whether the model encodes contexts and candidates apart."""
+    reads_pairs: bool = False
+    """Whether scores compare the tokens of both."""
     objectives: dict[str, list[float]] = field(default_factory=dict)
     """Of a model with several: the scores of the ranked candidates, by each objective's name."""
     weights: list[list[float]] = field(default_factory=list)
@@ -43,6 +45,8 @@ class Inspection:
         """Why there are no weights, in a sentence; None where there are."""
         if self.weights:
             return None
+        if self.has_vectors and self.reads_pairs:
+            return f"A {self.title} compares tokens and turns, too: no weights of context vectors make its scores."
         if self.has_vectors:
             return f"A {self.title} has one context vector: every candidate gives it all its weight."
         return f"A {self.title} reads context and candidate together: it has no context vectors."
@@ -66,7 +70,8 @@ def inspect_ranking(
         vectors = ranker.encode_candidates([one.text for one in ranked])
         objectives = model.objectives(model.encode_objectives(tokens))
         scores = {name or "score": _rows(model.score(one, vectors))[0] for name, one in objectives.items()}
-        found = Inspection(model.title, turns, ranked, objectives=scores if len(scores) > 1 else {})
+        scores = scores if len(scores) > 1 else {}
+        found = Inspection(model.title, turns, ranked, reads_pairs=model.reads_pairs, objectives=scores)
         if model.has_one_vector:
             return found
         encoded = model.encode_context(tokens)

@@ -49,3 +49,10 @@ def test_a_context_shorter_than_the_vectors(make_ranker, sentences):
     real = [any(row) for row in found.token_weights]
     assert sum(real) == len(found.tokens)
     assert all(weight == 0 for row in found.weights for weight, is_real in zip(row, real, strict=True) if not is_real)
+
+
+def test_a_late_encoder_does_not_claim_that_one_vector_makes_its_scores(make_ranker, sentences):
+    found = inspect_ranking(make_ranker("late"), CONTEXT, sentences)
+    assert found.weights == []
+    assert found.missing is not None
+    assert "compares tokens and turns, too" in found.missing
