@@ -91,7 +91,9 @@ class ModelSettings(Settings):
         Count | None, Needs("poly_attention", ("multihead",)), _POLY, _NEW, Parlai("poly_attention_num_heads")
     ] = None
     """Heads of --poly-attention multihead (default: 4)."""
-    codes_attention: Annotated[Attention | None, _POLY, _NEW, Parlai("codes_attention_type")] = None
+    codes_attention: Annotated[
+        Attention | None, Needs("context_vectors", ("codes", None)), _POLY, _NEW, Parlai("codes_attention_type")
+    ] = None
     """Attention of the trained codes over the encoder's outputs (default: basic)."""
     codes_attention_heads: Annotated[
         Count | None, Needs("codes_attention", ("multihead",)), _POLY, _NEW, Parlai("codes_attention_num_heads")

@@ -23,6 +23,8 @@ def test_three_epochs_unless_updates_are_counted():
         ({}, []),
         ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
         ({"architecture": "bi", "context_vectors": "n_last"}, ["context_vectors"]),
+        ({"context_vectors": "n_last", "codes_attention": "sqrt"}, ["codes_attention"]),
+        ({"codes_attention": "multihead", "codes_attention_heads": 2}, []),
         (
             {"reduction": "mean", "reduction_outputs": 3, "optimizer": "sgd", "betas": "0,0"},
             ["reduction_outputs", "betas"],
