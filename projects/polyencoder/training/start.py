@@ -37,12 +37,15 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker that is evaluated before training.
 
     A new poly- or cross-encoder is random in part, so the backbone's own vectors take its place: a bi-encoder. Not
-    so where a cross-encoder begins with a pre-trained head for next utterances. A new ConveRT is all random.
+    so where a cross-encoder begins with a pre-trained head for next utterances, nor where a context has one vector: a
+    new late-interaction encoder scores as a bi-encoder does. A new ConveRT is all random.
     """
     own = family(settings.model.architecture)
     if settings.model.init or not own.has_backbone:
         return starting_ranker(settings)
     assert settings.model.backbone is not None
+    if own.model.has_one_vector:
+        return _around_backbone(settings, settings.model.architecture)
     if not own.model.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
         if begins_with_head(ranker.model, settings.model.backbone):
