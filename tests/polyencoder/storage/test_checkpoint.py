@@ -208,7 +208,10 @@ def test_a_truncated_file(folder, name, kept):
         ({"colour": "red"}, "config.json: unknown key 'colour'; known are architecture,"),
         ({"architecture": ...}, "config.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
-        ({"architecture": "resnet50"}, "config.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c"),
+        (
+            {"architecture": "resnet50"},
+            "config.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c",
+        ),
         ({"architecture": "cross", "candidate_map": True}, "config.json: candidate_map is true, but a cross-encoder"),
         (
             {"architecture": "convert", "backbone": {"model_type": "convert", "vocab_size": 50}},

@@ -181,8 +181,14 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     [
         ({"backbone": "x"}, "starts from a vocabulary"),
         ({"vocabulary": None}, "starts from a vocabulary"),
-        ({"history_size": 3}, "history_size is read only where architecture is bi or poly or cross or late, not convert"),
-        ({"reduction": "mean"}, "reduction is read only where architecture is bi or poly or cross or late, not convert"),
+        (
+            {"history_size": 3},
+            "history_size is read only where architecture is bi or poly or cross or late, not convert",
+        ),
+        (
+            {"reduction": "mean"},
+            "reduction is read only where architecture is bi or poly or cross or late, not convert",
+        ),
         ({"fine_tuned": "top_layer"}, "fine_tuned is read only where architecture is bi or poly or cross"),
         ({"compile": True}, "compile is read only where architecture is bi or poly or cross"),
         ({"attention_limits": "3,five"}, "attention_limits is 'five'; it must be a whole number"),
