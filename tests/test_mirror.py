@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,10 @@ def test_the_librarys_tests_are_collected_without_parlai():
     """As on a machine that has the library alone; what compares with ParlAI's own code skips."""
     code = "import sys, pytest; sys.modules['parlai'] = None; sys.exit(pytest.main(sys.argv[1:]))"
     words = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(TESTS)]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, env=plain, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "tests/polyencoder/training/test_trainer.py" in done.stdout
     assert "tests/polyencoder/importing/test_parlai_scores.py::" not in done.stdout
