@@ -195,7 +195,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         )
 
 
-def check_fields(config: Any, *, origin: str = "") -> None:
+def check_fields(config: Any) -> None:
     """Raise ConfigError for a field of a dataclass whose value is not of the type that it is declared with.
 
     Whole numbers may stand for numbers; what is neither true nor false for neither, and no number is infinite or NaN.
@@ -204,12 +204,8 @@ def check_fields(config: Any, *, origin: str = "") -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _is_of(value, hints[field.name]):
-            where = f"{origin}: " if origin else ""
             found = f"{value!r:.60}" if get_origin(hints[field.name]) is Literal else shown(value)
-            raise ConfigError(
-                f"{where}{field.name} is {found}; it must be {_kind(hints[field.name])}",
-                argument=None if origin else field.name,
-            )
+            raise ConfigError(f"{field.name} is {found}; it must be {_kind(hints[field.name])}", argument=field.name)
 
 
 def _is_of(value: Any, hint: Any) -> bool:

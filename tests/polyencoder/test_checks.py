@@ -195,8 +195,8 @@ def test_types_of_fields():
         {"kind": "c"},
         {"count": 10**20},
     ):
-        with pytest.raises(ConfigError, match=r"^file: \w+ is .*; it must be "):
-            check_fields(Settings(**bad), origin="file")
+        with pytest.raises(ConfigError, match=r"^\w+ is .*; it must be "):
+            check_fields(Settings(**bad))
 
 
 def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from polyencoder.data.example import Example
-from polyencoder.data.pool import CandidatePool, FixedCandidates, batch_pool
+from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
@@ -46,24 +46,12 @@ class Collator:
     Args:
         text: the model's tokenizer and lengths.
         candidates: where they come from: "batch", the labels of the batch; "inline", each example's own;
-            "batch-all-cands", those of all examples for each of them; "fixed", the same list for all.
-        fixed: that list.
-        add_label: with fixed candidates, add a label that is missing to the candidates of its own example.
+            "batch-all-cands", those of all examples for each of them.
         with_turns: keep the contexts as text too.
     """
 
-    def __init__(
-        self,
-        text: TextEncoder,
-        candidates: str = "batch",
-        *,
-        fixed: FixedCandidates | None = None,
-        add_label: bool = False,
-        with_turns: bool = False,
-    ) -> None:
-        self.text = text
-        self.candidates = candidates
-        self._fixed, self._add_label, self._with_turns = fixed, add_label, with_turns
+    def __init__(self, text: TextEncoder, candidates: str = "batch", *, with_turns: bool = False) -> None:
+        self.text, self.candidates, self._with_turns = text, candidates, with_turns
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         """The batch of these examples, on the CPU.
@@ -76,8 +64,6 @@ class Collator:
             self.candidates,
             labels=[example.label for example in examples],
             candidates=[_own(example) for example in examples] if takes_own else None,
-            fixed=self._fixed,
-            add_label=self._add_label,
         )
         return Batch(
             contexts=self.text.contexts([example.turns for example in examples]),

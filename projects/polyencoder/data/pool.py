@@ -153,8 +153,8 @@ def batch_pool(
     *,
     labels: Sequence[str] | None,
     candidates: Sequence[Sequence[str]] | None,
-    fixed: FixedCandidates | None,
-    add_label: bool,
+    fixed: FixedCandidates | None = None,
+    add_label: bool = False,
 ) -> CandidatePool:
     """The pool of a batch from one source: "batch", "batch-all-cands", "inline" or "fixed"."""
     if source == "batch" and labels is not None:

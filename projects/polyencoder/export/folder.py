@@ -68,7 +68,6 @@ def export_folder(
     *,
     dtype: WeightDtype = "float32",
     run: TrainingRun | None = None,
-    readme: str | None = None,
     earlier_card: str | None = None,
     onnx: bool = False,
     int8: bool = False,
@@ -81,7 +80,6 @@ def export_folder(
         folder: where; new, empty, or an earlier export, whose files are replaced and whose other graphs go.
         dtype: of the weights; rounded ones are also what the graphs are made of.
         run: what is known of its training, for the model card.
-        readme: the model card itself; None for one that is made of the ranker and `run`.
         earlier_card: that of the folder which the ranker was loaded from, which knows of its training: it becomes the
             card, with this export's name, precision and graphs.
         onnx: also write the ONNX graphs, each checked against torch.
@@ -109,12 +107,9 @@ def export_folder(
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
             change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
-        if readme is None:
-            facts = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
-            readme = (
-                updated_card(earlier_card, ranker, **facts) if earlier_card else model_card(ranker, run=run, **facts)
-            )
-        (made / README).write_text(readme, encoding="utf-8")
+        facts = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
+        card = updated_card(earlier_card, ranker, **facts) if earlier_card else model_card(ranker, run=run, **facts)
+        (made / README).write_text(card, encoding="utf-8")
     return change
 
 

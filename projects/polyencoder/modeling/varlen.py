@@ -1,7 +1,7 @@
 """Variable-length attention on a GPU: packed sequences, without padding.
 
-flash-attention where it is installed, else torch's own (`torch.nn.attention.varlen`, from torch 2.10 on), which knows
-no dropout. Both want 16-bit numbers, and a GPU of compute capability 8.0 or more.
+By torch (`torch.nn.attention.varlen`, from torch 2.10 on), for 16-bit numbers on a GPU of compute capability 8.0 or
+more. It knows no dropout.
 """
 
 from __future__ import annotations
@@ -42,38 +42,16 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether there is a kernel for this type of numbers on this device, for some models at least."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
-    return torch.cuda.get_device_capability(device)[0] >= 8 and (_flash_attention() or _torchs()) is not None
+    return torch.cuda.get_device_capability(device)[0] >= 8 and _torchs() is not None
 
 
 def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
     """The kernel for rows like `query`, [tokens, heads, dim]; None where there is none."""
     size = query.size(-1)
-    if not has_kernel(query.device, query.dtype) or size % 8 or size > _LARGEST_HEAD:
-        return None
-    if flash := _flash_attention():
-        return flash
     windowed = options.window is not None and "window_size" not in _options_of_torchs()
-    return None if options.dropout or windowed else _torchs()
-
-
-@cache
-def _flash_attention() -> Kernel | None:
-    if importlib.util.find_spec("flash_attn") is None:
+    if options.dropout or windowed or size % 8 or size > _LARGEST_HEAD:
         return None
-    try:
-        varlen = import_module("flash_attn").flash_attn_varlen_func
-    except (ImportError, AttributeError, RuntimeError):  # built for another torch
-        return None
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, options: AttentionOptions) -> Tensor:
-        side = -1 if options.window is None else options.window - 1
-        lengths = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
-        output: Tensor = varlen(
-            q, k, v, **lengths, dropout_p=options.dropout, softmax_scale=options.scale, window_size=(side, side)
-        )
-        return output
-
-    return attend
+    return _torchs() if has_kernel(query.device, query.dtype) else None
 
 
 @cache

@@ -25,20 +25,19 @@ _LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; f
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path in the folder of `path`; when the block ends well, the file there becomes `path`.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
     killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
-    replaced. The new file has the permissions `mode`; None for those of the old one, or of any new file.
+    replaced. The new file has the permissions of the old one, or of any new file.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
         raise FileExistsError(errno.EEXIST, "there is something else than a plain file", os.fspath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _discard(target, older_than=ABANDONED)
-    if mode is None and target.exists():
-        mode = stat.S_IMODE(target.stat().st_mode)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}.part")
     handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else mode | 0o600)
     mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds

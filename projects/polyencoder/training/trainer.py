@@ -258,7 +258,6 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.load_run_state(state)
         states, rank = state["random"], self.processes.rank
-        states = states if isinstance(states, list) else [states]  # the first process's alone, in older ones
         if rank < len(states):
             restore_random_state(states[rank])
         else:
@@ -281,8 +280,8 @@ class Trainer:
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
         if isinstance(self.objective, Ranking):
-            self.objective.skipped, self.objective.has_trained = state.get("skipped", 0), self.progress.updates > 0
-            self.objective.skipped_examples = state.get("skipped_examples", 0)  # earlier checkpoints lack it
+            self.objective.skipped, self.objective.skipped_examples = state["skipped"], state["skipped_examples"]
+            self.objective.has_trained = self.progress.updates > 0
         states = state["callbacks"]
         if isinstance(states, list):  # of all processes
             states = states[min(self.processes.rank, len(states) - 1)]
