@@ -67,7 +67,6 @@ TESTED_BY = {
     "training/callbacks/checkpoints.py": "training/test_trainer.py",
     "training/callbacks/evaluation.py": "training/test_trainer.py",
     "training/callbacks/hard_negatives.py": "training/test_hard_negatives.py",
-    "training/callbacks/output_scaling.py": "modeling/test_output_scaling.py",
     "training/data.py": "cli/test_train.py",
     "training/finite.py": "training/test_trainer.py",
     "training/folder.py": "cli/test_train.py",

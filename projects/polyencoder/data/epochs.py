@@ -82,12 +82,7 @@ class Streamed(Generic[T]):
     """
 
     def __init__(
-        self,
-        read: Callable[[str], Iterator[T]],
-        files: Sequence[str],
-        *,
-        buffer: int,
-        estimate: Callable[[], Counts],
+        self, read: Callable[[str], Iterator[T]], files: Sequence[str], *, buffer: int, estimate: Callable[[], Counts]
     ) -> None:
         self._read, self._files, self._buffer = read, files, buffer
         self.counts = cache(estimate)

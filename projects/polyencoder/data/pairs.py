@@ -53,11 +53,7 @@ class Columns:
 
 
 def read_pairs(
-    source: str | Path | DataFile,
-    *,
-    columns: Columns | None = None,
-    add_response: bool = False,
-    bad: OnBad = raise_it,
+    source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[Example]:
     """The pairs of a file or dataset, one at a time.
 
@@ -76,11 +72,7 @@ def read_pairs(
 
 
 def pairs_and_records(
-    source: str | Path | DataFile,
-    *,
-    columns: Columns | None = None,
-    add_response: bool = False,
-    bad: OnBad = raise_it,
+    source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs of `read_pairs`, each with all that the file has of it."""
     columns = columns or Columns()

@@ -74,12 +74,7 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def convert_parlai(
-    state: Mapping[str, Tensor],
-    opt: Mapping[str, Any],
-    *,
-    architecture: Architecture,
-    text: TextConfig,
-    origin: str,
+    state: Mapping[str, Tensor], opt: Mapping[str, Any], *, architecture: Architecture, text: TextConfig, origin: str
 ) -> tuple[RankerConfig, dict[str, Tensor]]:
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 

@@ -20,15 +20,7 @@ from transformers import BertConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.bpe import complete, read_lines, read_merges
 from polyencoder.importing.folder import save_backbone
-from polyencoder.importing.names import (
-    POSITIONS,
-    SEGMENTS,
-    WORDS,
-    config_fields,
-    names_of,
-    rename,
-    with_unknown_rows,
-)
+from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_xlm"]

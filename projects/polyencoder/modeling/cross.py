@@ -94,10 +94,7 @@ class CrossEncoder(RankerModel):
         skip = 1 if self.config.text.surround and not self.config.pair_start else 0  # the candidate's start token
         candidate_ids = [ids[skip:] for ids in candidates.sequences()]
         return [
-            (
-                context_ids[row] + candidate_ids[column],
-                [0] * len(context_ids[row]) + [1] * len(candidate_ids[column]),
-            )
+            (context_ids[row] + candidate_ids[column], [0] * len(context_ids[row]) + [1] * len(candidate_ids[column]))
             for row, column in zip(rows, columns, strict=True)
         ]
 

@@ -10,16 +10,7 @@ from torch import Tensor, nn
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = [
-    "CANDIDATES",
-    "CONTEXT",
-    "SCORER",
-    "BothTextsStep",
-    "CandidatesStep",
-    "ContextStep",
-    "ScorerStep",
-    "Step",
-]
+__all__ = ["CANDIDATES", "CONTEXT", "SCORER", "BothTextsStep", "CandidatesStep", "ContextStep", "ScorerStep", "Step"]
 
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 """The graphs of a model: of its contexts and candidates, or of both together."""

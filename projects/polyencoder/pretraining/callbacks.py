@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from polyencoder.data.collator import Batch
+from polyencoder.evaluation import Tally
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.corpus import PairExample
@@ -52,24 +52,19 @@ class HeldOut(Evaluation):
 
     @torch.no_grad()
     def measure(self, run: Run) -> dict[str, float]:
-        sums: defaultdict[str, float] = defaultdict(float)
+        own, tally = Tally(), Tally()
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
             for batch in self._processes.share(self.batches):
                 with run.updates.autocast():
                     name, losses, right = self._objective.losses(batch.to(device))
-                sums[f"{name}_loss"] += losses.double().sum().item()
-                sums[f"{name}_accuracy"] += int(right.sum())
-                sums[name] += len(losses)
-        total: defaultdict[str, float] = defaultdict(float)
-        for share in gather_objects(dict(sums)):
-            for name, value in share.items():
-                total[name] += value
-        report = {}
-        for name in (MASKED, NEXT):
-            for measure in (f"{name}_loss", f"{name}_accuracy"):
-                report[measure] = total[measure] / max(1, total[name])
+                measured = {"loss": losses.double().sum().item(), "accuracy": int(right.sum())}
+                own.merge({f"{name}_{measure}": (value, len(losses)) for measure, value in measured.items()})
+        for share in gather_objects(dict(own.sums)):
+            tally.merge(share)
+        names = [f"{name}_{measure}" for name in (MASKED, NEXT) for measure in ("loss", "accuracy")]
+        report = dict.fromkeys(names, 0.0) | tally.report()
         report["perplexity"] = math.exp(min(report[f"{MASKED}_loss"], 700.0))
         return {"loss": report[f"{MASKED}_loss"] + report[f"{NEXT}_loss"], **report}
 

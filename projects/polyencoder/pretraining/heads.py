@@ -48,12 +48,7 @@ class PretrainingModel(TrainableModel):
     """
 
     def __init__(
-        self,
-        encoder: Backbone,
-        *,
-        next: NextName = "yes-no",
-        reduction: Reduction = "first",
-        normalize: bool = False,
+        self, encoder: Backbone, *, next: NextName = "yes-no", reduction: Reduction = "first", normalize: bool = False
     ) -> None:
         super().__init__()
         self.encoder, self.reduction, self.normalize = encoder, reduction, normalize

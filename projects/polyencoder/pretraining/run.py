@@ -90,13 +90,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.objective.next
     )
     objective = Pretraining(pretrained.model)
-    evaluation = HeldOut(
-        objective,
-        held_out,
-        inputs,
-        tokens=tokens,
-        every=settings.evaluation.evaluate_every,
-    )
+    evaluation = HeldOut(objective, held_out, inputs, tokens=tokens, every=settings.evaluation.evaluate_every)
     reader = Reader(processes.rank, processes.count)
     batches = PairBatches(train, inputs, tokens=tokens, seed=seed, reader=reader)
     log = _logging(settings, pretrained, is_first=is_first)

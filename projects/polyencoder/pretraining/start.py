@@ -99,11 +99,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
     sizes, objective = settings.encoder, settings.objective
     tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
     if sizes.backbone:
-        encoder = load_pretrained(
-            sizes.backbone,
-            dropout=sizes.dropout,
-            attention_dropout=sizes.attention_dropout,
-        )
+        encoder = load_pretrained(sizes.backbone, dropout=sizes.dropout, attention_dropout=sizes.attention_dropout)
         encoder.resize(tokenizer.get_vocab_size())
     else:
         pad_id = _id(tokenizer, special["pad_token"])

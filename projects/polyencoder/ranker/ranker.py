@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyencoder.calibration import (
-    Calibration,
-    LeastProbability,
-    least_probability,
-    read_calibration,
-)
+from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
 from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.config import Architecture, Backend, WeightDtype
 from polyencoder.errors import ConfigError, InputError

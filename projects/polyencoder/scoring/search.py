@@ -121,13 +121,7 @@ def scan(
 
 
 def _scored_again(
-    context: ContextEncoding,
-    rows: VectorSource,
-    indices: Tensor,
-    *,
-    k: int,
-    attention: str,
-    max_elements: int | None,
+    context: ContextEncoding, rows: VectorSource, indices: Tensor, *, k: int, attention: str, max_elements: int | None
 ) -> TopK:
     """The k best of the rows in `indices` [batch, kept], by their scores in the dtype of `context`."""
     indices = indices.sort(dim=1).values  # for the order among equals

@@ -118,8 +118,7 @@ class Sessions:
             connection.execute("BEGIN IMMEDIATE")
             if session.version == 0:
                 done = connection.execute(
-                    "INSERT INTO sessions VALUES (?, ?, ?, 1, ?)",
-                    (session.id, json.dumps(session.persona), turns, now),
+                    "INSERT INTO sessions VALUES (?, ?, ?, 1, ?)", (session.id, json.dumps(session.persona), turns, now)
                 )
             else:
                 done = connection.execute(

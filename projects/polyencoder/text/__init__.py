@@ -1,24 +1,10 @@
 """Text to tokens: tokenizers, contexts of whole turns, padded batches."""
 
 from polyencoder.config import TurnSeparator
-from polyencoder.text.context import (
-    join_tokens,
-    join_turns,
-    latest_utterances,
-    lines_of,
-    persona_lines,
-    same,
-    surround,
-)
+from polyencoder.text.context import join_tokens, join_turns, latest_utterances, lines_of, persona_lines, same, surround
 from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
-from polyencoder.text.vocabulary import (
-    own_separator,
-    separate_turns,
-    special_tokens,
-    train_tokenizer,
-    turn_separator,
-)
+from polyencoder.text.vocabulary import own_separator, separate_turns, special_tokens, train_tokenizer, turn_separator
 
 __all__ = [
     "AnyTokenizer",

@@ -20,16 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from polyencoder.errors import ConfigError
 from polyencoder.text.vocabulary import NEWLINES, PAD, UNKNOWN
 
-__all__ = [
-    "MERGES",
-    "ROLES",
-    "SIZE",
-    "Characters",
-    "PieceSettings",
-    "PieceType",
-    "count_characters",
-    "learn_pieces",
-]
+__all__ = ["MERGES", "ROLES", "SIZE", "Characters", "PieceSettings", "PieceType", "count_characters", "learn_pieces"]
 
 PieceType = Literal["bpe", "wordpiece"]
 

@@ -13,15 +13,7 @@ from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
-from polyencoder.data.pairs import (
-    HUB,
-    Columns,
-    data_files,
-    examples_to_rank,
-    pair_counts,
-    read_all_pairs,
-    read_pairs,
-)
+from polyencoder.data.pairs import HUB, Columns, data_files, examples_to_rank, pair_counts, read_all_pairs, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings

@@ -14,14 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = [
-    "Processes",
-    "broadcast_weights",
-    "gather_objects",
-    "gather_vectors",
-    "sum_gradients",
-    "sum_of_all",
-]
+__all__ = ["Processes", "broadcast_weights", "gather_objects", "gather_vectors", "sum_gradients", "sum_of_all"]
 
 T = TypeVar("T")
 

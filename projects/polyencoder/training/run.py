@@ -136,11 +136,7 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run
     warning = why_no_better(
-        trainer,
-        before=baselines.before,
-        best=best.trained,
-        of_another=baselines.stands_in,
-        responses=data.responses(),
+        trainer, before=baselines.before, best=best.trained, of_another=baselines.stands_in, responses=data.responses()
     )
     if processes.is_first:
         _write_card(trainer, settings, best, baselines, data=data)

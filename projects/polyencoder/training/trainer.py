@@ -192,8 +192,7 @@ class Trainer:
                     return
         rank = self.processes.rank if all(given) else given.index(False)
         raise InputError(
-            f"there are too few training examples: process {rank} of {self.processes.count} has none",
-            argument="train",
+            f"there are too few training examples: process {rank} of {self.processes.count} has none", argument="train"
         )
 
     def _batches(self) -> Iterator[Batch]:

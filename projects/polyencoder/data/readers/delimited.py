@@ -27,12 +27,7 @@ DELIMITERS = {
 }
 
 
-def rows(
-    source: Source,
-    *,
-    delimiter: str = ",",
-    bad: OnBad = raise_it,
-) -> Iterator[tuple[str, dict[str, str]]]:
+def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Empty lines are left out.
 
     Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. Behind a quote

@@ -11,11 +11,4 @@ from polyencoder.export.onnx.export import export_onnx
 from polyencoder.export.onnx.quantize import quantize_int8
 from polyencoder.export.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
 
-__all__ = [
-    "OnnxCrossEncoder",
-    "OnnxRanker",
-    "OnnxSeparable",
-    "export_onnx",
-    "load_onnx",
-    "quantize_int8",
-]
+__all__ = ["OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "export_onnx", "load_onnx", "quantize_int8"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from polyencoder.data.collator import Batch
-from polyencoder.evaluation import ranks
+from polyencoder.evaluation import Tally, ranks
 from polyencoder.evaluation.names import main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
@@ -59,8 +58,7 @@ class Log(Callback):
     def clear(self) -> None:
         """Begin another line."""
         self._last = self._until = time.monotonic()
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._counts: Counter[str] = Counter()
+        self._tally = Tally()
         self._examples = 0
 
     def on_start(self, run: Run) -> None:
@@ -79,15 +77,13 @@ class Log(Callback):
             self._log_expected(run)
         self._examples, self._seen = self._examples + run.progress.examples - self._seen, run.progress.examples
         if outcome is not None:
-            for name, (value, count) in batch_measures(outcome).items():
-                self._sums[name] += value
-                self._counts[name] += count
+            self._tally.merge(batch_measures(outcome))
         self._until = time.monotonic()  # an evaluation may follow
-        if self._every is not None and self._counts and self._until - self._last >= self._every:
+        if self._every is not None and self._tally.sums and self._until - self._last >= self._every:
             self._log_batches(run)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        if self._every is not None and self._counts:
+        if self._every is not None and self._tally.sums:
             self._log_batches(run)
         _log.info("after %d updates: %s", run.updates.count, self.shown_report(report))
         self.clear()
@@ -109,7 +105,7 @@ class Log(Callback):
         rate = self._examples / seconds
         share, left = run.goal.share(run.progress), run.goal.seconds_left(run.progress, rate=rate)
         parts = [] if share is None else [f"{share:4.0%}"]
-        parts += [self.shown_means({name: value / max(1, self._counts[name]) for name, value in self._sums.items()})]
+        parts += [self.shown_means(self._tally.report())]
         parts += [f"lr {run.updates.learning_rate:.2g}", self.shown_speed(seconds)]
         if left is not None:
             parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]

@@ -1,4 +1,11 @@
-"""`output_scaling` measured on the first batch, as Section 5.3 of the paper rescales its outputs."""
+"""Rescaling of a pre-trained encoder, by a run's first batch: outputs as large as BERT's.
+
+Weights of a pre-training without weight decay have grown, those of the last layer most, and the logits of an attention
+over outputs grow with the square of the outputs: the softmax of a poly-encoder then gives nearly everything to one
+code, and learns little. Section 5.3 of Humeau et al. (ICLR 2020) therefore rescales the last layer so that its output
+deviates as much as BERT's. Here the layer is unchanged and `RankerConfig.output_scaling` multiplies its outputs, which
+is the same function.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +14,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from polyencoder.data.collator import Batch
-from polyencoder.modeling.output_scaling import BERT_OUTPUT_STD, measured_scaling
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling import RankerModel
+from polyencoder.modeling.mode import in_evaluation
+from polyencoder.text import TokenBatch
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 
-__all__ = ["MeasuredScaling"]
+__all__ = ["BERT_OUTPUT_STD", "MeasuredScaling", "measured_scaling", "output_std"]
 
 _log = logging.getLogger(__name__)
+
+BERT_OUTPUT_STD = 0.5
+"""The standard deviation of BERT's outputs, to the one digit that matters here.
+
+The paper gives no number. A post-layer-norm encoder ends in a layer normalisation, whose outputs have a standard
+deviation near the root mean square of its gains: 1 before training, less after it. Those outputs of bert-base-uncased
+that the documentation of transformers prints for "Hello, my dog is cute" (36 numbers) have 0.46; all-MiniLM-L6-v2 has
+0.43 on utterances of ConvAI2, with gains of 0.64.
+"""
 
 
 class MeasuredScaling(Callback):
@@ -31,32 +53,71 @@ class MeasuredScaling(Callback):
         self._done = False
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
-        if not self._done and self._scaling is not None:  # of the resumed run, of which only the weights were loaded
+        new = None
+        if self._scaling is None and not run.updates.count:
+            new = self._scaling = self._measured(run, batch)
+        if self._scaling is not None and not self._done:  # of a resumed run only the weights were loaded
             self._done = True
             run.model.config = replace(run.model.config, output_scaling=self._scaling)
-        if self._done or run.updates.count:
-            return batch
+        if new is not None and self._on_measured is not None:
+            self._on_measured(new)
+        return batch
+
+    def _measured(self, run: Run, batch: Batch | None) -> float | None:
         own = None
         if batch is not None:
             tokens = run.text.candidates(batch.pool.texts).to(batch.contexts.ids.device)
             own = measured_scaling(run.model, batch.contexts, tokens)
         scaling = next((value for value in gather_objects(own) if value is not None), None)
-        if scaling is None:
-            return batch
-        self._done, self._scaling = True, scaling
-        run.model.config = replace(run.model.config, output_scaling=scaling)
-        _log.info(
-            "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g",
-            scaling,
-            BERT_OUTPUT_STD / scaling,
-            BERT_OUTPUT_STD,
-        )
-        if self._on_measured is not None:
-            self._on_measured(scaling)
-        return batch
+        if scaling is not None:
+            what = "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g"
+            _log.info(what, scaling, BERT_OUTPUT_STD / scaling, BERT_OUTPUT_STD)
+        return scaling
 
     def state_dict(self) -> dict[str, Any]:
         return {"scaling": self._scaling}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._scaling = state["scaling"]
+
+
+@torch.no_grad()
+def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
+    """The standard deviation of what the transformers of a ranker give for these texts, before any scaling.
+
+    Over all numbers of all outputs, each tower on its own kind of text; padding does not count.
+    """
+    if model.towers is None:
+        raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
+    inputs = zip(model.towers, (contexts, candidates), strict=True)
+    with in_evaluation(model):  # dropout would count as deviation
+        outputs: list[Tensor] = [tower(tokens)[tokens.mask].float().flatten() for tower, tokens in inputs]
+    return float(torch.cat(outputs).std())
+
+
+def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
+    """The `output_scaling` that gives a ranker's outputs the standard deviation of BERT's.
+
+    Args:
+        model: with the weights that it starts from.
+        contexts, candidates: a batch or a few of the task that it is for. One batch is enough: a hundred tokens already
+            give tens of thousands of numbers.
+
+    Raises:
+        ConfigError: the model gives its vectors length 1, so that the size of outputs means nothing.
+        InputError: the outputs are all alike, or not finite: there is nothing to match.
+    """
+    if model.config.normalize:
+        raise ConfigError(
+            "output_scaling is auto, but normalize already gives vectors the length 1, whatever the size of outputs; "
+            "give a number",
+            argument="output_scaling",
+        )
+    deviation = output_std(model, contexts, candidates)
+    if not 0 < deviation < float("inf"):
+        raise InputError(
+            f"output_scaling is auto, but the outputs have a standard deviation of {deviation}; give a number, or "
+            "other weights to start from",
+            argument="output_scaling",
+        )
+    return BERT_OUTPUT_STD / deviation

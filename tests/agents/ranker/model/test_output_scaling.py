@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.output_scaling import BERT_OUTPUT_STD, output_std
 from polyencoder.storage.checkpoint import read_model_file
+from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, output_std
 
 TURNS = [
     {"text": f"{word} there ?", "labels": [f"{word} too"], "label_candidates": ["hi too", "bye too"]}

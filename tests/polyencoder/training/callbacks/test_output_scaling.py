@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling.output_scaling import BERT_OUTPUT_STD, measured_scaling, output_std
+from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, measured_scaling, output_std
 
 INFLATION = 16.0
 
