@@ -44,7 +44,7 @@ class _Projections(nn.Module):
 
 
 class CodesAttention(_Projections):
-    """Learnt codes as the queries of several heads over the outputs of a transformer."""
+    """Trained codes as the queries of several heads over the outputs of a transformer."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads, argument="codes_attention_heads")
@@ -63,7 +63,7 @@ class CodesAttention(_Projections):
 
 
 class CandidateAttention(_Projections):
-    """A candidate attends over the codes with several heads: what of that is the context's (see `scoring.keys`)."""
+    """The context's part of a candidate's attention over the codes with several heads (see `scoring.keys`)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads, argument="poly_attention_heads")

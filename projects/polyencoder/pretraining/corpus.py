@@ -115,7 +115,7 @@ def _taken_from(documents: deque[Document]) -> Iterator[Document]:
 
 
 def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
-    """A response of another document, each of the window as likely: as often as it is one, a text is none.
+    """A response of another document, each of the window equally likely: a text is wrong as often as it is right.
 
     `window` has responses with the numbers of their documents.
     """

@@ -67,7 +67,7 @@ class PretrainingReport:
 
 
 def pretrain(settings: PretrainingSettings) -> PretrainingReport:
-    """Pre-train an encoder on files and write it, with its card, to a folder; go on where such a run was killed.
+    """Pre-train an encoder on files and write it, with its card, to a folder; resume such a run if it was killed.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -149,7 +149,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
 
 
 def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
-    """What is learnt from, and examples that are held out: of files of their own, or of a share of the documents."""
+    """The training corpus, and held-out examples: of files of their own, or of a share of the documents."""
     files = expand(settings.data.corpus)
     if unseekable := next((file for file in files if not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: is no file that can be read again in each epoch", argument="corpus")
@@ -189,7 +189,7 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
 
 
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
-    """The settings that a run which goes on must have again, in plain values."""
+    """The settings that a resumed run must have again, in plain values."""
     values = flat_values(settings)
     if settings.objective.schedule not in (
         "linear",

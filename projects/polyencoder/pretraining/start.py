@@ -1,4 +1,4 @@
-"""What a pre-training begins with: a new encoder over a vocabulary, or one that goes on; and where it is written."""
+"""The initial model of a pre-training: a new encoder over a vocabulary, or an existing one; and its folder."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["starting_ranker", "untrained_ranker"]
 
 
 def starting_ranker(settings: TrainSettings) -> Ranker:
-    """The ranker that learns: the one that is gone on with, or a new one around the backbone.
+    """The ranker to train: an existing one to continue, or a new one around the backbone.
 
     Raises:
         ConfigError: it is of another architecture, or the settings do not suit it.

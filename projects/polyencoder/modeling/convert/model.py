@@ -16,16 +16,14 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
-from polyencoder.modeling.convert.feed_forward import FeedForward
+from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.quantization import (
     QuantizationAwareEmbedding,
     QuantizedEmbedding,
     round_parameters,
     with_rounded_parameters,
 )
-from polyencoder.modeling.convert.reduction import Reduction
 from polyencoder.modeling.convert.rows import Rows
-from polyencoder.modeling.convert.scale import AnnealedScale
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, BothTextsStep, CandidatesStep, Step
 from polyencoder.modeling.separable import linear_map

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation, feed_forward
-from polyencoder.modeling.convert.feed_forward import FeedForward
-from polyencoder.modeling.convert.reduction import Reduction
+from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.rows import Rows
-from polyencoder.modeling.convert.scale import AnnealedScale
 from tests.polyencoder.modeling.convert.conftest import TINY
 
 LENGTHS = [1, 7, 3, 0, 5]

@@ -1,0 +1,121 @@
+"""From token vectors to scores: the reduction to one vector, feed-forward 2, and the scale of cosines (Section 2.1)."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyencoder.modeling.convert.blocks import activation, layer_norm
+from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.modeling.convert.rows import Rows
+
+__all__ = ["AnnealedScale", "FeedForward", "Reduction"]
+
+
+class Reduction(nn.Module):
+    """Self-attended vectors summed, and divided by the square root of their number: both fused (note 8).
+
+    Each head attends with queries and keys of its own, and without values: what it gives each token is a weighted sum
+    of the inputs themselves. So the sum over the tokens is one weighted sum with summed weights, and the attended
+    sequence is never made. From PolyAI's graphs: no biases, scores are not divided by the square root of their
+    dimension, and padding takes part neither as key nor as query.
+    """
+
+    def __init__(self, dim: int, *, heads: int, size: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys = nn.Linear(dim, 2 * heads * size, bias=False)
+        for part in self.queries_keys.weight.chunk(2 * heads):
+            nn.init.xavier_uniform_(part)
+
+    def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
+        """[tokens, dim] -> [batch, heads * dim]; 0 for a text without tokens."""
+        return rows.in_order(rows.each(self._reduced, inputs, self.queries_keys(inputs)))
+
+    def _reduced(self, inputs: Tensor, projected: Tensor, rows: Rows) -> Tensor:
+        padded, mask = rows.put(projected), rows.mask
+        queries, keys = padded.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
+        scores = queries @ keys.transpose(2, 3)  # [b, heads, n, n]
+        scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
+        weights = (torch.softmax(scores, dim=-1) * mask[:, None, :, None]).sum(2)  # [b, heads, n]
+        weights = weights * mask.sum(1).clamp(min=1).rsqrt()[:, None, None]
+        return (weights.to(inputs.dtype) @ rows.put(inputs)).flatten(1)
+
+
+class FeedForward(nn.Module):
+    """Feed-forward 2: hidden layers with skip connections and layer normalisation, a linear layer, then length 1.
+
+    Contexts and responses each have their own.
+
+    From PolyAI's graphs: the input is normalised; a hidden layer is a matrix without bias, the activation, a layer
+    normalisation; the output has a projection of the raw input added and is normalised. That projection, `skip`, is
+    one for contexts, extra contexts and responses, and is given. Whether a hidden layer has a skip of its own the
+    graphs cannot tell, whose layers are of different sizes: here those do that have as many outputs as inputs, as
+    all in the paper, which speaks of "skip connections".
+    """
+
+    def __init__(self, input_size: int, config: ConvertConfig) -> None:
+        super().__init__()
+        sizes = (input_size, *config.head_sizes)
+        self.input_norm = layer_norm(input_size)
+        self.layers = nn.ModuleList(nn.Linear(before, after, bias=False) for before, after in pairwise(sizes))
+        self.norms = nn.ModuleList(layer_norm(size) for size in config.head_sizes)
+        self.output = nn.Linear(sizes[-1], config.output_size, bias=False)
+        self.output_norm = layer_norm(config.output_size)
+        self.activation, self.skips = config.activation, config.skips
+        for layer in (*self.layers, self.output):
+            nn.init.orthogonal_(layer.weight)
+
+    def forward(self, inputs: Tensor, skip: nn.Module | None) -> Tensor:
+        """[batch, input_size] -> [batch, output_size], of length 1, in float32."""
+        inputs = inputs.to(self.output.weight.dtype)
+        hidden = self.input_norm(inputs)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            new = activation(layer(hidden), self.activation)
+            hidden = norm(hidden + new if self.skips and new.shape == hidden.shape else new)
+        outputs = self.output(hidden)
+        if skip is not None:
+            outputs = outputs + skip(inputs)
+        return F.normalize(self.output_norm(outputs).float(), dim=-1, eps=1e-6)
+
+
+class AnnealedScale(nn.Module):
+    """From 1 to the square root of the dimension, linearly over the first batches (Section 2.1): cosines to scores.
+
+    How many batches there were is a buffer: it is saved with the weights, continues in a resumed run, and is kept
+    when the model is fine-tuned.
+    """
+
+    batches: Tensor
+
+    def __init__(self, dim: int, *, over: int) -> None:
+        super().__init__()
+        self.highest, self.over = math.sqrt(dim), over
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(self) -> Tensor:
+        """The current scale: a number."""
+        done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
+        return 1 + (self.highest - 1) * done
+
+    def why_low(self, batches: int) -> str | None:
+        """Why a run of `batches` more batches is too short for the scale to rise; None if it is long enough.
+
+        With a low scale the model learns little.
+        """
+        done = int(self.batches) + batches
+        if done >= self.over:
+            return None
+        scale = 1 + (self.highest - 1) * done / self.over
+        return (
+            f"the scale of cosines rises over {self.over} batches, and the run ends after {done}, with a scale of "
+            f"{scale:.1f} in the place of {self.highest:.1f}: a new model may have a smaller scale_batches"
+        )
+
+    def advance(self) -> None:
+        """After a batch."""
+        self.batches += 1
