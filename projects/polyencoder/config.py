@@ -31,7 +31,7 @@ TurnSeparator = Literal["sep", "newline", "none"]
 NextName = Literal["yes-no", "contrastive"]
 """How pre-training predicts next utterances."""
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
-ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last"]
+ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last", "turns"]
 Attention = Literal["basic", "sqrt", "multihead"]
 Activation = Literal["gelu", "relu"]
 Truncation = Literal["turns", "tokens", "recent_first"]
@@ -213,7 +213,7 @@ class RankerConfig:
     token_dim: int | None = field(default=None, metadata=LATER)
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: int | None = field(default=None, metadata=LATER)
-    """Late-interaction encoder: the id of the token that ends a turn of a context; None where nothing does."""
+    """Late-interaction encoder, context vectors `turns`: the id of the token that ends a turn; None for a single turn."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     convert: ConvertConfig | None = field(default=None, metadata=LATER)

@@ -1,4 +1,4 @@
-"""The m vectors of a context: the four kinds of Section 4.4 and Appendix C of the poly-encoder paper."""
+"""The m vectors of a context: the four kinds of Section 4.4 and Appendix C of the poly-encoder paper, and its turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from polyencoder.config import Attention, ContextVectors
 from polyencoder.modeling.multihead import CodesAttention, masked_softmax
+from polyencoder.modeling.tracing import is_traced
+from polyencoder.modeling.turns import turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text.tokens import TokenBatch
 
 
 class LearntCodes(nn.Module):
@@ -26,43 +29,43 @@ class LearntCodes(nn.Module):
         self.codes = nn.Parameter(torch.randn(n_codes, dim) / math.sqrt(dim))
         self.attention = CodesAttention(dim, heads) if attention == "multihead" else None
 
-    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
-        """[batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
+    def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
+        """Outputs [batch, length, dim] -> [batch, m, dim]."""
         if self.attention is not None:
-            return ContextEncoding(self.attention(self.codes, outputs, mask), None)
-        return ContextEncoding(self.weights(outputs, mask) @ outputs, None)
+            return ContextEncoding(self.attention(self.codes, outputs, tokens.mask), None)
+        return ContextEncoding(self.weights(outputs, tokens) @ outputs, None)
 
-    def weights(self, outputs: Tensor, mask: Tensor) -> Tensor:
+    def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
         """The weight of each output in each context vector, of several heads their mean: [batch, m, length]."""
         if self.attention is not None:
-            return self.attention.weights(self.codes, outputs, mask).mean(1)
+            return self.attention.weights(self.codes, outputs, tokens.mask).mean(1)
         logits = self.codes @ outputs.transpose(1, 2) * self.scale
-        return masked_softmax(logits, mask.unsqueeze(1))
+        return masked_softmax(logits, tokens.mask.unsqueeze(1))
 
 
-class ChosenOutputs(nn.Module):
-    """Some outputs are the context vectors."""
+class FixedVectors(nn.Module):
+    """Outputs, or means of outputs, are the context vectors: nothing is trained."""
 
-    def weights(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        """Which output each context vector is, as weights of 0 and 1: [batch, m, length]."""
+    def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
+        """The weight of each output in each context vector: [batch, m, length]."""
         length = outputs.size(1)
-        each: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), mask)
+        each: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), tokens)
         return each.vectors
 
 
-class FirstOutputs(ChosenOutputs):
+class FirstOutputs(FixedVectors):
     """The first m outputs; a context of fewer tokens gives fewer vectors (Appendix C)."""
 
     def __init__(self, n_codes: int) -> None:
         super().__init__()
         self.n_codes = n_codes
 
-    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
-        """[batch, length, dim] and mask [batch, length] -> [batch, min(m, length), dim]."""
-        return ContextEncoding(outputs[:, : self.n_codes], mask[:, : self.n_codes])
+    def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
+        """Outputs [batch, length, dim] -> [batch, min(m, length), dim]."""
+        return ContextEncoding(outputs[:, : self.n_codes], tokens.mask[:, : self.n_codes])
 
 
-class LastOutputs(ChosenOutputs):
+class LastOutputs(FixedVectors):
     """The last m real outputs and, when asked, the first one h_1 beside them (Appendix C).
 
     A context so short that h_1 is among its last m outputs has it once.
@@ -73,8 +76,9 @@ class LastOutputs(ChosenOutputs):
         self.n_codes = n_codes
         self.with_first = with_first
 
-    def forward(self, outputs: Tensor, mask: Tensor) -> ContextEncoding:
-        """[batch, length, dim] and mask [batch, length] -> [batch, min(m, length) (+ 1), dim], in the text's order."""
+    def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
+        """Outputs [batch, length, dim] -> [batch, min(m, length) (+ 1), dim], in the text's order."""
+        mask = tokens.mask
         width = min(self.n_codes, outputs.size(1))
         first_of_last = mask.sum(1, keepdim=True) - width  # [batch, 1], negative in a short context
         positions = first_of_last + torch.arange(width, device=outputs.device)
@@ -86,10 +90,33 @@ class LastOutputs(ChosenOutputs):
         return ContextEncoding(outputs.gather(1, index), kept)
 
 
+class TurnMeans(FixedVectors):
+    """The mean output of each of the latest m turns; a context of fewer turns gives fewer vectors.
+
+    `turn_end` is the id of the token that ends a turn.
+    """
+
+    def __init__(self, n_codes: int, *, turn_end: int | None) -> None:
+        super().__init__()
+        self.n_codes, self.turn_end = n_codes, turn_end
+
+    def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
+        """Outputs [batch, length, dim] -> [batch, min(m, turns), dim], the latest turn last."""
+        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.turn_end)
+        last = turn_of.amax(1, keepdim=True)  # [batch, 1], below 0 without any token
+        # A graph has the same number of vectors for every batch.
+        width = self.n_codes if is_traced() or not len(last) else min(self.n_codes, max(1, int(last.max()) + 1))
+        numbers = last + torch.arange(1 - width, 1, device=outputs.device)
+        present = (turn_of.unsqueeze(1) == numbers.unsqueeze(-1)).any(-1) & (numbers >= 0)
+        return ContextEncoding(turn_means(outputs, turn_of, numbers.clamp(min=0)), present)
+
+
 def build_codes(
-    kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1
-) -> LearntCodes | ChosenOutputs:
+    kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1, turn_end: int | None = None
+) -> LearntCodes | FixedVectors:
     """The module that makes the context vectors of this kind."""
+    if kind == "turns":
+        return TurnMeans(n_codes, turn_end=turn_end)
     if kind == "codes":
         return LearntCodes(n_codes, dim, attention=attention, heads=heads)
     if kind == "n_first":

@@ -15,6 +15,7 @@ from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.separable import BiEncoder
+from polyencoder.modeling.turns import turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.text import TextEncoder
@@ -165,7 +166,7 @@ class LateEncoder(BiEncoder):
         outputs, mask = self.context_tower(tokens), tokens.mask
         weights = mask.to(at_least_fp32(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
         vectors = self._scaled(self._pooled(outputs, mask))
-        return Texts(vectors, self._tokens(outputs, mask), weights, turn_means(outputs, self._turn_of(tokens)))
+        return Texts(vectors, self._tokens(outputs, mask), weights, self._turns(tokens, outputs))
 
     def _read_candidate(self, tokens: TokenBatch) -> Texts:
         outputs, mask = self.candidate_tower(tokens), tokens.mask
@@ -181,12 +182,12 @@ class LateEncoder(BiEncoder):
         first = tokens[:, :1].masked_fill(~mask[:, :1].unsqueeze(-1), 0)  # of a text without any token
         return tokens.where(mask.unsqueeze(-1), first)
 
-    def _turn_of(self, tokens: TokenBatch) -> Tensor:
-        """The number of each token's turn, [batch, length], that of padding below 0; a separator ends its turn."""
-        if self.config.turn_end is None:
-            return tokens.mask.long() - 1
-        ends = (tokens.ids == self.config.turn_end) & tokens.mask
-        return (ends.cumsum(1) - ends.long()).masked_fill(~tokens.mask, -1)
+    def _turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
+        """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
+        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.config.turn_end)
+        last = turn_of.amax(1, keepdim=True).clamp(min=0)  # [batch, 1]
+        numbers = torch.arange(int(last.max()) + 1 if len(last) else 1, device=outputs.device)
+        return F.normalize(_exact(turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
 
     # ---- export and description
 
@@ -206,19 +207,6 @@ class LateEncoder(BiEncoder):
 def _exact(numbers: Tensor) -> Tensor:
     """In at least float32, whatever autocast made of them."""
     return numbers.to(at_least_fp32(numbers.dtype))
-
-
-def turn_means(outputs: Tensor, turn_of: Tensor) -> Tensor:
-    """The mean output of each turn, with the length 1, of [batch, length, dim] -> [batch, turns, dim].
-
-    `turn_of` [batch, length] numbers the turns of tokens from 0 on, below 0 for padding. Where others have more turns,
-    the latest one stands again.
-    """
-    last = turn_of.amax(1, keepdim=True).clamp(min=0)  # [batch, 1]
-    numbers = torch.arange(int(last.max()) + 1 if len(last) else 1, device=outputs.device)
-    belongs = turn_of.unsqueeze(1) == torch.minimum(numbers.unsqueeze(0), last).unsqueeze(-1)  # [batch, turns, length]
-    means = (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
-    return F.normalize(_exact(means), dim=-1)
 
 
 def max_similarities(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
+from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.codes import build_codes
@@ -14,6 +16,7 @@ from polyencoder.modeling.export_steps import CONTEXT, ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
 
@@ -94,6 +97,18 @@ class PolyEncoder(TwoTowers):
     title = "poly-encoder"
     has_one_vector = False
 
+    @classmethod
+    def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
+        if config.context_vectors != "turns":
+            return config
+        if not text.separator_ids:
+            raise ConfigError(
+                "context_vectors is turns, but nothing separates the turns of a context: give --turn-separator sep, or "
+                "newline",
+                argument="context_vectors",
+            )
+        return replace(config, turn_end=text.separator_ids[-1])
+
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.codes = build_codes(
@@ -102,6 +117,7 @@ class PolyEncoder(TwoTowers):
             backbone.dim,
             attention=config.codes_attention,
             heads=config.codes_attention_heads,
+            turn_end=config.turn_end,
         )
         multihead = config.poly_attention == "multihead"
         self.attention = CandidateAttention(backbone.dim, config.poly_attention_heads) if multihead else None
@@ -111,10 +127,10 @@ class PolyEncoder(TwoTowers):
         return context if self.attention is None else self.attention(context)
 
     def token_weights(self, tokens: TokenBatch) -> Tensor:
-        return self.codes.weights(self._outputs(tokens), tokens.mask)
+        return self.codes.weights(self._outputs(tokens), tokens)
 
     def _codes(self, tokens: TokenBatch) -> ContextEncoding:
-        context: ContextEncoding = self.codes(self._outputs(tokens), tokens.mask)
+        context: ContextEncoding = self.codes(self._outputs(tokens), tokens)
         if self.config.normalize:
             return ContextEncoding(self._scaled(context.vectors), context.mask)
         return context

@@ -83,7 +83,7 @@ class ModelSettings(Settings):
     """m, the number of context vectors of a poly-encoder (default: 64)."""
     context_vectors: Annotated[ContextVectors | None, _POLY, _NEW, Parlai("polyencoder_type")] = None
     """The context vectors (default: codes): trained codes that attend over all outputs, the first or the last m
-    outputs, or the last m and the first (Appendix C of the paper)."""
+    outputs, the last m and the first (Appendix C of the paper), or the mean output of each of the latest m turns."""
     poly_attention: Annotated[Attention | None, _POLY, _NEW, Parlai("poly_attention_type")] = None
     """Attention of a candidate over the context vectors (default: basic): dot product, dot product divided by
     sqrt(dimension), or multi-head attention (--poly-attention-heads), with which searches score every candidate."""

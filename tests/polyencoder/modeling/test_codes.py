@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from polyencoder.modeling.codes import LearntCodes, build_codes
+from polyencoder.text.tokens import TokenBatch
 
-KINDS = ["codes", "n_first", "n_last", "first_n_last"]
+KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
 DIM = 6
+END = 2  # the token that ends a turn
 
 
 def reference(kind: str, outputs: torch.Tensor, m: int, codes: torch.Tensor | None, scale: float) -> torch.Tensor:
@@ -18,18 +20,22 @@ def reference(kind: str, outputs: torch.Tensor, m: int, codes: torch.Tensor | No
         return torch.stack([torch.softmax(scale * (outputs @ code), dim=0) @ outputs for code in codes])
     if kind == "n_first":
         return outputs[:m]
+    if kind == "turns":
+        parts = outputs.split([3] * (len(outputs) // 3) + ([len(outputs) % 3] if len(outputs) % 3 else []))
+        return torch.stack([part.mean(0) for part in parts[-m:]])
     last = outputs[-m:]
     if kind == "first_n_last" and len(outputs) > m:
         return torch.cat([outputs[:1], last])
     return last
 
 
-def batch(lengths: list[int], *, extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random outputs with huge numbers at the padding, which no result may show; and the mask."""
+def batch(lengths: list[int], *, extra: int = 0) -> tuple[torch.Tensor, TokenBatch]:
+    """Random outputs, with huge numbers at the padding, which no result may show; their tokens, three to a turn."""
     width = max(lengths) + extra
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     outputs = torch.randn(len(lengths), width, DIM, generator=torch.Generator().manual_seed(0))
-    return outputs.masked_fill(~mask.unsqueeze(-1), 1e6), mask
+    ids = (torch.arange(width) % 3).repeat(len(lengths), 1)
+    return outputs.masked_fill(~mask.unsqueeze(-1), 1e6), TokenBatch(ids, mask)
 
 
 @pytest.mark.parametrize("extra", [0, 3])
@@ -39,9 +45,9 @@ def batch(lengths: list[int], *, extra: int = 0) -> tuple[torch.Tensor, torch.Te
 @pytest.mark.parametrize("kind", KINDS)
 def test_like_one_context_at_a_time_without_padding(kind, attention, m, lengths, extra):
     torch.manual_seed(0)
-    codes = build_codes(kind, m, DIM, attention=attention)
-    outputs, mask = batch(lengths, extra=extra)
-    context = codes(outputs, mask)
+    codes = build_codes(kind, m, DIM, attention=attention, turn_end=END)
+    outputs, tokens = batch(lengths, extra=extra)
+    context = codes(outputs, tokens)
     real = torch.ones(context.vectors.shape[:2], dtype=torch.bool) if context.mask is None else context.mask
     scale = 1 / math.sqrt(DIM) if attention == "sqrt" else 1.0
     for row, length in enumerate(lengths):
@@ -51,16 +57,16 @@ def test_like_one_context_at_a_time_without_padding(kind, attention, m, lengths,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_never_more_vectors_than_asked(kind):
-    outputs, mask = batch([9, 2])
-    context = build_codes(kind, 4, DIM, attention="basic")(outputs, mask)
+    outputs, tokens = batch([15, 2])
+    context = build_codes(kind, 4, DIM, attention="basic", turn_end=END)(outputs, tokens)
     assert context.n_codes == (5 if kind == "first_n_last" else 4)
 
 
 @pytest.mark.parametrize("kind", ["n_first", "n_last", "first_n_last"])
 def test_every_output_of_a_short_context_counts_once(kind):
     """h_1 is among its last outputs already: it must not weigh twice."""
-    outputs, mask = batch([2, 7])
-    context = build_codes(kind, 4, DIM, attention="basic")(outputs, mask)
+    outputs, tokens = batch([2, 7])
+    context = build_codes(kind, 4, DIM, attention="basic")(outputs, tokens)
     assert context.mask is not None
     assert context.mask[0].sum() == 2
 
@@ -68,12 +74,12 @@ def test_every_output_of_a_short_context_counts_once(kind):
 @pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
 def test_codes_of_a_context_without_any_token_are_finite(attention):
     codes = LearntCodes(4, DIM, attention=attention, heads=2)
-    outputs, mask = batch([2, 3])
-    mask[0] = False
+    outputs, tokens = batch([2, 3])
+    tokens.mask[0] = False
     outputs.requires_grad_(True)
-    vectors = codes(outputs, mask).vectors
+    vectors = codes(outputs, tokens).vectors
     torch.testing.assert_close(vectors[0], torch.zeros(4, DIM))
-    torch.testing.assert_close(vectors[1:], codes(outputs[1:], mask[1:]).vectors)
+    torch.testing.assert_close(vectors[1:], codes(outputs[1:], tokens.select(torch.tensor([1]))).vectors)
     vectors.square().sum().backward()
     assert torch.isfinite(codes.codes.grad).all()
     assert not outputs.grad[0].any()
@@ -86,9 +92,20 @@ def test_codes_are_learnt_and_the_rest_is_not():
 
 
 def test_the_attention_type_of_the_codes_matters():
-    outputs, mask = batch([5])
+    outputs, tokens = batch([5])
     torch.manual_seed(0)
     basic = LearntCodes(4, DIM, attention="basic")
     sqrt = LearntCodes(4, DIM, attention="sqrt")
     sqrt.load_state_dict(basic.state_dict())
-    assert not torch.allclose(basic(outputs, mask).vectors, sqrt(outputs, mask).vectors)
+    assert not torch.allclose(basic(outputs, tokens).vectors, sqrt(outputs, tokens).vectors)
+
+
+def test_a_turn_without_tokens_and_a_context_without_any_are_left_out():
+    outputs, tokens = batch([5, 3, 3])
+    tokens.ids[0, :5] = torch.tensor([1, END, END, 1, 1])  # its second turn is the end alone
+    tokens.mask[1] = False
+    codes = build_codes("turns", 2, DIM, attention="basic", turn_end=END)
+    context = codes(outputs, tokens)
+    torch.testing.assert_close(context.vectors[0], torch.stack([outputs[0, 2], outputs[0, 3:5].mean(0)]))
+    assert context.mask.tolist() == [[True, True], [False, False], [False, True]]
+    assert torch.isfinite(context.vectors).all()

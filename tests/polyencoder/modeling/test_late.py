@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import late
-from polyencoder.modeling.late import LateEncoder, max_similarities, turn_means
+from polyencoder.modeling.late import LateEncoder, max_similarities
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import scorer
 from polyencoder.ranker.ranker import Ranker
@@ -167,12 +167,6 @@ def test_bfloat16_keeps_scores_in_float32(make_late, text, sentences):
         rounded = model(contexts, candidates)
     assert rounded.dtype == torch.float32
     assert (rounded - exact).abs().max() < 0.05 * exact.abs().max()
-
-
-def test_turns_are_means_and_the_latest_stands_again():
-    outputs = torch.tensor([[[3.0, 0], [1, 0], [0, 2], [9, 9]], [[0, 5], [0, 1], [9, 9], [9, 9]]])
-    turns = turn_means(outputs, torch.tensor([[0, 0, 1, -1], [0, 0, -1, -1]]))
-    assert turns.tolist() == [[[1, 0], [0, 1]], [[0, 1], [0, 1]]]
 
 
 def test_weights_never_become_negative(make_late):

@@ -5,16 +5,17 @@ from itertools import product
 import pytest
 import torch
 
+from polyencoder import ConfigError, Ranker
 from polyencoder.modeling import BiEncoder, PolyEncoder
 
-KINDS = ["codes", "n_first", "n_last", "first_n_last"]
+KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
 CONTEXT_LENGTHS = [9, 2, 1, 6]  # with 4 codes: longer, shorter, a single token, longer
 CANDIDATE_LENGTHS = [5, 1, 7, 3, 3]
 
 VARIANTS = [
     *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first", "mean_except_first")],
     *[
-        ("poly", {"context_vectors": kind, "codes_attention": attention, "poly_attention": attention})
+        ("poly", {"context_vectors": kind, "codes_attention": attention, "poly_attention": attention, "turn_end": 9})
         for kind, attention in product(KINDS, ("basic", "sqrt", "multihead"))
     ],
     ("bi", {"share_encoders": True, "output_scaling": 0.5}),
@@ -158,3 +159,24 @@ def test_normalized_vectors_score_with_a_scaled_cosine(make_model, make_tokens, 
     poly = make_model("poly", normalize=True, output_scaling=4.0, context_vectors="codes")
     lengths = poly.encode_context(contexts).vectors.norm(dim=-1)
     torch.testing.assert_close(lengths, torch.full_like(lengths, 4.0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("turn_separator", ["sep", "newline"])
+def test_each_turn_gives_a_vector(backbone_folder, tmp_path, sentences, turn_separator):
+    """A poly-encoder of one turn's mean ranks as the bi-encoder does; a longer one is searched exactly."""
+    fields = {"context_vectors": "turns", "reduction": "mean", "n_codes": 3}
+    folder = backbone_folder("bert")
+    ranker = Ranker.from_backbone(folder, "poly", device="cpu", turn_separator=turn_separator, **fields)
+    bi = Ranker.from_backbone(folder, "bi", device="cpu", turn_separator=turn_separator, reduction="mean")
+    torch.testing.assert_close(ranker.score(["hello ."], sentences), bi.score(["hello ."], sentences))
+    turns = ["hello .", "how are you ?", "i like to ski .", "what do you do ?"]
+    assert [ranker.encode_contexts([turns[:n]]).n_codes for n in (1, 2, 4)] == [1, 2, 3]
+    index = ranker.index(sentences, tmp_path / "index")
+    assert [hit.text for hit in ranker.search(turns, index, top_k=5)] == [
+        one.text for one in ranker.rank(turns, sentences, top_k=5)
+    ]
+
+
+def test_turns_need_a_separator(backbone_folder):
+    with pytest.raises(ConfigError, match="nothing separates the turns of a context"):
+        Ranker.from_backbone(backbone_folder("bert"), "poly", turn_separator="none", context_vectors="turns")

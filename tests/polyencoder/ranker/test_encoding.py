@@ -40,7 +40,7 @@ def test_in_the_order_asked_whatever_the_batches(
 @pytest.mark.parametrize(("batch_size", "batch_tokens"), [(256, 1 << 14), (3, 50), (256, 1)])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"context_vectors": "n_first"}, {"context_vectors": "n_last"}, {"poly_attention": "multihead"}],
+    [{}, {"context_vectors": "n_first"}, {"context_vectors": "turns", "turn_end": 3}, {"poly_attention": "multihead"}],
     ids=str,
 )
 def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, fields, batch_size, batch_tokens):

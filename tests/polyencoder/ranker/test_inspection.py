@@ -11,9 +11,11 @@ CONTEXT = ["hello , how are you today ?", "i am fine ."]
 
 
 @pytest.mark.parametrize("attention", [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}], ids=str)
-@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
+@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"])
 def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
-    ranker = make_ranker("poly", context_vectors=vectors, n_codes=40, **attention)  # more than the context has tokens
+    ranker = make_ranker(
+        "poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention
+    )  # more than the context has tokens
     found = inspect_ranking(ranker, CONTEXT, sentences, top_k=3)
     encoded = ranker.encode_contexts([CONTEXT])
     weights = torch.tensor(found.weights)
@@ -25,9 +27,9 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
-@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
+@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"])
 def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):
-    ranker = make_ranker("poly", context_vectors=vectors, **fields)
+    ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, **fields)
     found = inspect_ranking(ranker, CONTEXT, sentences)
     with torch.no_grad():
         outputs = ranker.model.context_tower(ranker.text.contexts([CONTEXT]))[0]

@@ -20,6 +20,7 @@ KINDS = {
     "bi, mean, shared": {"architecture": "bi", "reduction": "mean", "share_encoders": True},
     "poly": {"architecture": "poly"},
     "poly, first outputs": {"architecture": "poly", "context_vectors": "n_first", "n_codes": 7},
+    "poly, turns": {"architecture": "poly", "context_vectors": "turns", "turn_end": 3},
     "poly, last and first outputs": {"architecture": "poly", "context_vectors": "first_n_last", "n_codes": 7},
 }
 

@@ -69,7 +69,7 @@ def test_shared_encoders(model, make_agent, learn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["codes", "n_first", "n_last", "first_n_last"])
+@pytest.mark.parametrize("kind", ["codes", "n_first", "n_last", "first_n_last", "turns"])
 @pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
 def test_polyencoder_types(kind, attention, make_agent, learn):
     options = {"polyencoder_type": kind, "poly_attention_type": attention, "codes_attention_type": attention}

@@ -21,6 +21,7 @@ KINDS = {
     "poly-n_first": ("poly", {"context_vectors": "n_first"}),
     "poly-n_last": ("poly", {"context_vectors": "n_last", "normalize": True}),
     "poly-first_n_last": ("poly", {"context_vectors": "first_n_last", "poly_attention": "sqrt"}),
+    "poly-turns": ("poly", {"context_vectors": "turns", "turn_end": 3}),
     "poly-multihead": ("poly", {"poly_attention": "multihead", "codes_attention": "multihead"}),
     "poly-multihead-n_last": ("poly", {"context_vectors": "n_last", "poly_attention": "multihead"}),
     "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
