@@ -213,7 +213,7 @@ class RankerConfig:
     token_dim: int | None = field(default=None, metadata=LATER)
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: int | None = field(default=None, metadata=LATER)
-    """Late-interaction encoder, context vectors `turns`: the id of the token that ends a turn; None for a single turn."""
+    """Late-interaction encoder, context vectors `turns`: the id of the token that ends a turn; None for one turn."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     convert: ConvertConfig | None = field(default=None, metadata=LATER)

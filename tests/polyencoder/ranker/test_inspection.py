@@ -13,9 +13,8 @@ CONTEXT = ["hello , how are you today ?", "i am fine ."]
 @pytest.mark.parametrize("attention", [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}], ids=str)
 @pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"])
 def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
-    ranker = make_ranker(
-        "poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention
-    )  # more than the context has tokens
+    # more codes than the context has tokens
+    ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention)
     found = inspect_ranking(ranker, CONTEXT, sentences, top_k=3)
     encoded = ranker.encode_contexts([CONTEXT])
     weights = torch.tensor(found.weights)
