@@ -11,8 +11,8 @@ def turn_numbers(ids: Tensor, mask: Tensor, *, end: int | None) -> Tensor:
     """The number of each token's turn, [batch, length], below 0 at padding; the token `end` is the last of its turn."""
     if end is None:
         return mask.long() - 1
-    ends = (ids == end) & mask
-    return (ends.cumsum(1) - ends.long()).masked_fill(~mask, -1)
+    ends = ((ids == end) & mask).long()
+    return (ends.cumsum(1) - ends).masked_fill(~mask, -1)
 
 
 def turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
