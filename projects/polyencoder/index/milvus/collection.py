@@ -6,7 +6,6 @@ says; writes, which are long and may be repeated, are retried for longer.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,9 +22,10 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.index.milvus.rows import MAX_BYTES, any_of
+from polyencoder.index.rows import batches, key_of
 from polyencoder.packages import require
 
-__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "batches", "check_kind", "key_of"]
+__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "check_kind"]
 
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
@@ -285,21 +284,9 @@ def check_kind(kind: str) -> None:
         raise ConfigError(f"milvus is {kind!r}; it must be one of {', '.join(get_args(IndexKind))}", argument="milvus")
 
 
-def key_of(id_: str) -> str:
-    """The primary key of a candidate. Not its id itself, which pymilvus would put into expressions unquoted."""
-    return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-
-
 def _is_no_missing_method(record: logging.LogRecord) -> bool:
     """Filters out the log about methods that Milvus Lite lacks and pymilvus does without."""
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in order, `size` in each list."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some
 
 
 def _matrix(vectors: list[Any], *, dim: int) -> Tensor:

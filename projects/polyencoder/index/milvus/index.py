@@ -20,22 +20,14 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
-from polyencoder.index.entries import canonical, taken
-from polyencoder.index.meta import Fingerprints, Maker, separable
-from polyencoder.index.milvus.collection import (
-    IndexKind,
-    MilvusCollection,
-    batches,
-    check_kind,
-    key_of,
-)
+from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, check_kind
 from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.vectors import quantize
-from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.index.rows import ROWS_AT_ONCE, batches, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -44,8 +36,6 @@ __all__ = ["MilvusIndex", "described_milvus"]
 
 T = TypeVar("T")
 Changes = MutableMapping[str, MilvusEntry | None]
-
-_RECORDS_AT_ONCE = 4096  # compared, encoded and written in one step
 
 
 class MilvusIndex(Index):
@@ -220,16 +210,8 @@ class MilvusIndex(Index):
         def step(some: list[Candidate], changes: Changes) -> None:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
-            for record, entry in new:
-                if (old := there.get(entry.id)) is None:
-                    if how == "update":
-                        raise self._missing(entry.id)
-                elif old.text == entry.text and canonical(old.metadata) == canonical(entry.metadata):
-                    continue
-                elif how == "add":
-                    other = "text" if old.text != entry.text else "metadata"
-                    raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
-                there[entry.id] = changes[key_of(entry.id)] = entry
+            for entry in to_write(new, there, how=how, where=self.collection.where):
+                changes[key_of(entry.id)] = entry
 
         self._in_steps(records, step)
 
@@ -242,14 +224,14 @@ class MilvusIndex(Index):
                 if there.pop(id_, None) is not None:
                     changes[key_of(id_)] = None
                 elif not missing_ok:
-                    raise self._missing(id_)
+                    raise missing(id_, where=self.collection.where)
 
         self._in_steps(ids, step)
 
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], None]) -> None:
         """Some thousand items are one step and one change; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
-            for some in batches(items, _RECORDS_AT_ONCE):
+            for some in batches(items, ROWS_AT_ONCE):
                 with self.changing():
                     assert self._changes is not None
                     step(some, self._changes)
@@ -262,22 +244,14 @@ class MilvusIndex(Index):
         found |= {key: entry for key in keys if (entry := changes.get(key)) is not None}
         return {entry.id: entry for entry in found.values()}
 
-    def _missing(self, id_: str) -> InputError:
-        return InputError(f"{self.collection.where}: no candidate has the id {id_!r}")
-
     def _apply(self, changes: Changes) -> None:
         """Write and delete rows. Each text that is new is encoded once."""
-        for some in batches((entry for entry in changes.values() if entry), _RECORDS_AT_ONCE):
+        for some in batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
             old = self.collection.rows({key_of(entry.id) for entry in some}, ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}
             if texts := list(dict.fromkeys(entry.text for entry in some if entry.text not in vectors)):
-                if self._ranker is None:
-                    raise InputError(
-                        f"{self.collection.where}: was opened without its model, which new texts need; open it with a "
-                        "Ranker"
-                    )
-                encoded = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-                vectors |= zip(texts, quantize(encoded, "float32", texts=texts)[0].numpy(), strict=True)
+                new = encoded(texts, self._ranker, where=self.collection.where)
+                vectors |= zip(texts, new, strict=True)
             self.collection.write(
                 {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
                 for entry in some

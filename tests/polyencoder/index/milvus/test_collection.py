@@ -18,8 +18,8 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.milvus.collection import key_of
 from polyencoder.index.open import open_index
+from polyencoder.index.rows import key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")

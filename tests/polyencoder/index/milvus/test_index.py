@@ -12,10 +12,11 @@ import pytest
 
 import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
+import polyencoder.index.rows as rows_module
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.index.base import Candidate
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.milvus.collection import key_of
+from polyencoder.index.rows import key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -27,9 +28,9 @@ names = (f"any_{i}" for i in count())
 class TestChanging:
     def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
         encoded = []
-        original = index_module.encode_candidates
+        original = rows_module.encode_candidates
         monkeypatch.setattr(
-            index_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
+            rows_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
         )
         index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})])
         index.add(few)
@@ -43,7 +44,7 @@ class TestChanging:
 
     def test_killed_while_adding(self, monkeypatch, where, ranker, contexts, many, assert_best):
         """What was written stays and is not encoded again; the same call goes on."""
-        monkeypatch.setattr(index_module, "_RECORDS_AT_ONCE", 100)
+        monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 100)
         index = MilvusIndex.create(where, ranker)
 
         def dying():
@@ -140,7 +141,7 @@ class TestChanging:
     @pytest.mark.parametrize("change", ["add", "remove", "update", "put"])
     def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, few, change):
         """Also of more than one step, and where the error is caught."""
-        monkeypatch.setattr(index_module, "_RECORDS_AT_ONCE", 2)
+        monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
         there = [one._replace(text=f"{one.text} again") for one in few[:3]]
         new = [Candidate(f"new {i}", "new") for i in range(3)]
         wrong = {"remove": "nobody", "update": Candidate("nobody", "text")}.get(change, Candidate("x", ""))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.rows import batches, encoded, key_of, to_write
+
+
+class Entry(NamedTuple):
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+OLD = Entry("a", "one", {"n": 1})
+
+
+def written(*entries: Entry, how: str = "add") -> list[Entry]:
+    new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
+    return list(to_write(new, {"a": OLD}, how=how, where="here"))
+
+
+def test_what_is_equal_is_not_written_again():
+    new = Entry("b", "two", {})
+    assert written(OLD, new, new) == [new]
+
+
+@pytest.mark.parametrize("other", [OLD._replace(text="two"), OLD._replace(metadata={"n": True})], ids=["text", "n"])
+def test_what_differs_replaces_or_is_an_error(other):
+    assert written(other, how="put") == written(other, how="update") == [other]
+    with pytest.raises(InputError, match="line 0: the id 'a' is that of another candidate already, 'one'"):
+        written(other)
+
+
+def test_an_update_is_of_what_is_there():
+    with pytest.raises(InputError, match="here: no candidate has the id 'b'"):
+        written(Entry("b", "two", {}), how="update")
+
+
+def test_keys_are_of_one_length():
+    keys = {key_of(id_) for id_ in ("", "a", "a" * 100_000, "\ud800", "'; DROP")}
+    assert len(keys) == 5
+    assert all(len(key) == 32 and key.isalnum() for key in keys)
+
+
+def test_batches():
+    assert list(batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+
+
+def test_texts_need_the_model():
+    with pytest.raises(InputError, match="here: was opened without its model"):
+        encoded(["one"], None, where="here")
