@@ -76,8 +76,12 @@ def pairs_and_records(
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs of `read_pairs`, each with all that the file has of it."""
     columns = columns or Columns()
-    hub = isinstance(source, str) and source.startswith(HUB)
-    for where, record in _hub_rows(str(source).removeprefix(HUB)) if hub else records(source, bad=bad):
+    if isinstance(source, str) and source.startswith(HUB):
+        name = source.removeprefix(HUB)
+        rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
+    else:
+        rows = records(source, bad=bad)
+    for where, record in rows:
         try:
             pair = pair_of(record, columns, where=where, add_response=add_response)
         except InputError as error:
@@ -260,8 +264,3 @@ def _hub(name: str) -> tuple[str, str, Any]:
         return path, split, load_dataset(path, config or None, split=split, streaming=True)
     except Exception as error:  # whatever the network, the hub or the files do
         raise InputError(f"dataset {name}: cannot be read ({first_line(error)})") from error
-
-
-def _hub_rows(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, row in enumerate(_hub(name)[2], start=1):
-        yield f"{name}, row {number}", row

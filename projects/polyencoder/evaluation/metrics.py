@@ -45,7 +45,8 @@ def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = 
     exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
     """
     found = {} if rank is None else {"found_rank": float(rank)}
-    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **found, **_hits(rank, n, _up_to(top_k, hits_at))}
+    up_to = sorted({*(k for k in hits_at if k <= top_k), top_k})
+    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **found, **_hits(rank, n, up_to)}
 
 
 def of_pool(
@@ -60,10 +61,6 @@ def of_pool(
     counts = pool.counts(len(losses)) if has_n else [None] * len(losses)
     found = zip(ranks(scores, pool.labels).tolist(), losses, counts, strict=True)
     return [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
-
-
-def _up_to(top_k: int, hits_at: Sequence[int]) -> list[int]:
-    return sorted({*(k for k in hits_at if k <= top_k), top_k})
 
 
 def _hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:

@@ -91,7 +91,8 @@ def encoder_weights(
         tensors[WORDS] = tensors[WORDS] * math.sqrt(opt["embedding_size"])
     tensors[SEGMENTS] = _at_least_two_rows(tensors.get(SEGMENTS, tensors[WORDS][:0]))
     positions = tensors[POSITIONS]
-    before = positions.new_zeros(_first_position(opt), positions.size(1))
+    first = first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
+    before = positions.new_zeros(first, positions.size(1))
     behind = positions[-1:].expand(max(longest - len(positions), 0), -1)
     tensors[POSITIONS] = torch.cat([before, positions, behind])
     return tensors
@@ -114,10 +115,6 @@ def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dic
     )
     config |= {"model_type": VARIANTS[opt["variant"]], "type_vocab_size": weights[SEGMENTS].size(0)}
     return config if opt["variant"] in ("xlm", "bart") else config | {"embedding_norm": False}
-
-
-def _first_position(opt: Mapping[str, Any]) -> int:
-    return first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
 
 
 def _at_least_two_rows(segments: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -34,7 +35,7 @@ class RoundedWeights:
         self._versions: list[tuple[int, int]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.for_good,)
+        return partial(RoundedWeights, for_good=self.for_good), ()
 
     def round(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Have the model's parameters in another type, for good. Buffers stay: what is computed of them is exact."""
@@ -72,10 +73,6 @@ class RoundedWeights:
     def forget(self) -> None:
         """Give the copy's memory back."""
         self._copy, self._versions = None, []
-
-
-def _made(for_good: bool) -> RoundedWeights:
-    return RoundedWeights(for_good=for_good)
 
 
 def _version(tensor: Tensor) -> int:

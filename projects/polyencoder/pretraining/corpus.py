@@ -84,11 +84,9 @@ class Corpus:
 
     def _usable(self, file: str | DataFile, bad: OnBad) -> Iterator[Document]:
         for document in read_documents(file, bad=bad):
-            if document.responses and self._is_part(document):
+            of_part = self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
+            if document.responses and of_part:
                 yield document
-
-    def _is_part(self, document: Document) -> bool:
-        return self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
 
     def _examples(self, documents: Iterator[Document], draws: SeededRandom) -> Iterator[PairExample]:
         ahead: deque[Document] = deque()

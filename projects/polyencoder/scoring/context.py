@@ -107,11 +107,8 @@ def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""
     codes = max(part.n_codes for part in parts)
     if any(part.mask is not None or part.n_codes < codes for part in parts):
-        parts = [part if part.mask is not None else replace(part, mask=_all_real(part)) for part in parts]
+        real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]
+        parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
     parts = [part._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1)))) for part in parts]
     tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
     return parts[0]._mapped(lambda _: next(tensors))
-
-
-def _all_real(part: ContextEncoding) -> Tensor:
-    return part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool)

@@ -43,7 +43,8 @@ class TrainingLock:
         try:
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            _sign(self.path)
+            now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            Path(self.path).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
         except filelock.Timeout:
             raise TrainingError(
                 f"{os.fspath(model_file)} is being trained by {_owner(self.path)}: wait for it to end, stop it, or "
@@ -72,12 +73,6 @@ def _path(model_file: str | os.PathLike[str]) -> str:
     return f"{os.path.realpath(model_file)}.lock"
 
 
-def _sign(path: str) -> None:
-    """Write into the file whose it is."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    Path(path).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
-
-
 def _owner(path: str) -> str:
     """Describes the process that has locked the file."""
     try:
@@ -85,7 +80,7 @@ def _owner(path: str) -> str:
         place = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
         return f"process {owner['pid']}{place}, since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"  # which has not signed yet
+        return "another process"  # which has not written into it yet
 
 
 def _give_back(lock: filelock.BaseFileLock, owner: int) -> None:

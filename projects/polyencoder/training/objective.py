@@ -124,7 +124,7 @@ class Ranking:
         self.skipped = self.skipped_examples = 0
         self.has_trained = False
         self._max_without_negatives, self._processes = max_without_negatives, Processes.of_this_group()
-        self.max_tokens = (grad_cache * _longest(text) if model.has_vectors else pair_tokens) or None
+        self.max_tokens = (grad_cache * text.config.longest_context if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         """`batch` is None in a process that has no example of its own in this step, in which it helps the others.
@@ -242,7 +242,3 @@ class Ranking:
 def _present(context: ContextEncoding) -> Tensor | None:
     """A mask of the contexts that have any code, [batch]; None where all have."""
     return None if context.mask is None else context.mask.any(1)
-
-
-def _longest(text: TextEncoder) -> int:
-    return text.config.longest_context

@@ -214,16 +214,10 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
 
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
     """Warns where a ConveRT's scale of cosines ends low: with a low scale the model learns little."""
-    model, config = trainer.model, trainer.config
-    updates = _planned_updates(trainer)
-    if updates is not None and (reason := model.why_too_short(updates * config.accumulate)):
+    config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
+    updates = trainer.goal.total_updates(batch=batch, accumulate=config.accumulate)  # if time does not end the run
+    if updates is not None and (reason := trainer.model.why_too_short(updates * config.accumulate)):
         _log.warning(reason)
-
-
-def _planned_updates(trainer: Trainer) -> int | None:
-    """The number of updates of the run if time does not end it."""
-    config = trainer.config
-    return trainer.goal.total_updates(batch=config.batch_size * trainer.processes.count, accumulate=config.accumulate)
 
 
 def _shown(settings: TrainSettings, *, is_first: bool) -> list[Callback]:

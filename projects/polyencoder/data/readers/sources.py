@@ -216,10 +216,6 @@ class _Source(io.RawIOBase):
         super().close()
 
 
-def _gunzip(disk: io.FileIO) -> io.BufferedIOBase:
-    return gzip.GzipFile(fileobj=disk, mode="rb")
-
-
 def _unzstd(disk: Any) -> io.BufferedIOBase:
     """The bytes of a file in one Zstandard frame or several.
 
@@ -269,7 +265,7 @@ class _Frames(io.BufferedIOBase):
 
 
 DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
-    ".gz": _gunzip,
+    ".gz": lambda disk: gzip.GzipFile(fileobj=disk, mode="rb"),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
     ".zst": _unzstd,

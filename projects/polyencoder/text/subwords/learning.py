@@ -89,7 +89,8 @@ def learn_subwords_of_size(
     low = min(least_count, high)  # fewer subwords the larger the count
     best: tuple[int, int, SubwordTokenizer] | None = None
     while low <= high:
-        count = _middle(low, high)
+        # nearer to the lower: sizes fall with the logarithm of the count, more or less
+        count = max(low, min(high, round((low * high) ** 0.5)))
         try:
             tokenizer = learn_subwords(words, replace(settings, min_count=count))
         except ConfigError:
@@ -138,8 +139,3 @@ def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[
             for end in range(1, length):
                 counts[subword[:end]] -= count
     return [subword for _, subword in sorted(found)]
-
-
-def _middle(low: int, high: int) -> int:
-    """Between the two, nearer to the lower: sizes fall with the logarithm of the count, more or less."""
-    return max(low, min(high, round((low * high) ** 0.5)))

@@ -93,14 +93,10 @@ class Checkpoints(Callback):
         self._due = True  # after the callbacks behind this one have seen the evaluation
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if self._every is not None and self._is_late(self._every):
-            self._due = True
+        if self._every is not None and gather_objects(time.monotonic() - self._written >= self._every)[0]:
+            self._due = True  # by the first process's clock
         if self._due and not run.updates.is_under_way:  # between two updates each process has gradients of its own
             self.write(run)
-
-    def _is_late(self, every: float) -> bool:
-        """Whether it is time for another one, by the first process's clock."""
-        return gather_objects(time.monotonic() - self._written >= every)[0]
 
     def on_end(self, run: Run) -> None:
         if self._due:
