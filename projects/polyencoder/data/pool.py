@@ -86,11 +86,6 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
     return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given)
 
 
-def with_choice(pool: CandidatePool) -> list[int]:
-    """The examples of an inline pool that have more than one candidate."""
-    return [row for row, texts in enumerate(pool.own or ()) if len(texts) > 1]
-
-
 def fixed_pool(
     fixed: Sequence[str], place: dict[str, int], labels: Sequence[str] | None, *, add: bool
 ) -> CandidatePool:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, with_choice, without_twins
+from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, without_twins
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
@@ -171,10 +171,11 @@ class Ranking:
 
     def _with_choice(self, batch: Batch) -> Batch:
         """The batch without examples whose label is their only candidate: nothing can be learned from these."""
-        rows, own, labels = with_choice(batch.pool), batch.pool.own, batch.pool.labels
+        own, labels = batch.pool.own, batch.pool.labels
+        assert own is not None
+        rows = [row for row, texts in enumerate(own) if len(texts) > 1]
         if len(rows) == len(batch):
             return batch
-        assert own is not None
         assert labels is not None
         self.skipped_examples += len(batch) - len(rows)
         pool = inline_pool([own[row] for row in rows], [own[row][int(labels[row])] for row in rows]).to(labels.device)
