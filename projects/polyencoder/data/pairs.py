@@ -76,6 +76,7 @@ def pairs_and_records(
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs of `read_pairs`, each with all that the file has of it."""
     columns = columns or Columns()
+    rows: Iterator[tuple[str, Any]]
     if isinstance(source, str) and source.startswith(HUB):
         name = source.removeprefix(HUB)
         rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
