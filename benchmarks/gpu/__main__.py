@@ -37,7 +37,7 @@ import torch
 
 from benchmarks.common import machine
 from benchmarks.gpu import equality, framework, search, training
-from benchmarks.gpu.made import Part, Unavailable
+from benchmarks.gpu.fixtures import Part, Unavailable
 from polyencoder.storage.files import write_text
 
 __all__ = ["PARTS", "main"]

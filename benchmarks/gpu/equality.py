@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common import two_towers
-from benchmarks.gpu.made import TINY, check, examples, ranker, relative
+from benchmarks.gpu.fixtures import TINY, check, examples, ranker, relative
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.text import TokenBatch
 from polyencoder.training import TrainingConfig

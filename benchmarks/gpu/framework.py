@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.made import Unavailable, check
+from benchmarks.gpu.fixtures import Unavailable, check
 
 __all__ = ["multiprocessing_train"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import interleaved_ms
-from benchmarks.gpu.made import check
+from benchmarks.gpu.fixtures import check
 from benchmarks.search.answering import SIZE, measure, times_faster
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import made_candidates, made_contexts

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.common import interleaved_ms, two_towers
-from benchmarks.gpu.made import BERT_BASE, TINY, examples, ranker
+from benchmarks.gpu.fixtures import BERT_BASE, TINY, examples, ranker
 from benchmarks.rate import encoder_flops, product_rate, products
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator

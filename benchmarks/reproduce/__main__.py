@@ -1,16 +1,15 @@
-"""A paper's table, run and compared:
+"""Reproduces a paper's table and compares the numbers:
 
     python -m benchmarks.reproduce TABLE [--row ROW] [--scale small] [--seeds 3]
 
-Each row is a few commands of this project, whose numbers go into `--out`, a JSON file for each seed, and are printed
-beside the paper's and this project's. docs/results.md is made of `benchmarks/results`, which has
-this project's, and of `tables/*.yaml` (`--write-docs`). Models and checkpoints are kept in `--runs`: what was killed,
-or stopped by `--max-seconds`, goes on when it is started again with the same command. Where this is started several
-times, say once for each core with OMP_NUM_THREADS=1, the processes share the runs among themselves. Exit code 3: there
-is more to do; 1: a run failed, or lacks something that could be there.
+A row consists of a few commands of this project. Their numbers are written to `--out`, a JSON file for each seed, and
+printed beside the paper's and those of docs/results.md. That page is generated from `tables/*.yaml` and
+`benchmarks/results` (`--write-docs`). Models and checkpoints are kept in `--runs`: after a kill or `--max-seconds`, the
+same command resumes. Several processes with the same command, say one for each core with OMP_NUM_THREADS=1, share the
+runs. Exit codes: 3, work is left; 1, a run failed, or files that it needs are missing.
 
-`--dry-run` says of each run whether its commands are understood and what is missing for it; `--display-commands` prints
-them; `--smoke N` runs each with a few examples and N updates, which is no result and is not kept.
+`--dry-run` checks the commands of each run and lists what is missing for it; `--display-commands` prints them;
+`--smoke N` tries each with a few examples and N updates, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
 OWN = Path("runs/results")
-"""Where results are kept that are no contribution to this repository's."""
+"""Default folder of results; those of the repository are in `benchmarks/results`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; gives its exit code."""
+    """Run the command and return its exit code."""
     flags = _parser().parse_args(arguments)
     try:
         return _run(flags)
@@ -69,7 +68,7 @@ def _run(flags: argparse.Namespace) -> int:
             if one.run.name not in planned or planned[one.run.name].seeds < one.seeds:
                 planned[one.run.name] = one
     if not planned:
-        raise PolyencoderError(f"{flags.table}: nothing is run of these rows at --scale {scale.name}; {PAGE} says why")
+        raise PolyencoderError(f"{flags.table}: these rows have no runs at --scale {scale.name}; {PAGE} says why")
     if flags.display_commands:
         return _display(list(planned.values()), places)
     if flags.dry_run:
@@ -89,7 +88,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 
 def _write_docs(results: Path) -> int:
-    """`--write-docs`: the pictures and the page that shows them."""
+    """`--write-docs`: write docs/results.md and its pictures."""
     scales = [read_scale(name) for name in scale_names()]
     tables = {name: read_table(name) for name in table_names()}
     here = {name: [measured(table, scale, results) for scale in scales] for name, table in tables.items()}
@@ -101,7 +100,7 @@ def _write_docs(results: Path) -> int:
 
 
 def _check(planned: Sequence[Planned], places: Places) -> int:
-    """`--dry-run`: a line for each run, and 1 if a command is not understood."""
+    """`--dry-run`: print a line for each run; return 1 if a command's flags are invalid."""
     ready, refused = 0, 0
     for one in planned:
         said = checks.wrong(one.run, places)
@@ -112,7 +111,7 @@ def _check(planned: Sequence[Planned], places: Places) -> int:
         refused += bool(said)
         ready += not said and not lacking
     print(
-        f"{len(planned)} runs: {ready} ready, {refused} not understood, {len(planned) - ready - refused} lack something"
+        f"{len(planned)} runs: {ready} ready, {refused} invalid, {len(planned) - ready - refused} lack files or models"
     )
     return int(refused > 0)
 
@@ -146,38 +145,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "table", metavar="TABLE", choices=[*table_names(), "all"], help=", ".join([*table_names(), "all"])
     )
-    parser.add_argument("--row", action="append", help="a row by its name; again for more (default: all rows)")
+    parser.add_argument("--row", action="append", help="name of a row; may be repeated (default: all rows)")
     parser.add_argument("--scale", default="small", choices=scale_names(), help="default: small")
-    parser.add_argument("--seeds", type=_positive, help="how many (default: as the table or the scale says)")
-    parser.add_argument("--dry-run", action="store_true", help="say what is not understood or missing, and run nothing")
-    parser.add_argument("--display-commands", action="store_true", help="print the commands, and run nothing")
-    parser.add_argument("--write-docs", action="store_true", help="make docs/results.md and its pictures; run nothing")
-    parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keeps nothing")
-    parser.add_argument("--max-seconds", type=float, help="stop after so long; the same command goes on")
+    parser.add_argument("--seeds", type=_positive, help="number of seeds (default: the table's or the scale's)")
+    parser.add_argument("--dry-run", action="store_true", help="report invalid flags and missing files; run nothing")
+    parser.add_argument("--display-commands", action="store_true", help="print the commands; run nothing")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/results.md and its pictures; run nothing")
+    parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keep nothing")
+    parser.add_argument("--max-seconds", type=float, help="stop after this time; the same command resumes")
     parser.add_argument(
         "--out",
         type=Path,
-        help=f"the folder of results (default: {OWN}; of --write-docs, benchmarks/results, which the repository keeps)",
+        help=f"folder of results (default: {OWN}; with --write-docs: benchmarks/results)",
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), help="of models and checkpoints")
+    parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), help="folder of models and checkpoints")
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another encoder, folder or hub id than the scale's",
+        help="replace an encoder, folder or hub id of the scale",
     )
     return parser
 
 
 def _positive(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not an integer of at least 1")
     return int(text)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the command that is running would go on alone
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else the running command would outlive this process
     sys.exit(main())

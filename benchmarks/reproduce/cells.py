@@ -1,7 +1,6 @@
-"""What is run for a table's cell: of a ranker `parlai train_model` and `eval_model`, with the flags of all its parts.
+"""Makes the run of a table's cell: for a ranker, `parlai train_model` and `eval_model` with merged flags.
 
-These are the flags of the scale, of its family (bi, poly, cross, convert), of the model, the start, the task and the
-row, the later going before the earlier.
+Later flags override earlier ones, in this order: scale, family (bi, poly, cross, convert), model, start, task, row.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.reproduce.documents import suggested
 from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, Run, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
+from benchmarks.reproduce.yaml_schema import did_you_mean
 from polyencoder.errors import ConfigError
 
-__all__ = ["cell_of", "run_of", "why_not"]
+__all__ = ["cell_of", "run_of", "unavailable_reason"]
 
 _SMOKE = (
     *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
     *("--validation-max-exs", "8", "--short-final-eval", "true"),
 )
 _SOONER = {"warmup-updates": 0, "hard-negatives-every": 1}
-"""Of a try, which has fewer updates than a row that has these flags lets pass before something happens."""
+"""Overrides for smoke tests, which would end before these flags have an effect."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +42,26 @@ MODELS = {
     "convert": Model("convert", "convert"),
     "convert-multi": Model("convert", "convert", {"extra-contexts": 10}),
 }
-"""Beside the poly-encoders: `poly-16` has 16 learnt codes, `poly-16-first`, `-last` and `-first-last` have outputs."""
+"""All but poly-encoders: `poly-16` has 16 learned codes; `poly-16-first`, `-last` and `-first-last` use outputs."""
 _POLY = re.compile(r"poly-(?P<codes>\d+)(?:-(?P<vectors>first|last|first-last))?")
 _VECTORS = {"first": "n_first", "last": "n_last", "first-last": "first_n_last"}
 
 
 def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
-    """A table's cell as a scale has it, which may have another task there."""
+    """A table's cell at a scale, which may replace its task."""
     cell = table.cell(row, column)
     return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
 
 
 def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
-    """The run that a cell of a table is a number of.
+    """The run whose number a cell shows.
 
     Raises:
-        ConfigError: the scale does not know a part of it, or the row's settings contradict each other.
+        ConfigError: the scale lacks its task, start or run, or the row's settings contradict each other.
     """
     if cell.run:
         if cell.run not in scale.runs:
-            raise ConfigError(f"{where}: scale {scale.name} has no run {cell.run}{suggested(cell.run, scale.runs)}")
+            raise ConfigError(f"{where}: scale {scale.name} has no run {cell.run}{did_you_mean(cell.run, scale.runs)}")
         return scale.runs[cell.run]
     task = _part(scale.tasks, "tasks", cell.task, where)
     if not cell.model:
@@ -74,9 +73,7 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
     usual = _merged(parts)
     flags = _merged([usual, cell.flags])
     if flags != usual and not cell.variation:
-        raise ConfigError(
-            f"{where}: its flags differ from the usual ones, so that it needs a variation, a name for them"
-        )
+        raise ConfigError(f"{where}: its flags differ from the usual ones; name them with `variation`")
     name = "-".join([cell.task, cell.start, cell.model, *([cell.variation] if flags != usual else [])])
     reasons = [task.missing, start.missing]
     if "missing" in flags:
@@ -95,8 +92,8 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
     )
 
 
-def why_not(scale: Scale, cell: Cell) -> str:
-    """Why a cell's number cannot be had at this scale, whatever is run; empty if it can."""
+def unavailable_reason(scale: Scale, cell: Cell) -> str:
+    """Why a cell cannot be measured at this scale; empty if it can."""
     task = scale.tasks.get(cell.task)
     return task.splits.get(cell.metric.partition("/")[0], "") if task else ""
 
@@ -106,13 +103,13 @@ def _model(name: str, *, where: str) -> Model:
         return MODELS[name]
     found = _POLY.fullmatch(name)
     if not found:
-        raise ConfigError(f"{where}: there is no model {name}; it must be poly-N or one of {', '.join(MODELS)}")
+        raise ConfigError(f"{where}: unknown model {name}; it must be poly-N or one of {', '.join(MODELS)}")
     vectors = {"polyencoder-type": _VECTORS[found["vectors"]]} if found["vectors"] else {}
     return Model("polyencoder", "poly", {"poly-n-codes": int(found["codes"]), **vectors})
 
 
 def _counting(name: str, task: Task) -> Run:
-    """How many examples a task has in training and in each part that is evaluated."""
+    """A run that counts the training and evaluation examples of a task."""
     read = {"pattern": r"episodes with a total of (?P<examples>\d+) examples"}
     steps = []
     for split, datatype in {"train": "train:ordered", "valid": "valid", "test": "test"}.items():
@@ -131,19 +128,19 @@ def _counting(name: str, task: Task) -> Run:
 
 
 def _merged(parts: Sequence[Flags]) -> dict[str, Any]:
-    """The flags of all, the later before the earlier; null takes one away."""
+    """Merge flags, later ones overriding; null removes a flag."""
     merged = {name: value for part in parts for name, value in part.items()}
     return {name: value for name, value in merged.items() if value is not None}
 
 
 def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
     if name not in parts:
-        raise ConfigError(f"{where}: the scale's {kind} have no {name or 'name'}{suggested(name, parts)}")
+        raise ConfigError(f"{where}: the scale's {kind} have no {name or 'name'}{did_you_mean(name, parts)}")
     return parts[name]
 
 
 def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str) -> tuple[tuple[Step, ...], Asked]:
-    """Training, by one process or several that share each batch, and the evaluations of a ranker: ParlAI's commands."""
+    """ParlAI's commands that train a ranker, in one process or several that share each batch, and evaluate it."""
     batch = int(flags["batchsize"])
     if batch % processes:
         raise ConfigError(f"{where}: a batch of {batch} cannot be shared by {processes} processes")
@@ -171,7 +168,7 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
 
 
 def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
-    """The flags with the updates in which so many examples are had, for `warmup-examples`."""
+    """Replace `warmup-examples` by the equivalent `warmup-updates`."""
     for name, value in flags.items():
         yield ("warmup-updates", math.ceil(int(value) / batch)) if name == "warmup-examples" else (name, value)
 

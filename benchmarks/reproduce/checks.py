@@ -1,4 +1,4 @@
-"""What can be said of a run before it is run: whether its commands are understood, and what is missing for it."""
+"""Checks a run before it starts: the flags of its commands, and missing files and models."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from polyencoder.errors import PolyencoderError
 __all__ = ["missing", "wrong"]
 
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
-"""What torchrun starts, as the command that it is otherwise."""
+"""Modules that torchrun starts, and the command that each one stands for."""
 _PATH_LIKE = (".", "/", "~")
 
 
 def wrong(run: Run, places: Places) -> list[str]:
-    """What its commands do not understand: one line for each step that would stop at its flags.
+    """Errors in the flags of its commands: one line for each step that would fail.
 
-    Runs that differ in their folders alone are asked about once.
+    Runs that differ only in their folders are checked once.
     """
     lines = []
     for step in run.steps:
@@ -39,7 +39,7 @@ def wrong(run: Run, places: Places) -> list[str]:
 
 
 def missing(run: Run, places: Places) -> list[str]:
-    """Files and models that are not there, each with where it was looked for; downloads are not tried."""
+    """Missing files and models, with the places searched; nothing is downloaded."""
     if run.missing:
         return [run.missing]
     lines = []
@@ -67,7 +67,7 @@ def _there(data: Path, name: str) -> bool:
 
 
 def _cached(name: str) -> bool:
-    """Whether a model of the hub was downloaded before; of the zoo, this is not known here."""
+    """Whether a model of the hub is in the local cache; unknown for models of the zoo."""
     from huggingface_hub import try_to_load_from_cache
 
     return not name.startswith("zoo:") and isinstance(try_to_load_from_cache(name, "config.json"), str)
@@ -75,11 +75,11 @@ def _cached(name: str) -> bool:
 
 @cache
 def _refused(command: tuple[str, ...]) -> str:
-    """What the command's own parser says against its words; nothing is loaded, opened or downloaded for it."""
+    """The error of the command's own parser, empty if it accepts the words; nothing is loaded or downloaded."""
     if command[0] == "torchrun":
         module, *rest = command[len(TORCHRUN) :]
         if module not in MODULES:
-            return f"torchrun -m {module} is no command of this project"
+            return f"torchrun -m {module} is not a command of this project"
         command = (MODULES[module], *rest)
     program, name, *words = command
     if program == "polyencoder":
@@ -87,8 +87,8 @@ def _refused(command: tuple[str, ...]) -> str:
     if program == "parlai":
         return _refused_by_parlai(name, list(words))
     if program == "python" and name == "-m":
-        return "" if find_spec(words[0]) else f"there is no module {words[0]}"
-    return f"{program} is no command of this project"
+        return "" if find_spec(words[0]) else f"module {words[0]} does not exist"
+    return f"{program} is not a command of this project"
 
 
 def _refused_by_ours(name: str, words: list[str]) -> str:
@@ -111,17 +111,17 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _as_command(words):
             parser.add_extra_args(words)
-            ArgumentParser.parse_args(parser, words)  # ParlAI's own would download models that it has not yet
+            ArgumentParser.parse_args(parser, words)  # ParlAI's own parser would download missing models
     except SystemExit:
         return said.getvalue().strip().splitlines()[-1]
-    except Exception as error:  # whatever an agent or a teacher has to say of its flags
+    except Exception as error:  # agents and teachers raise errors of any kind
         return str(error)
     return ""
 
 
 @contextlib.contextmanager
 def _as_command(words: Sequence[str]) -> Iterator[None]:
-    """ParlAI looks for some flags in sys.argv by itself."""
+    """Set sys.argv, where ParlAI looks for some flags."""
     before, sys.argv = sys.argv, ["parlai", *words]
     try:
         yield

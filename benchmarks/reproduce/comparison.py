@@ -1,4 +1,4 @@
-"""What a run of one's own has given, beside the paper's numbers and those of docs/results.md."""
+"""Compares the results of a user's runs with the paper's numbers and those of docs/results.md."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["compared"]
 
 
 def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
-    """The lines of a Markdown table: of these rows, the columns in which `results` has a number; none if it has none.
+    """Yield the lines of a Markdown table of these rows: the columns with a number in `results`; no lines without any.
 
     Raises:
-        ConfigError, InputError: a result is wrong; the message names the file.
+        ConfigError, InputError: a result is invalid; the message names the file.
     """
     own = measured(table, scale, results)
     kept = measured(table, scale, RESULTS)

@@ -1,10 +1,10 @@
-"""Pairs of public dialogues, for what learns from conversations where there is no Reddit:
+"""Makes training pairs from public dialogues, in place of Reddit:
 
     python -m benchmarks.reproduce.conversations --datapath ../shared/data --out FOLDER
 
-writes `train.jsonl`, `valid.jsonl` and `some.jsonl`, 20,000 of the training pairs. Every turn behind another is a
-response, with at most eleven before it as its context; dialogues that occur twice count once, and one in a hundred is
-held out whole. Reddit is not among them: it is what these models are measured on.
+writes `train.jsonl`, `valid.jsonl` and `some.jsonl` (20,000 of the training pairs). Every turn but the first is a
+response, with up to eleven earlier turns as its context. Duplicate dialogues are dropped, and one dialogue in a hundred
+is held out. Reddit is left out, because these models are evaluated on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs, seed by seed and step by step, in pieces: what was killed or out of time goes on where it was."""
+"""Executes a run's steps for one seed; an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import filelock
 
-from benchmarks.reproduce.reports import learnt, numbers
-from benchmarks.reproduce.results import Learnt, Result, machine_and_versions
+from benchmarks.reproduce.reports import numbers, training_amount
+from benchmarks.reproduce.results import Result, TrainingAmount, machine_and_versions
 from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, Run, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
@@ -32,28 +32,28 @@ _LOCK = "run.lock"
 
 
 class OutOfTime(Exception):
-    """The piece is over; the same command goes on."""
+    """The deadline has passed; the same command resumes the run."""
 
 
 class RunsElsewhere(Exception):
-    """Another process has this seed, or one that it needs."""
+    """Another process is running this seed, or one that it depends on."""
 
 
 class StepFailed(PolyencoderError):
-    """A command ended with an error; its log says more."""
+    """A command failed; its log has the details."""
 
 
 @dataclass
 class _Progress:
-    """What is done of a seed, kept beside its models."""
+    """The progress of one seed, saved beside its models."""
 
     path: Path
     done: dict[str, dict[str, float]] = field(default_factory=dict)
-    """The numbers of the steps that are over."""
+    """The numbers of the finished steps."""
     seconds: dict[str, float] = field(default_factory=dict)
     pieces: int = 0
     commands: list[str] = field(default_factory=list)
-    """Those it was begun with: with others it is another run."""
+    """The commands that the run started with; it cannot resume with others."""
 
     def save(self) -> None:
         values = {"done": self.done, "seconds": self.seconds, "pieces": self.pieces, "commands": self.commands}
@@ -61,37 +61,37 @@ class _Progress:
 
 
 def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
-    """All steps of one seed that are not done yet; then its result.
+    """Execute the unfinished steps of one seed and return its result.
 
     Args:
-        run: what is run.
+        run: the run.
         scale: the scale's name, for the result.
-        seed: of the run.
-        places: what stands for {names} in its commands.
-        deadline: of `time.monotonic()`, at which the command that is running is ended.
+        seed: the seed.
+        places: the values of the {names} in its commands.
+        deadline: a time of `time.monotonic()` at which the running command is terminated.
 
     Raises:
-        OutOfTime: at the deadline.
-        RunsElsewhere: another process is at it.
+        OutOfTime: the deadline has passed.
+        RunsElsewhere: another process is running it.
         StepFailed: a command failed.
-        PolyencoderError: its report cannot be read, or what is in its folder was begun with other commands.
+        PolyencoderError: its report cannot be read, or its folder belongs to a run with other commands.
     """
     folder = places.folder(run.name, seed)
-    with _alone(folder):
+    with _locked(folder):
         return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
 
 
 def finished(run: Run, seed: int, *, places: Places) -> bool:
-    """Whether the folder of a seed has all that its steps leave there."""
+    """Whether all steps of a seed are done."""
     try:
         progress = _progress(places.folder(run.name, seed), run)
-    except PolyencoderError:  # of other commands, which whoever wants to go on is told
+    except PolyencoderError:  # of other commands; `execute` reports it
         return False
     return all(step.name in progress.done for step in run.steps)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         held = filelock.FileLock(folder / _LOCK).acquire(blocking=False)
@@ -104,19 +104,19 @@ def _alone(folder: Path) -> Iterator[None]:
 def _result(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
     progress = _progress(places.folder(run.name, seed), run)
     progress.pieces += 1
-    progress.save()  # before a command leaves anything: what is there is known to be of these commands
-    amount = Learnt()
+    progress.save()  # before a command writes anything, so that the folder's files belong to these commands
+    amount = TrainingAmount()
     for step in run.steps:
         if step.name not in progress.done:
             found = _one(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
             progress.done[step.name] = found
             progress.save()
         if "training" in step.read:
-            amount = _learnt(step, run=run, seed=seed, places=places)
+            amount = _training_amount(step, run=run, seed=seed, places=places)
             progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
-        if "learnt" in step.read:
+        if "amount" in step.read:
             found = progress.done[step.name]
-            amount = Learnt(int(found["updates"]), int(found["examples"]), progress.seconds[step.name])
+            amount = TrainingAmount(int(found["updates"]), int(found["examples"]), progress.seconds[step.name])
     machine, versions = machine_and_versions()
     return Result(
         scale=scale,
@@ -142,7 +142,7 @@ def _progress(folder: Path, run: Run) -> _Progress:
     progress = _Progress(path, **json.loads(path.read_text(encoding="utf-8")))
     if progress.commands != run.commands:
         raise PolyencoderError(
-            f"{folder}: was begun with other commands than those of today; delete it, or give other --runs"
+            f"{folder}: was started with other commands than the current ones; delete it, or give another --runs"
         )
     return progress
 
@@ -150,7 +150,7 @@ def _progress(folder: Path, run: Run) -> _Progress:
 def _one(
     step: Step, *, run: Run, seed: int, places: Places, deadline: float | None, progress: _Progress
 ) -> dict[str, float]:
-    """A step's numbers."""
+    """Run one step and read its numbers."""
     folder = places.folder(run.name, seed)
     where = f"{run.name}, seed {seed}, {step.name}"
     output, log = folder / f"{step.name}.out", folder / f"{step.name}.log"
@@ -170,11 +170,11 @@ def _one(
 
 
 def _failure(code: int, complaints: str, printed: str) -> str:
-    """Why a command ended: what ended it, as then its last line is no error; else that line."""
+    """Why a command failed: the signal that ended it, else its last error line."""
     if code < 0:
         memory = ", as a system out of memory does" if -code == signal.SIGKILL else ""
         ended = f"ended by signal {-code} ({signal.strsignal(-code)}){memory}"
-        return f"{ended}; what it has saved is used when it is started again"
+        return f"{ended}; the same command resumes it"
     lines = (complaints.strip() or printed.strip() or f"exit code {code}").splitlines()
     ours = [line for line in lines if line.startswith(("error: ", "polyencoder: "))]  # torchrun has more to say
     return (ours or lines)[-1]
@@ -184,16 +184,16 @@ def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
     return places.filled(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
 
 
-def _learnt(step: Step, *, run: Run, seed: int, places: Places) -> Learnt:
+def _training_amount(step: Step, *, run: Run, seed: int, places: Places) -> TrainingAmount:
     words = list(step.command)
     batch = int(words[words.index("--batchsize") + 1])
     if words[: len(TORCHRUN)] == list(TORCHRUN):
         batch *= int(places.named[PROCESSES])
-    return learnt(places.folder(run.name, seed) / str(step.read["training"]), batch=batch)
+    return training_amount(places.folder(run.name, seed) / str(step.read["training"]), batch=batch)
 
 
 def _runnable(command: list[str]) -> list[str]:
-    """The same command of this environment, wherever its programs are on the PATH."""
+    """The command with the programs of this Python environment, whatever the PATH says."""
     program, *rest = command
     if program == "python":
         return [sys.executable, *rest]
@@ -204,9 +204,9 @@ def _runnable(command: list[str]) -> list[str]:
 
 
 def _wait(command: list[str], *, output: Path, log: Path, deadline: float | None) -> int:
-    """Run a command until it ends, or is ended at the deadline, with all that it started."""
+    """Run a command; at the deadline, or on an interrupt, terminate its process group."""
     with output.open("w") as out, log.open("a") as err, ThreadPoolExecutor(1) as apart:
-        # in a thread, which no signal interrupts: a command is known as soon as it has started
+        # in a thread, which signals do not interrupt, so that a started process is never lost
         starting = apart.submit(subprocess.Popen, command, stdout=out, stderr=err, start_new_session=True)
         try:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -214,7 +214,7 @@ def _wait(command: list[str], *, output: Path, log: Path, deadline: float | None
         except subprocess.TimeoutExpired:
             _end(starting.result())
             raise OutOfTime from None
-        except BaseException:  # an interrupt of ours: what we started does not go on alone
+        except BaseException:  # an interrupt: leave no process behind
             _end(starting.result())
             raise
 

@@ -1,4 +1,4 @@
-"""docs/results.md: the papers' numbers beside ours, made of `tables/*.yaml` and the results that are kept."""
+"""Generates docs/results.md, the papers' numbers beside ours, from `tables/*.yaml` and the stored results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.reproduce.cells import cell_of, run_of, why_not
+from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.results import Result, kept_results
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
@@ -24,56 +24,55 @@ LEFT_OUT = {
 }
 _HEAD = """# Results
 
-The papers' numbers and this project's, side by side. One command runs a table again, or rows of it:
+The papers' numbers and this project's, side by side. One command reproduces a table, or some of its rows:
 
 <!-- not run: takes hours -->
 ```sh
 python -m benchmarks.reproduce convai2 --row bi --row poly-64 --seeds 1 --datapath ../shared/data
 ```
 
-`--datapath` is ParlAI's data folder. `--display-commands` prints the commands of this project that a table consists of,
-`--dry-run` says what is missing to run them. What is stopped goes on when it is started again, and several processes
-with the same command share its runs. Results are kept in `runs/results` (`--out`), and printed beside the papers' and
-those of this page, which are in `benchmarks/results`; `python -m benchmarks.reproduce all --write-docs` generates the
-page from them and from the tables' files.
+`--datapath` is ParlAI's data folder. `--display-commands` prints a table's commands, `--dry-run` lists the files and
+models that are missing. After an interruption the same command resumes; several processes with the same command share
+its runs. Results are written to `runs/results` (`--out`) and printed beside the papers' and those of this page. This
+page is generated from `benchmarks/results` and the tables' files: `python -m benchmarks.reproduce all --write-docs`.
 
 {scales}
 
 "Paper" columns have a paper's numbers, "here" columns those measured with this project: the mean and, over several
-seeds, the standard deviation. (1) marks a number of one seed so far, (2) of two, where the table wants more. An empty
-cell has not been measured yet, or is not in the paper.
+seeds, the standard deviation. (1) marks a number of one seed, (2) of two, where the table asks for more. An empty cell
+has not been measured yet, or is not in the paper.
 """
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A table at a scale: what was measured of it."""
+    """The measured numbers of a table at a scale."""
 
     scale: Scale
     values: Mapping[tuple[str, str], Value]
-    """By the row's name and the column's title."""
+    """By row name and column title."""
     results: Mapping[str, Sequence[Result]]
-    """By run, those with any."""
+    """By run; only runs that have results."""
     wanted: Mapping[str, int]
-    """How many seeds each run has."""
+    """The number of seeds that each run should have."""
     runs: Mapping[tuple[str, str], str]
-    """Whose number stands in a cell."""
+    """The run of each cell, by row name and column title."""
 
     def unfinished(self, row: str, column: str) -> bool:
-        """Whether a number is of fewer seeds than its run has."""
+        """Whether a number averages fewer seeds than its run should have."""
         count = self.values[row, column].count
         return count != self.wanted.get(self.runs[row, column], count)
 
 
 Head = tuple[Column, Measured | None]
-"""What stands below one another: the paper's numbers of a column (None), or those of a scale."""
+"""A column of the page: the paper's numbers (None), or those of a scale."""
 
 
 def page(results: Path) -> str:
-    """The whole page.
+    """Generate the whole page.
 
     Raises:
-        ConfigError, InputError: a table or a kept result is wrong; the message names the file.
+        ConfigError, InputError: a table or a stored result is invalid; the message names the file.
     """
     scales = [read_scale(name) for name in scale_names()]
     lines = [_HEAD.format(scales="\n".join(_about(scale) for scale in scales))]
@@ -89,7 +88,7 @@ def page(results: Path) -> str:
 
 
 def measured(table: Table, scale: Scale, results: Path) -> Measured:
-    """What is kept of a table's cells at a scale."""
+    """Read the stored results of a table's cells at a scale."""
     found: dict[str, list[Result]] = {}
     values: dict[tuple[str, str], Value] = {}
     runs: dict[tuple[str, str], str] = {}
@@ -97,7 +96,7 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
     for row in rows:
         for column in () if row.only else table.columns:  # also those where the paper has no number
             cell = cell_of(scale, table, row, column)
-            if why_not(scale, cell):
+            if unavailable_reason(scale, cell):
                 continue
             run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
             kept = found.setdefault(run.name, kept_results(results, scale.name, run))
@@ -116,7 +115,7 @@ def _about(scale: Scale) -> str:
 
 
 def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
-    """The lines of a Markdown table of these rows and columns, with the columns' names."""
+    """Yield the lines of a Markdown table of these rows and columns; `names` are the headings."""
     yield _line(["", *names])
     yield _line(["---"] * (len(names) + 1))
     group = None
@@ -170,7 +169,7 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
 
 
 def _how(one: Measured) -> str:
-    """When, on which machines and in how many hours a table was measured."""
+    """When, on which machines and in how many hours the numbers of a table were measured."""
     results = [result for kept in one.results.values() for result in kept]
     dates = sorted({result.date for result in results})
     machines = sorted({f"{result.machine.get('gpu') or result.machine.get('cpu')}" for result in results})
@@ -186,7 +185,7 @@ def _how(one: Measured) -> str:
 
 
 def _span(sorted_: Sequence[str]) -> str:
-    """From the first to the last."""
+    """`first to last`, or the value if both are equal."""
     return sorted_[0] if sorted_[0] == sorted_[-1] else f"{sorted_[0]} to {sorted_[-1]}"
 
 

@@ -1,11 +1,11 @@
-"""sentence-transformers on ConvAI2: its bi- or cross-encoder, from the same backbone, data and updates as ours.
+"""Trains sentence-transformers' bi- or cross-encoder on ConvAI2, with the backbone, data and updates of ours.
 
     python -m benchmarks.reproduce.peers bi --backbone FOLDER --datapath DATA --examples 20000 --out FOLDER
 
-prints one JSON object with R@1 and MRR on the validation set. Its own trainers and losses, with what they have unless
-told otherwise: `MultipleNegativesRankingLoss` with the other labels of a batch; for a cross-encoder
-`BinaryCrossEntropyLoss` with drawn negatives. A cross-encoder learns as ours does, without dropout, each update from
-whole examples. Killed and started again, it goes on from its checkpoint.
+prints one JSON object with R@1 and MRR on the validation set. Trainers and losses are sentence-transformers', with
+their defaults: `MultipleNegativesRankingLoss` with the other labels of a batch; for a cross-encoder
+`BinaryCrossEntropyLoss` with sampled negatives. As ours, the cross-encoder is trained without dropout, and each update
+has whole examples. After a kill the same command resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default
 TOKENS = 360
-"""Of a bi-encoder's texts, and of a cross-encoder's pairs, of which it cuts the end."""
+"""Length limit of a bi-encoder's texts and of a cross-encoder's pairs, which are cut at the end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--datapath", required=True)
     parser.add_argument("--examples", type=int, default=20_000)
-    parser.add_argument("--batch-size", type=int, default=64, help="examples")
+    parser.add_argument("--batch-size", type=int, default=64, help="examples per update")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--num-negatives", type=int, default=9, help="of a cross-encoder")
+    parser.add_argument("--num-negatives", type=int, default=9, help="negatives of an example, for a cross-encoder")
     parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16")
-    parser.add_argument("--evaluated", type=int, help="so many examples alone")
+    parser.add_argument("--evaluated", type=int, help="evaluate only this many examples")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="folder of checkpoints")
     flags = parser.parse_args(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # where its trainer reports
         report = _run(flags)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(flags: argparse.Namespace) -> dict[str, float]:
-    """Train, or go on, and evaluate."""
+    """Train, or resume, and evaluate."""
     quiet_parlai()
     peer = import_module("sentence_transformers")
     torch.manual_seed(flags.seed)
@@ -89,9 +89,9 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest one that was written to its end: of a trainer that was killed while it saved, the one before.
+    """The newest complete checkpoint; a kill while saving leaves an incomplete one.
 
-    Its state is the last file that transformers' trainer writes of a checkpoint.
+    transformers' trainer writes `trainer_state.json` last.
     """
     whole = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
     return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
@@ -100,7 +100,7 @@ def last_checkpoint(folder: Path) -> str | None:
 Example = tuple[str, str, list[str]]
 """A context as one text, its label, and in validation its candidates."""
 Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[Sequence[Example]], Iterable[torch.Tensor]]]
-"""A model; what makes its trainer of arguments; what scores each example's candidates."""
+"""A model, a function from arguments to its trainer, and a function that scores each example's candidates."""
 
 
 def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
@@ -169,21 +169,21 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) ->
 
 
 def _processes() -> list[str] | None:
-    """The devices of a pool that has this process's threads, which do more as processes; None for no pool."""
+    """Devices for a pool of one process per thread, which is faster than threads; None for no pool."""
     threads = torch.get_num_threads()
     if torch.cuda.is_available() or threads == 1:
         return None
-    os.environ["OMP_NUM_THREADS"] = "1"  # what the pool's processes begin with
+    os.environ["OMP_NUM_THREADS"] = "1"  # inherited by the pool's processes
     return ["cpu"] * threads
 
 
 def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> BatchSampler:
-    """Of rows that were shuffled by whole examples already."""
+    """A sampler that keeps the order of rows, which are already shuffled by whole examples."""
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
 def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
-    """In training in a seeded order."""
+    """Examples of the task; training examples in a seeded order."""
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname
 

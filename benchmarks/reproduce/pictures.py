@@ -1,4 +1,4 @@
-"""Pictures of the tables that are better looked at, as SVG beside docs/results.md; equal numbers give equal files."""
+"""Draws tables as SVG pictures beside docs/results.md; equal numbers give equal files."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["answer_times", "draw"]
 _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 _SIZE = (5.0, 3.2)  # inches
 _MANY = ("latency", "lines")
-"""Kinds that have a line for each of several rows."""
+"""Kinds with one line for each row title."""
 _TIMED = "ms, 100,000"  # a column of peers
 _PAPER = "the paper"  # one of the scales is called paper
 Point = tuple[str, float, Value]
-"""What it is of, where it stands, and its number."""
+"""A row's title, the x coordinate, and the value."""
 Times = Mapping[str, float]
 """By the name of a ranker: bi, poly-16, ..."""
 
 
 def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Times], folder: Path) -> Path | None:
-    """Draw a table that has a picture; None where neither the paper nor we have two points of it.
+    """Draw a table's picture; return its path, or None if neither the paper nor we have two points.
 
     Args:
-        table: whose `picture` says how: `line`, numbers over the rows' titles; `lines`, one for each title, over the
-            number that the group's begins with; `latency`, over the candidates; `accuracy`, over the milliseconds that
-            a ranker takes to answer.
-        all_measured: at each scale.
-        times: as `answer_times` gives them.
-        folder: where the file is written, `TABLE.svg`.
+        table: its `picture.kind` is `line` (x: the row's title, a number), `lines` (a line for each row title; x: the
+            number that the group's title begins with), `latency` (x: candidates) or `accuracy` (x: milliseconds to
+            answer).
+        all_measured: the measured numbers at each scale.
+        times: from `answer_times`.
+        folder: where `TABLE.svg` is written.
     """
     if table.picture is None:
         return None
@@ -53,12 +53,12 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
 
 
 def answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
-    """Milliseconds to choose among 100,000 candidates on a CPU, by ranker: the paper's, and those of each scale.
+    """Milliseconds to choose among 100,000 candidates on a CPU, by source and ranker.
 
     Args:
-        paper: its Table 5.
-        peers: where ours are measured.
-        all_measured: of `peers`, at each scale.
+        paper: the paper's Table 5.
+        peers: the table with our times.
+        all_measured: the numbers of `peers` at each scale.
     """
     times: dict[str, Times] = {_PAPER: {row.name: value.mean for row in paper.rows if (value := row.paper[1])}}
     for one in all_measured:
@@ -77,7 +77,7 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
 
 
 def _series(table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times) -> dict[str, list[Point]]:
-    """The points of a source: one series; of ours in `accuracy` one for each group, whose rows' titles recur."""
+    """The series of a source: one; in `accuracy`, of ours, one for each group, since row titles recur."""
     assert table.picture is not None
     if table.picture.kind != "accuracy" or name == _PAPER:
         return {name: _points(table, table.rows, values, times)}
@@ -90,7 +90,7 @@ def _series(table: Table, name: str, values: Mapping[tuple[str, str], Value], ti
 
 
 def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
-    """The points of a table's kind of picture; all but `latency` are of its first column."""
+    """The points of a picture; all kinds but `latency` use the first column only."""
     assert table.picture is not None
     points: list[Point] = []
     for row in rows:
@@ -117,7 +117,7 @@ def _place(table: Table, row: Row, column: Column, times: Times) -> float | None
 
 
 def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
-    """The picture; no date and no random ids, so that it changes with its numbers alone."""
+    """Render the picture without date and random ids, so that only numbers change it."""
     assert table.picture is not None
     matplotlib: Any = require("matplotlib", extra="plot")
     from matplotlib.figure import Figure
@@ -139,7 +139,7 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:.0f}")
         if table.picture.kind == "accuracy":
-            figure.legend(loc="outside upper center", fontsize=6)  # no place within is free of titles
+            figure.legend(loc="outside upper center", fontsize=6)  # inside, it would cover titles
         else:
             axes.legend(fontsize=6 if table.picture.kind in _MANY else None)
         buffer = io.StringIO()

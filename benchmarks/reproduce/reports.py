@@ -1,4 +1,4 @@
-"""The numbers of a step, from the report that its command wrote or printed."""
+"""Reads a step's numbers from the report that its command wrote or printed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.results import Learnt
+from benchmarks.reproduce.results import TrainingAmount
 from polyencoder.errors import InputError
 
-__all__ = ["learnt", "numbers"]
+__all__ = ["numbers", "training_amount"]
 
 
 def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, float]:
-    """The numbers that a step's `read` asks for, by name.
+    """Read the numbers that a step's `read` asks for, by name.
 
-    - `{report: FILE}`: of the report that ParlAI's `--report-filename` writes;
-    - `{json: true}`: of the JSON object that was printed, `accuracy.mean` for one within another;
-    - `{rows: [system, candidates]}`: of the rows of a benchmark's JSON, `bi-encoder/1000/mean_ms`;
-    - `{pattern: REGEX}`: what its named groups find last in what was printed.
+    - `{report: FILE}`: from the report that ParlAI's `--report-filename` writes;
+    - `{json: true}`: from the printed JSON object; nested names are joined by a dot, `accuracy.mean`;
+    - `{rows: [system, candidates]}`: from the rows of a benchmark's JSON, `bi-encoder/1000/mean_ms`;
+    - `{pattern: REGEX}`: the named groups of its last match in the output.
 
     Raises:
-        InputError: what was asked for is not there.
+        InputError: the report or the output does not have them.
     """
     if "report" in read:
         report = _json(Path(read["report"]).read_text(encoding="utf-8"), where)["report"]
@@ -48,23 +48,23 @@ def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, f
     return {}
 
 
-def learnt(model: Path, *, batch: int) -> Learnt:
-    """How much ParlAI's training loop had learnt from when it ended.
+def training_amount(model: Path, *, batch: int) -> TrainingAmount:
+    """How much ParlAI's training loop trained the model, from its `.trainstats`.
 
     Raises:
-        InputError: the training has left no account of it.
+        InputError: the file is missing or incomplete.
     """
     path = model.with_name(f"{model.name}.trainstats")
     try:
         stats = json.loads(path.read_text(encoding="utf-8"))
         updates = int(stats["train_steps"])
-        return Learnt(updates=updates, examples=updates * batch, seconds=float(stats["train_time"]))
+        return TrainingAmount(updates=updates, examples=updates * batch, seconds=float(stats["train_time"]))
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: does not say how much was learnt ({error})") from None
+        raise InputError(f"{path}: does not say how many updates were made ({error})") from None
 
 
 def _object(printed: str) -> str:
-    """The JSON object that a command printed last, behind whatever else it said."""
+    """The last JSON object in a command's output."""
     start = printed.find("{") if printed.lstrip().startswith("{") else printed.rfind("\n{") + 1
     return printed[start:] if start >= 0 else ""
 
@@ -80,7 +80,7 @@ def _json(text: str, where: str) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers of a mapping and those within it."""
+    """The finite numbers of a nested mapping."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")

@@ -1,4 +1,4 @@
-"""What a run found, as a JSON file: `SCALE/RUN/seed-N.json`, kept in the repository."""
+"""Results of runs as JSON files, `SCALE/RUN/seed-N.json`, stored in the repository."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import machine
-from benchmarks.reproduce.documents import made
 from benchmarks.reproduce.runs import Run
+from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.packages import PACKAGES, version_of
 from polyencoder.storage.files import write_text
@@ -20,8 +20,8 @@ from polyencoder.storage.files import write_text
 __all__ = [
     "FORMAT",
     "RESULTS",
-    "Learnt",
     "Result",
+    "TrainingAmount",
     "kept_results",
     "machine_and_versions",
     "result_path",
@@ -35,8 +35,8 @@ _PACKAGES = (*PACKAGES, "sentence-transformers")
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """How much a run has learnt from, and how long that took."""
+class TrainingAmount:
+    """How much a run was trained: updates, examples, and seconds."""
 
     updates: int = 0
     examples: int = 0
@@ -51,31 +51,31 @@ class Result:
     run: str
     seed: int
     date: str
-    """Of its end, in UTC: 2026-11-22."""
+    """The day it finished, in UTC: 2026-11-22."""
     commands: list[str]
-    """With places such as {data}: whoever repeats them has other folders."""
+    """With placeholders such as {data}, since folders differ between machines."""
     metrics: Mapping[str, float]
     """By step: `valid/R20@1`, `train/hours`."""
     updates: int
     examples: int
     seconds: Mapping[str, float]
-    """Of each step, pieces together."""
+    """Of each step, summed over its pieces."""
     pieces: int
-    """In how many it was run."""
+    """How many times the run was started or resumed."""
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     format: int = FORMAT
     places: Mapping[str, str] = field(default_factory=dict)
-    """Those of the encoders that it began with, as the scale or `--set` names them."""
+    """The encoders that it started from, as named by the scale or `--set`."""
 
 
 def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
-    """Where a result is kept below `folder`."""
+    """The path of a result below `folder`."""
     return folder / scale / run / f"seed-{seed}.json"
 
 
 def write_result(folder: Path, result: Result, run: Run) -> Path:
-    """Keep a result; ConfigError if it has learnt from less than the run asks for: a try is no result."""
+    """Write a result; ConfigError if it was trained on less than the run asks for."""
     _check_enough(result, run, where=f"{run.name}, seed {result.seed}")
     path = result_path(folder, result.scale, result.run, result.seed)
     write_text(path, json.dumps(dataclasses.asdict(result), indent=2) + "\n")
@@ -83,11 +83,11 @@ def write_result(folder: Path, result: Result, run: Run) -> Path:
 
 
 def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
-    """The results of a run, by seed.
+    """Read the results of a run, ordered by seed.
 
     Raises:
-        InputError: a file is no result of this run, or of an unknown format.
-        ConfigError: one has learnt from less than the run asks for.
+        InputError: a file is not a result of this run, or of an unknown format.
+        ConfigError: one was trained on less than the run asks for.
     """
     results = []
     for path in sorted(result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"), key=_seed_of):
@@ -96,21 +96,21 @@ def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from None
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise InputError(f"{path}: is no result of format {FORMAT}")
-        result = made(Result, values, where=str(path))
+            raise InputError(f"{path}: is not a result of format {FORMAT}")
+        result = parse_fields(Result, values, where=str(path))
         if (result.scale, result.run, f"seed-{result.seed}") != (scale, run.name, path.stem):
             raise InputError(
                 f"{path}: is of {result.scale}, {result.run}, seed {result.seed}; it is in the wrong place"
             )
         _check_enough(result, run, where=str(path))
         if result.commands != run.commands:
-            raise InputError(f"{path}: was made with other commands than its row has; run it again, or restore the row")
+            raise InputError(f"{path}: was made with other commands than its row has now; rerun it, or restore the row")
         results.append(result)
     return results
 
 
 def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
-    """What the numbers depend on beside the settings."""
+    """The machine and the package versions, which numbers depend on besides the settings."""
     packages = {package: number for package in _PACKAGES if (number := version_of(package))}
     kept = {name: value for name, value in machine().items() if name in _MACHINE and value is not None}
     return kept, {"python": platform.python_version(), **packages}
@@ -126,5 +126,5 @@ def _check_enough(result: Result, run: Run, *, where: str) -> None:
         had, asked = getattr(result, what), getattr(run.asked, what)
         if had < asked:
             raise ConfigError(
-                f"{where}: has learnt from {had:,} {what} where its row asks for {asked:,}; it is no result"
+                f"{where}: was trained on {had:,} {what} where its row asks for {asked:,}; it is not a result"
             )

@@ -1,4 +1,4 @@
-"""A run: commands of the project, one after the other, whose reports give the numbers of a table's cells."""
+"""A run: a sequence of the project's commands whose reports give the numbers of a table's cells."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from polyencoder.errors import ConfigError
 __all__ = ["LAUNCHER", "PROCESSES", "TORCHRUN", "Asked", "Places", "Run", "Step"]
 
 PROCESSES = "processes"
-"""The place whose value is the number of processes, one for each GPU, that share the batches of a training."""
+"""The placeholder for the number of processes, one for each GPU, that share each training batch."""
 TORCHRUN = ("torchrun", "--nproc-per-node", f"{{{PROCESSES}}}", "-m")
 LAUNCHER = (*TORCHRUN, "parlai.agents.ranker.launch")
 
 _PLACE = re.compile(r"\{(?P<name>\w+)(?::(?P<of>[\w.-]+))?\}")
 _STARTS = ("--backbone", "--init-model", "--model")
 PACKAGE = "package:"
-"""What a place begins with that is a folder of an installed package: `package:NAME/FOLDER`."""
+"""Prefix of a folder inside an installed package: `package:NAME/FOLDER`."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and where its numbers are found."""
+    """A command, and where to read its numbers."""
 
     name: str
-    """The numbers are called after it: `valid/R20@1`."""
+    """The prefix of its numbers: `valid/R20@1`."""
     command: tuple[str, ...]
-    """Its words, with places such as {data}; started again after a kill, it goes on."""
+    """Its words, with placeholders such as {data}; rerun after a kill, it resumes."""
     read: Mapping[str, Any]
-    """What `reports.numbers` is told."""
+    """The argument of `reports.numbers`."""
     smoke: tuple[str, ...] = ()
-    """Words behind the command that make a try of a few {updates} of it."""
+    """Words appended for a smoke test of {updates} updates."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run must have learnt from to be a result; 0 where nothing is learnt, or nothing is asked."""
+    """The least amount of training for a run to count as a result; 0: no requirement."""
 
     updates: int = 0
     examples: int = 0
@@ -49,7 +49,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Run:
-    """What is run once for each seed."""
+    """Commands that are run once for each seed."""
 
     name: str
     steps: tuple[Step, ...]
@@ -58,76 +58,76 @@ class Run:
     """Below the data folder; see `scales.Task.files`."""
     seeds: int
     hours: float | None
-    """Expected of one seed, on the scale's machine."""
+    """Expected for one seed, on the scale's machine."""
     missing: str
     """Why it cannot be run anywhere at this scale; empty if it can."""
 
     @property
     def needs(self) -> dict[str, bool]:
-        """Runs whose folders its commands name: True for the same seed's model, False for what the first seed made."""
+        """The runs it depends on: True if on the same seed's model, False if on the first seed's files."""
         words = [word for step in self.steps for word in step.command]
         named = {(found["of"], found["name"]) for word in words for found in _PLACE.finditer(word) if found["of"]}
         return {of: (of, "model") in named for of, _ in sorted(named)}
 
     @property
     def models(self) -> list[str]:
-        """The places of encoders and rankers that it begins with, such as `minilm`; not those that other runs make."""
+        """Placeholders of the encoders and rankers that it starts from, such as `minilm`; not those of other runs."""
         words = [word for step in self.steps for word in step.command]
         named = [_PLACE.fullmatch(word) for flag, word in pairwise(words) if flag in _STARTS]
         return sorted({found["name"] for found in named if found and not found["of"]})
 
     @property
     def commands(self) -> list[str]:
-        """Its commands in a line each, with their places."""
+        """Its commands, one line each, with their placeholders."""
         return [" ".join(step.command) for step in self.steps]
 
     @property
-    def learns(self) -> bool:
-        """Whether seeds make a difference that a table counts."""
+    def trains(self) -> bool:
+        """Whether it trains a model, so that results depend on the seed."""
         return bool(self.asked.updates or self.asked.examples)
 
     def smoke(self) -> Run:
-        """The same in a few updates and examples, which is no result."""
+        """A smoke test of the run: a few updates and examples; not a result."""
         steps = tuple(replace(step, command=(*step.command, *step.smoke), smoke=()) for step in self.steps)
         return replace(self, steps=steps, asked=Asked())
 
 
 @dataclass(frozen=True)
 class Places:
-    """What {names} in commands stand for."""
+    """The values of the {placeholders} in commands."""
 
     named: Mapping[str, str]
-    """The scale's, as `--set` changed them, and `data`."""
+    """The scale's, overridden by `--set`, and `data`."""
     runs: Path
-    """Where models and checkpoints are kept, one folder for each run and seed."""
+    """The folder of models and checkpoints, with a subfolder for each run and seed."""
 
     def folder(self, run: str, seed: int) -> Path:
-        """Of a run's seed."""
+        """The folder of one seed of a run."""
         return self.runs / run / f"seed-{seed}"
 
     def filled(self, word: str, *, run: str, seed: int) -> str:
-        """A word of a command with all places filled in.
+        """A command's word with all placeholders filled in.
 
         Raises:
-            ConfigError: there is no place of that name, or a package is not installed.
+            ConfigError: a placeholder is unknown, or a package is not installed.
         """
 
         def value(found: re.Match[str]) -> str:
             name, of = found["name"], found["of"]
             if name == "model" and of:
                 return str(self.folder(of, seed) / "model")
-            if name == "folder":  # of another run: data that depends on no seed
+            if name == "folder":  # of another run: data that does not depend on the seed
                 return str(self.folder(of, 0) if of else self.folder(run, seed))
             if name == "seed":
                 return str(seed)
             if name not in self.named:
-                raise ConfigError(f"{word}: there is no place {{{name}}}; give one with --set {name}=...")
+                raise ConfigError(f"{word}: unknown placeholder {{{name}}}; set it with --set {name}=...")
             return self.place(name)
 
         return _PLACE.sub(value, word)
 
     def place(self, name: str) -> str:
-        """What the scale, or `--set`, says that a place is; of a package, its folder."""
+        """The value of a placeholder; a folder for `package:NAME/FOLDER`."""
         value = self.named[name]
         if not value.startswith(PACKAGE):
             return value
@@ -140,5 +140,5 @@ class Places:
         return str(Path(found.submodule_search_locations[0]) / folder)
 
     def command(self, step: Step, *, run: str, seed: int) -> list[str]:
-        """A step's words, as a shell would have them."""
+        """A step's words, with all placeholders filled in."""
         return [self.filled(word, run=run, seed=seed) for word in step.command]

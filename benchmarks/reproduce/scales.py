@@ -1,7 +1,7 @@
-"""Scales at which the tables are run: `scales/paper.yaml`, the paper's own settings, `small.yaml` and `base.yaml`.
+"""Reads the scales at which tables are run: `scales/paper.yaml` (the paper's own settings), `small.yaml`, `base.yaml`.
 
-A scale names tasks, starts (the weights that a ranker begins with), flags of rankers, and runs of other commands. One
-that is `based_on` another has its values where it names none itself.
+A scale names tasks, starts (initial weights), flags of rankers, and runs of other commands. A scale that is `based_on`
+another inherits its values and may override them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.documents import made, read_document, suggested
 from benchmarks.reproduce.runs import Asked, Run, Step
+from benchmarks.reproduce.yaml_schema import did_you_mean, parse_fields, read_yaml
 from polyencoder.errors import ConfigError
 
 __all__ = ["SCALES", "Flags", "Scale", "Task", "read_scale", "scale_names"]
@@ -23,30 +23,30 @@ Flags = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What a ranker learns and is measured on."""
+    """A task that rankers are trained and evaluated on."""
 
     teacher: str
     splits: Mapping[str, str]
-    """The parts that are evaluated; a text says why one cannot be."""
+    """The evaluated splits; a non-empty text says why a split cannot be evaluated."""
     files: list[str] = field(default_factory=list)
-    """Below the data folder, which may end in .gz; `a | b` where one of several will do."""
+    """Below the data folder, with or without .gz; `a | b`: one of them suffices."""
     flags: Flags = field(default_factory=dict)
     families: Mapping[str, Flags] = field(default_factory=dict)
     evaluation: Flags = field(default_factory=dict)
-    """Of evaluations alone."""
+    """Flags of evaluations only."""
     examples: int = 0
-    """Of training, in an epoch."""
+    """Training examples in an epoch."""
     hours: Mapping[str, float] = field(default_factory=dict)
-    """Expected of one seed, by model, training and evaluation."""
+    """Expected hours of one seed by model, training and evaluation together."""
     seeds: int | None = None
     missing: str = ""
     note: str = ""
-    """What the page says of a task that stands for another one."""
+    """Text of docs/results.md where this task replaces another one."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The weights that a ranker begins with."""
+    """The weights that a ranker is initialized with."""
 
     title: str
     flags: Flags = field(default_factory=dict)
@@ -61,35 +61,35 @@ class Scale:
     name: str
     title: str
     machine: str
-    """What the expected hours are of."""
+    """The machine that the expected hours refer to."""
     seeds: int
     places: dict[str, str]
-    """What stands for `{name}` in flags, and `--set` changes: encoders, folders, hub ids."""
+    """Values of `{name}` in flags, overridden by `--set`: encoders, folders, hub ids."""
     flags: Flags
     families: Mapping[str, Flags]
     tasks: Mapping[str, Task]
     starts: Mapping[str, Start]
     runs: Mapping[str, Run]
     tables: Mapping[str, Mapping[str, str]]
-    """By table, tasks that stand there for others, of fewer examples where the rows are many."""
+    """By table, replacements of tasks: fewer examples where a table has many rows."""
 
 
 def scale_names() -> list[str]:
-    """The scales that there are."""
+    """The names of all scales."""
     return sorted(path.stem for path in SCALES.glob("*.yaml"))
 
 
 def read_scale(name: str) -> Scale:
-    """The scale of that name; ConfigError if there is none, or its file is wrong."""
+    """Read a scale; ConfigError if it does not exist or its file is invalid."""
     if name not in scale_names():
-        raise ConfigError(f"there is no scale {name}{suggested(name, scale_names())}", argument="scale")
+        raise ConfigError(f"there is no scale {name}{did_you_mean(name, scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"
-    document = made(_Document, _document(path), where=path.name)
+    document = parse_fields(_Document, _document(path), where=path.name)
     parts: dict[str, Any] = {}
     kinds: dict[str, type] = {"tasks": Task, "starts": Start}
     for part, kind in kinds.items():
         values = getattr(document, part)
-        parts[part] = {key: made(kind, of, where=f"{path.name}, {part}, {key}") for key, of in values.items()}
+        parts[part] = {key: parse_fields(kind, of, where=f"{path.name}, {part}, {key}") for key, of in values.items()}
     runs = {key: _plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in document.runs.items()}
     return Scale(
         name=name,
@@ -106,14 +106,14 @@ def read_scale(name: str) -> Scale:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The values of a scale's file, over those of the scale that it is `based_on`."""
-    values = read_document(path)
+    """The values of a scale's file, merged over those of the scale that it is `based_on`."""
+    values = read_yaml(path)
     base = values.pop("based_on", None)
     return values if base is None else _over(_document(SCALES / f"{base}.yaml"), values)
 
 
 def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings merged; other values, lists among them, are replaced."""
+    """Merge nested mappings; other values, including lists, are replaced."""
     merged = dict(base)
     for name, value in values.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
@@ -142,7 +142,7 @@ class _PlainRun:
     seeds: int = 1
     hours: float | None = None
     examples: int = 0
-    """That it learns from; its step says `read: {learnt: true}`, and prints `updates` and `examples`."""
+    """Training examples; a step with `read: {amount: true}` prints `updates` and `examples`."""
     updates: int = 0
     missing: str = ""
 
@@ -156,11 +156,11 @@ class _PlainStep:
 
 
 def _plain_run(name: str, values: object, *, where: str) -> Run:
-    """A run of commands that the scale writes out."""
-    plain = made(_PlainRun, values, where=where)
+    """A run whose commands are written out in the scale's file."""
+    plain = parse_fields(_PlainRun, values, where=where)
     steps = []
     for number, of in enumerate(plain.steps, start=1):
-        step = made(_PlainStep, of, where=f"{where}, step {number}")
+        step = parse_fields(_PlainStep, of, where=f"{where}, step {number}")
         steps.append(Step(step.name, tuple(step.command.split()), step.read, tuple(step.smoke.split())))
     if not steps and not plain.missing:
         raise ConfigError(f"{where}: needs steps, or says why it is missing")

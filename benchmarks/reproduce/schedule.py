@@ -1,4 +1,4 @@
-"""Planned runs, one after the other, until all have a result; other processes may be at the same ones."""
+"""Executes planned runs one after the other until all have a result; several processes can share them."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from polyencoder.errors import PolyencoderError
 __all__ = ["MORE_TO_DO", "run_all"]
 
 MORE_TO_DO = 3
-"""The exit code where something is left: out of time, or in another process's hands."""
+"""Exit code if work is left: out of time, or another process is running it."""
 
 
 def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path | None, deadline: float | None) -> int:
-    """Run what has no result yet, seed by seed: all runs' first seeds come before any run's second.
+    """Execute the runs without a result, seed by seed: first seeds of all runs come before second ones.
 
-    A run whose result is kept, but not its models, is run again where another one needs them; its result remains. What
-    needs a run that is missing, or has failed, is left out. What another process runs, or needs such a run, waits until
-    all else is done, and is left to that process if it is not over by then.
+    A run whose result exists but whose models do not is executed again if another run depends on them; its result is
+    kept. Runs that depend on a missing or failed run are skipped. Runs that another process is executing, and those
+    that depend on them, come last, and are left to that process if it has not finished by then.
 
     Args:
-        planned: each behind those that it needs.
-        scale: its name, for the results.
-        places: what stands for {names} in commands.
+        planned: the runs, each after its dependencies.
+        scale: the scale's name, for the results.
+        places: the values of the {names} in commands.
         out: the folder of results; None to keep none.
-        deadline: of `time.monotonic()`, at which the command that is running is ended.
+        deadline: a time of `time.monotonic()` at which the running command is terminated.
 
     Returns:
-        The exit code: MORE_TO_DO, or 0; 1 if a run failed, or files are missing, or none of the runs can be had.
+        The exit code: 0, MORE_TO_DO, or 1 if a run failed, files are missing, or no run can be executed.
     """
-    lacking: set[str] = set()  # runs that cannot be had, and so those that need them
+    lacking: set[str] = set()  # runs that cannot be executed, and those that depend on them
     seeds = range(max((one.seeds for one in planned), default=0))
     left = [(one.run, seed) for seed in seeds for one in planned if seed < one.seeds]
     state = _State(left, scale=scale, places=places, out=out)
     for run, seed in left:
         if state.over(run, seed):
-            print(f"{run.name}, seed {seed}: its result is in {state.result(run, seed)}; another --out runs it again")
+            print(
+                f"{run.name}, seed {seed}: its result is in {state.result(run, seed)}; to rerun it, give another --out"
+            )
     failed = False
     while left:
         elsewhere: list[tuple[Run, int]] = []
@@ -63,7 +65,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
             except RunsElsewhere:
                 elsewhere.append((run, seed))
             except OutOfTime:
-                print(f"{run.name}, seed {seed}: goes on with the same command", flush=True)
+                print(f"{run.name}, seed {seed}: stopped; the same command resumes it", flush=True)
                 return MORE_TO_DO
             except PolyencoderError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
@@ -73,42 +75,42 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
                 print(f"{run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
         if elsewhere == left:
             names = ", ".join(f"{run.name}, seed {seed}" for run, seed in left)
-            print(f"another process runs, or waits for: {names}", flush=True)
+            print(f"another process is running, or waits for: {names}", flush=True)
             return int(failed) or MORE_TO_DO
         left = elsewhere
     return int(failed or all(one.run.name in lacking for one in planned))
 
 
 class _State:
-    """What of the planned runs is over, also by other processes.
+    """Which planned runs are finished, by this process or others.
 
     Args:
-        left: the runs and seeds, each behind those that it needs.
-        scale: its name.
-        places: the models' folders among them.
-        out: the folder of results; None where none are kept, and so nothing is ever over.
+        left: the runs and seeds, each after its dependencies.
+        scale: the scale's name.
+        places: the placeholders' values and the models' folder.
+        out: the folder of results; None if none are kept, so that no run counts as finished.
     """
 
     def __init__(self, left: Sequence[tuple[Run, int]], *, scale: str, places: Places, out: Path | None) -> None:
         self._scale, self._places, self._out = scale, places, out
-        self._needed: set[tuple[str, int]] = set()  # by what is not over
+        self._needed: set[tuple[str, int]] = set()  # by unfinished runs
         for run, seed in reversed(left):
             if not (run.missing or self.over(run, seed)):
                 self._needed |= _needs(run, seed)
 
     def over(self, run: Run, seed: int) -> bool:
-        """Whether a seed's result is kept and, where it is needed, its models too."""
+        """Whether a seed's result exists and, if another run needs them, its models too."""
         path = self.result(run, seed)
         if path is None or not path.exists():
             return False
         return (run.name, seed) not in self._needed or finished(run, seed, places=self._places)
 
     def result(self, run: Run, seed: int) -> Path | None:
-        """Where the result of a seed is, or will be."""
+        """The path of a seed's result, which may not exist yet."""
         return self._out and result_path(self._out, self._scale, run.name, seed)
 
     def keep(self, result: Result, run: Run) -> Path:
-        """Write a result, but for one that is there already; gives the path."""
+        """Write a result unless it exists; return its path."""
         assert self._out is not None
         path = result_path(self._out, self._scale, run.name, result.seed)
         return path if path.exists() else write_result(self._out, result, run)
@@ -119,7 +121,7 @@ def _needs(run: Run, seed: int) -> set[tuple[str, int]]:
 
 
 def _all_here(run: Run, seed: int, elsewhere: Sequence[tuple[Run, int]]) -> None:
-    """RunsElsewhere if another process has what a seed needs."""
+    """Raise RunsElsewhere if another process is executing a dependency."""
     if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
         raise RunsElsewhere
 

@@ -1,7 +1,7 @@
-"""How large a ConveRT is, as one JSON object: `python -m benchmarks.reproduce.sizes [--extra-contexts 10]`.
+"""Prints the size of a ConveRT as one JSON object: `python -m benchmarks.reproduce.sizes [--extra-contexts 10]`.
 
-`embeddings`, `blocks` and `rest` in millions of parameters; `float32_mb`, the first two in 32 bits, which the paper's
-Table 2 counts; `quantized_mb`, the file of the whole model with embeddings in 8 and all else in 16 bits.
+`embeddings`, `blocks` and `rest`: millions of parameters; `float32_mb`: the first two in 32 bits, as in the paper's
+Table 2; `quantized_mb`: the file of the whole model, embeddings in 8 bits, all else in 16.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sizes(extra_contexts: int) -> dict[str, float]:
-    """Of the paper's single-context model, or of one that reads so many turns before the last."""
+    """Sizes of the paper's single-context model, or of one with `extra_contexts` earlier turns."""
     layout = convert_text(extra_contexts=extra_contexts)
     config = ConvertConfig(vocab_size=ROWS, multi_context=extra_contexts > 0)
     model = build_model(convert_ranker(config, layout)).eval()

@@ -1,8 +1,8 @@
-"""A table of a paper: what its rows and columns are, and what the paper found. `tables/NAME.yaml` is one.
+"""Reads tables of papers from `tables/NAME.yaml`: rows, columns and the paper's numbers.
 
-A cell is a row and a column. What it is a run of follows from the fields of both: a ranker's `task`, `start` (which
-weights it begins with) and `model`, with a `variation` and its `flags` where something else differs; or a `run` by
-name. `metric` says which of the run's numbers stands there.
+A cell combines the fields of its row and its column. They name a run: either a ranker's `task`, `start` (initial
+weights) and `model`, with a `variation` and its `flags` if it differs in other flags, or a `run` by name. `metric`
+selects one of the run's numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.documents import listed, made, read_document, suggested
 from benchmarks.reproduce.values import Value, read_value
+from benchmarks.reproduce.yaml_schema import did_you_mean, non_empty_list, parse_fields, read_yaml
 from polyencoder.errors import ConfigError
 
 __all__ = ["TABLES", "Cell", "Column", "Picture", "Row", "Table", "read_table", "table_names"]
@@ -26,21 +26,21 @@ _NOTHING = "-"
 
 @dataclass(frozen=True)
 class Cell:
-    """Which number of which run: the fields of a row and of a column together."""
+    """One number of one run: the merged fields of a row and a column."""
 
     metric: str = ""
     inferred: str = ""
-    """The number that stands there, marked as computed from another, where the run has no `metric`."""
+    """The metric shown instead, marked ≈, if the run has no `metric`."""
     task: str = ""
     split: str = ""
     start: str = ""
     model: str = ""
     variation: str = ""
     flags: Mapping[str, Any] = field(default_factory=dict)
-    """Of training, by their names without dashes in front: what the variation is."""
+    """Flags of training, without leading dashes: what the variation consists of."""
     run: str = ""
     seeds: Mapping[str, int] = field(default_factory=dict)
-    """How many at a scale, where they are not the table's."""
+    """Number of seeds by scale, if not the table's."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Column:
     cell: Mapping[str, Any]
     unit: str
     digits: int
-    """Behind the decimal point of what is measured here."""
+    """Decimals of the numbers measured here."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Row:
     group: str
     cell: Mapping[str, Any]
     paper: tuple[Value | None, ...]
-    """One for each column; None where the paper has none."""
+    """One value for each column; None where the paper has no number."""
     only: str
-    """Why there is nothing to run, and the row is the paper's alone; else empty."""
+    """Why the row has only the paper's numbers and is not run; else empty."""
     scales: tuple[str, ...] = ()
-    """The scales that have it; all where none is named."""
+    """The scales that have it; empty: all."""
 
     def at(self, scale: str) -> bool:
         """Whether a scale has this row."""
@@ -86,7 +86,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper, or one that the papers do not have."""
+    """A table of a paper, or one of this project's own."""
 
     name: str
     title: str
@@ -94,14 +94,14 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     tolerance: float
-    """How far a mean may be from the paper's, at its own scale, to count as the same; in the column's unit."""
+    """Largest difference from the paper's mean, at the scale `paper`, that counts as equal; in the column's unit."""
     notes: tuple[str, ...]
     seeds: Mapping[str, int]
-    """How many at a scale, where they are not the scale's."""
+    """Number of seeds by scale, if not the scale's."""
     picture: Picture | None
 
     def cell(self, row: Row, column: Column) -> Cell:
-        """What of what run stands in a row and a column."""
+        """The cell of a row and a column."""
         where = f"{self.name}, row {row.name}, {column.title}"
         both = {"flags", "metric", "inferred", "run"}
         merged = {**row.cell, **column.cell}
@@ -110,10 +110,10 @@ class Table:
             merged["flags"] = flags
         for name in (both - {"flags"}) & merged.keys():
             merged[name] = str(merged[name]).format_map({k: v for k, v in merged.items() if k not in both})
-        return made(Cell, {k: v for k, v in merged.items() if k in Cell.__dataclass_fields__}, where=where)
+        return parse_fields(Cell, {k: v for k, v in merged.items() if k in Cell.__dataclass_fields__}, where=where)
 
     def measured(self, row: Row) -> list[Column]:
-        """The columns in which a row has something to run: where the paper has numbers, those with one."""
+        """The columns in which a row is run: those with a number of the paper, or all if the row has none."""
         if row.only:
             return []
         if not any(row.paper):
@@ -121,16 +121,16 @@ class Table:
         return [column for column, value in zip(self.columns, row.paper, strict=True) if value]
 
     def row(self, name: str) -> Row:
-        """The row of that name; ConfigError if there is none."""
+        """The row of that name; ConfigError if it does not exist."""
         for row in self.rows:
             if row.name == name:
                 return row
         names = [row.name for row in self.rows]
-        raise ConfigError(f"{self.name} has no row {name}{suggested(name, names)}", argument="row")
+        raise ConfigError(f"{self.name} has no row {name}{did_you_mean(name, names)}", argument="row")
 
 
 def table_names() -> list[str]:
-    """All tables: the poly-encoder paper's, ConveRT's, and those that the papers do not have."""
+    """The names of all tables: the poly-encoder paper's, ConveRT's, then this project's own."""
 
     def place(name: str) -> tuple[bool, str, int]:
         kind, _, number = name.rpartition("-")
@@ -140,16 +140,16 @@ def table_names() -> list[str]:
 
 
 def read_table(name: str) -> Table:
-    """The table of that name.
+    """Read a table.
 
     Raises:
-        ConfigError: there is none, or its file is wrong; the message says where.
+        ConfigError: it does not exist, or its file is invalid; the message says where.
     """
     names = table_names()
     if name not in names:
-        raise ConfigError(f"there is no table {name}{suggested(name, names)}", argument="table")
+        raise ConfigError(f"there is no table {name}{did_you_mean(name, names)}", argument="table")
     path = TABLES / f"{name}.yaml"
-    return _table(name, made(_Document, read_document(path), where=path.name), where=path.name)
+    return _table(name, parse_fields(_Document, read_yaml(path), where=path.name), where=path.name)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _Document:
     groups: list[Any]
     unit: str = "percent"
     digits: int = 1
-    """Both of columns that have none of their own."""
+    """Defaults for columns without a unit or digits."""
     tolerance: float = 0.5
     notes: list[str] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
@@ -169,25 +169,27 @@ class _Document:
 
 def _table(name: str, document: _Document, *, where: str) -> Table:
     columns = []
-    for number, values in enumerate(listed(document.columns, where=f"{where}, columns"), start=1):
+    for number, values in enumerate(non_empty_list(document.columns, where=f"{where}, columns"), start=1):
         title, cell = _titled(values, where=f"{where}, column {number}")
         own = {"unit": cell.pop("unit", document.unit), "digits": cell.pop("digits", document.digits)}
-        column = made(Column, {"title": title, "cell": cell, **own}, where=f"{where}, column {number}")
+        column = parse_fields(Column, {"title": title, "cell": cell, **own}, where=f"{where}, column {number}")
         if column.unit not in UNITS:
-            raise ConfigError(f"{where}, column {number}: unit {column.unit} is unknown{suggested(column.unit, UNITS)}")
+            raise ConfigError(
+                f"{where}, column {number}: unit {column.unit} is unknown{did_you_mean(column.unit, UNITS)}"
+            )
         columns.append(column)
     rows: list[Row] = []
-    for number, group in enumerate(listed(document.groups, where=f"{where}, groups"), start=1):
+    for number, group in enumerate(non_empty_list(document.groups, where=f"{where}, groups"), start=1):
         at = f"{where}, group {number}"
         title, cell = _titled(group, where=at)
-        for values in listed(cell.pop("rows", None), where=f"{at}, rows"):
+        for values in non_empty_list(cell.pop("rows", None), where=f"{at}, rows"):
             rows.append(_row(values, group=title, cell=cell, columns=len(columns), where=at))
     names = [row.name for row in rows]
     for twice in {one for one in names if names.count(one) > 1}:
         raise ConfigError(f"{where}: two rows are called {twice}")
-    picture = made(Picture, document.picture, where=f"{where}, picture") if document.picture else None
+    picture = parse_fields(Picture, document.picture, where=f"{where}, picture") if document.picture else None
     if picture and picture.kind not in PICTURES:
-        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{suggested(picture.kind, PICTURES)}")
+        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{did_you_mean(picture.kind, PICTURES)}")
     return Table(
         name=name,
         title=document.title,
@@ -214,7 +216,7 @@ def _row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, w
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
     if len(paper) != columns:
-        raise ConfigError(f"{where}: paper has {len(paper)} numbers for {columns} columns; write - where there is none")
+        raise ConfigError(f"{where}: paper has {len(paper)} numbers for {columns} columns; write - for a missing one")
     only = str(own.pop("only", ""))
     scales = tuple(own.pop("scales", cell.get("scales", ())))
     cell = {name: value for name, value in cell.items() if name != "scales"}

@@ -1,4 +1,4 @@
-"""Numbers of papers and of runs: a mean, and a standard deviation where there is one."""
+"""Numbers of papers and of runs: a mean, optionally with a standard deviation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Value:
 
     mean: float
     deviation: float | None = None
-    """Of the seeds; None where it is not known."""
+    """Standard deviation over seeds; None if unknown."""
     digits: int = 1
-    """Behind the decimal point, as it is shown."""
+    """Decimals shown."""
     count: int | None = None
-    """Of how many seeds; None for a paper's number."""
+    """Number of seeds; None for a paper's number."""
     inferred: bool = False
-    """Computed from another number, not measured; shown with a ≈, rounded."""
+    """Extrapolated from another number, not measured; shown with ≈ and rounded."""
 
     def __str__(self) -> str:
         mean = float(f"{self.mean:.{_INFERRED}g}") if self.inferred else self.mean
@@ -36,19 +36,19 @@ class Value:
         return f"≈ {shown}" if self.inferred else shown
 
     def near(self, other: Value, *, tolerance: float) -> bool:
-        """Whether both are the same, give or take the tolerance; a rounded number may be half a digit off."""
+        """Whether both are equal within the tolerance plus half a unit of the other's last digit."""
         return abs(self.mean - other.mean) <= tolerance + 0.5 * 10**-other.digits
 
 
 def read_value(text: str | int | float) -> Value:
-    """`83.3 ± 0.2`, `131,438`, `≈ 2,200,000` or a number of YAML.
+    """Parse `83.3 ± 0.2`, `131,438`, `≈ 2,200,000` or a number of YAML.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: another format.
     """
     found = _VALUE.fullmatch(str(text).strip())
     if not found:
-        raise ValueError(f"{text!r} is no number, and none with a deviation, as 83.3 ± 0.2")
+        raise ValueError(f"{text!r} is not a number, with or without a deviation, such as 83.3 ± 0.2")
     mean, deviation = found["mean"], found["deviation"]
     return Value(
         float(mean.replace(",", "")),
@@ -59,10 +59,10 @@ def read_value(text: str | int | float) -> Value:
 
 
 def mean_of(numbers: Sequence[float], *, digits: int) -> Value:
-    """Mean and standard deviation (of a sample, n - 1) of one or more numbers; of one there is no deviation.
+    """Mean and sample standard deviation (n - 1) of one or more numbers; a single number has no deviation.
 
     Raises:
-        ValueError: there is none, or one is not finite.
+        ValueError: no numbers, or one is not finite.
     """
     if not numbers or not all(math.isfinite(number) for number in numbers):
         raise ValueError(f"there is no mean of {list(numbers)}")

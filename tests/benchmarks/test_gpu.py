@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu.made import Unavailable, check
+from benchmarks.gpu.fixtures import Unavailable, check
 from benchmarks.rate import Shape, encoder_flops, product_rate, products
 
 pytestmark = pytest.mark.slow

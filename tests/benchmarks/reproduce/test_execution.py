@@ -1,4 +1,4 @@
-"""Runs of real commands: their numbers, what goes on after a stop, and what is no result."""
+"""Runs of real commands: their numbers, resuming after a stop, and runs that are not results."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_fewer_seeds_than_the_row_has_are_counted_and_the_same_run_is_in_all_of_
 def test_a_table_of_many_rows_has_another_task_at_a_scale_and_says_so(keep):
     text = page(keep("small", "poly-7", "first", [0.7]))
     assert line_of(text, "poly-7", "first output").split("|")[3] == " 70.0 (1) "
-    assert "Here, small: learnt from 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
+    assert "Here, small: trained on 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
     paper = plan(read_table("poly-7"), read_scale("paper"), [read_table("poly-7").row("first")], seeds=None)
     assert [one.run.name for one in paper] == ["convai2-bert-bi"]
 

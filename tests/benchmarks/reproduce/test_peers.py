@@ -1,4 +1,4 @@
-"""The peer's training goes on from a checkpoint that was written to its end."""
+"""The peer's training resumes from the last complete checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML files into dataclasses: what is missing, unknown or of another kind is an error that names file and place."""
+"""Parses YAML files into dataclasses; a missing, unknown or mistyped field is an error that names file and place."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import yaml
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["listed", "made", "read_document", "suggested"]
+__all__ = ["did_you_mean", "non_empty_list", "parse_fields", "read_yaml"]
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file is.
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
 
     Raises:
-        ConfigError: it cannot be read, is no mapping, or names something twice, of which YAML would keep the last.
+        ConfigError: it cannot be read, is not a mapping, or has a duplicate key (YAML itself would keep the last).
     """
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -33,11 +33,11 @@ def read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def made(kind: type[Made], values: object, *, where: str) -> Made:
-    """A dataclass from a mapping with its fields; mappings and lists within stay as they are.
+def parse_fields(kind: type[T], values: object, *, where: str) -> T:
+    """Build a dataclass from a mapping of its fields; nested mappings and lists are kept unchanged.
 
     Raises:
-        ConfigError: it is no mapping, or a field is unknown, missing or of another type; `where` says of what.
+        ConfigError: not a mapping, or a field is unknown, missing or of another type; the message begins with `where`.
     """
     assert dataclasses.is_dataclass(kind)
     if not isinstance(values, Mapping):
@@ -45,7 +45,7 @@ def made(kind: type[Made], values: object, *, where: str) -> Made:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in values:
         if name not in fields:
-            raise ConfigError(f"{where}: {name} is unknown{suggested(str(name), fields)}")
+            raise ConfigError(f"{where}: {name} is unknown{did_you_mean(str(name), fields)}")
     needed = (dataclasses.MISSING, dataclasses.MISSING)
     for name, field in fields.items():
         if name not in values and (field.default, field.default_factory) == needed:
@@ -57,21 +57,21 @@ def made(kind: type[Made], values: object, *, where: str) -> Made:
     return kind(**values)
 
 
-def listed(values: object, *, where: str) -> Sequence[Any]:
-    """A list that is not empty, or an error."""
+def non_empty_list(values: object, *, where: str) -> Sequence[Any]:
+    """Return `values` if it is a non-empty list; ConfigError otherwise."""
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"{where}: must be a list, and not an empty one")
+        raise ConfigError(f"{where}: must be a non-empty list")
     return values
 
 
-def suggested(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    """`; did you mean ...?`, or which names there are."""
+def did_you_mean(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    """The end of an error message: `; did you mean ...?`, or the list of known names."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else f"; it must be one of {', '.join(known)}"
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value of YAML is of this type; of mappings and lists the contents are not looked at."""
+    """Whether a YAML value has this type; the contents of mappings and lists are not checked."""
     if get_origin(hint) in (Union, UnionType):
         return any(_fits(value, part) for part in get_args(hint))
     kind = get_origin(hint) or hint
@@ -81,12 +81,12 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses names that stand twice in one mapping."""
+    """SafeLoader that rejects duplicate keys of a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         merge = "tag:yaml.org,2002:merge"
         names = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name} stands here twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name}", node.start_mark)
         return super().construct_mapping(node, deep)
