@@ -60,7 +60,7 @@ def test_what_another_process_has_is_left_to_it_with_all_that_needs_it(start, a_
     runs = [a_run("base"), a_run("upon", base=True), a_run("free")]
     with taken(tmp_path, "base"):
         assert start(*runs) == MORE_TO_DO
-    assert "another process runs, or waits for: base, seed 0, upon, seed 0" in capsys.readouterr().out
+    assert "another process is running, or waits for: base, seed 0, upon, seed 0" in capsys.readouterr().out
     assert (tmp_path / "notes").read_text().split() == ["free-0"]
     assert start(*runs) == 0
     assert (tmp_path / "notes").read_text().split() == ["free-0", "base-0", "upon-0"]

@@ -61,7 +61,7 @@ def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
         ("83.3 ± 0.2", "83.3 +/- 0.2", "row one: '83.3 [+]/- 0.2' is not a number"),
         ("name: one, ", "", "row One: name is missing"),
         ("name: one, ", "name: one, name: two, ", "duplicate key name"),
-        ("rows:", "row:", "rows: must be a list"),
+        ("rows:", "row:", "rows: must be a non-empty list"),
         ("title: Mine", "title: Mine\nunit: percents", "did you mean percent"),
         ("title: first,", "title: first, unit: mss,", "column 1: unit mss is unknown; did you mean ms"),
         ("title: first,", "title: first, digits: few,", "column 1: digits cannot be 'few'"),

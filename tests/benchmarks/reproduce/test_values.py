@@ -35,7 +35,7 @@ def test_of_what_was_not_measured_three_digits_are_shown():
 
 @pytest.mark.parametrize("text", ["", "83.3 +- 0.2", "83.3 ±", "-", "about 3"])
 def test_what_is_no_number_is_an_error_that_shows_it(text):
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="not a number"):
         read_value(text)
 
 
