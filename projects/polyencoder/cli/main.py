@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
-from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, ValidationError
+from cyclopts.exceptions import MissingArgumentError, ValidationError
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
@@ -187,41 +187,36 @@ def flag_of(argument: str | None, command: str) -> str | None:
 
 
 def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
+    """An error of cyclopts as one of ours, in one line."""
     import pydantic
 
     from polyencoder.settings.messages import config_error
 
-    cause = error.__cause__
-    if isinstance(error, ValidationError) and error.argument and isinstance(cause, pydantic.ValidationError):
-        return config_error(cause, of=error.argument.hint)
-    unused = [error.token.keyword or error.token.value] if isinstance(error, UnknownOptionError) else []
-    unused += [word.partition("=")[0] for word in error.unused_tokens or () if word.startswith("--")]
-    if isinstance(error, MissingArgumentError):
-        if unknown := [word for word in unused if word not in flags_of(arguments[0]).values()]:
-            return _unknown(unknown, arguments)
-        return UsageError(f"{' '.join(error.command_chain or ())} requires {_missing(error, arguments)}")
-    if len(unknown := list(dict.fromkeys(unused))) > 1:  # of one, cyclopts says it
+    if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
+        return config_error(error.__cause__, of=error.argument.hint)
+    if not isinstance(error, MissingArgumentError):
+        return UsageError(" ".join(str(error).split()))
+    unused = [word.partition("=")[0] for word in error.unused_tokens or () if word.startswith("--")]
+    if unknown := [flag for flag in unused if flag not in flags_of(arguments[0]).values()]:
         return _unknown(unknown, arguments)
-    return UsageError(" ".join(str(error).split()))
-
-
-def _missing(error: MissingArgumentError, arguments: Sequence[str]) -> str:
-    """What a command needs and was not given."""
     given = {word.partition("=")[0] for word in arguments}
-    if error.argument and given & set(error.argument.names):
-        return f"a value for {error.argument.name}"
-    command = reduce(lambda one, name: one[name], error.command_chain or (), app)
-    needed = [one.name for one in command.assemble_argument_collection() if one.required and not given & set(one.names)]
-    words = [error.argument.name] if error.argument and error.argument.name.isupper() else []  # files, in capitals
-    flags = [name for name in needed if name.startswith("--") and not name.isupper()]
-    return ", ".join([*(word.removeprefix("--") for word in words), *flags])
+    asked = error.argument
+    if asked and given & {*asked.names}:
+        missing = [f"a value for {asked.name}"]
+    else:
+        command = reduce(lambda one, name: one[name], error.command_chain or (), app)
+        needed = [one for one in command.assemble_argument_collection() if one.required and not given & {*one.names}]
+        missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
+        if asked and asked.name.isupper():  # files
+            missing.insert(0, asked.name.removeprefix("--"))
+    return UsageError(f"{' '.join(error.command_chain or ())} requires {', '.join(missing)}")
 
 
-def _unknown(flags: list[str], arguments: Sequence[str]) -> UsageError:
+def _unknown(flags: Sequence[str], arguments: Sequence[str]) -> UsageError:
     known = list(flags_of(arguments[0]).values())
     guesses = {flag: get_close_matches(flag, known, n=1) for flag in flags}
     named = [flag + (f" (did you mean {close[0]}?)" if close else "") for flag, close in guesses.items()]
-    return UsageError(f"unknown option{'s' if len(flags) > 1 else ''}: {', '.join(named)}")
+    return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 
 def _prepare_torch() -> None:

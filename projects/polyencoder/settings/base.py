@@ -86,30 +86,33 @@ class Settings:
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, given: Any, handler: Callable[[Any], Any]) -> Any:
-        """Checks that given settings are read, and adds the defaults that depend on others."""
-        if hasattr(given, "kwargs"):  # of a call in Python
-            given = given.kwargs or {}
-        if isinstance(given, _Checked) or not isinstance(given, Mapping):
-            return handler(given)  # an instance, or what is no settings at all
+        """Reads the file `config`, adds the defaults that depend on others, and checks that all that is given is read."""
+        values = (given.kwargs or {}) if hasattr(given, "kwargs") else given  # ArgsKwargs, of a call in Python
+        if isinstance(values, _Complete) or not isinstance(values, Mapping):
+            return handler(values)  # nested settings, an instance, or what is no settings at all
         known = leaves(cls)
-        flat, groups = _flat(cls, given)
+        flat = _flat(known, values)
         file = flat.get("config") if "config" in known else None
-        held = {} if file is None else _flat(cls, read_yaml(file))[0]
-        below = {name: _value(groups, leaf.path) for name, leaf in known.items() if leaf.path[0] in groups}
-        _check_overridden(cls, {name: held[name] for name in held if name in flat}, origin=str(file))
+        held = {} if file is None else _flat(known, read_yaml(file))
+        whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
+        below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
+        overridden = {*held} & {*flat} & {*known}
+        _check_each(cls, {name: held[name] for name in overridden}, origin=str(file))
         try:
             presets = cls.presets({**held, **below, **flat})
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
-            unset = {name for name in {*held} & {*flat} & {*known} if str(flat[name]) == str(known[name].default)}
-            wanted = {name: value for name, value in {**held, **flat}.items() if name not in unset}
-            names = _check_needs(known, wanted, {**usual, **below})
-            made = handler(_nested(known, {**usual, **flat}, groups))
+            wanted = {name: value for name, value in {**held, **flat}.items() if name not in whole}
+            for name in overridden:
+                if str(flat[name]) == str(known[name].default):  # a flag that takes a setting of the file back
+                    del wanted[name]
+            _check_needs(known, wanted, {**usual, **below})
+            made = handler(_nested(known, {**whole, **usual, **flat}))
         except (ConfigError, ValidationError) as error:
             known_error = error if isinstance(error, ConfigError) else config_error(error, of=cls)
             if known_error.argument in held and known_error.argument not in flat:
                 raise ConfigError(f"{file}: {known_error}") from None
             raise
-        object.__setattr__(made, "_names", names)
+        object.__setattr__(made, "_names", frozenset(name for name, value in wanted.items() if value is not None))
         return made
 
     @property
@@ -145,30 +148,17 @@ class Settings:
         return cls(**(dict(values or {}) | given))
 
 
+class _Complete(dict[str, Any]):
+    """Values of nested settings that `_complete` of the outer ones has seen."""
+
+
 class _Truth(NamedTuple):
-    """True or False in the place of a number, which pydantic would take for 1 or 0."""
+    """True or False in the place of a number or text, which pydantic would take for 1 or 0."""
 
     value: bool
 
     def __repr__(self) -> str:
         return repr(self.value)
-
-
-def _no_truth(leaf: Leaf, value: Any) -> Any:
-    return _Truth(value) if isinstance(value, bool) and not leaf.takes_bool else value
-
-
-class _Checked(dict[str, Any]):
-    """Values of nested settings that the outer ones have looked at."""
-
-
-def _check_overridden(cls: type, values: Mapping[str, Any], *, origin: str) -> None:
-    """Raises ConfigError for a value of a file that cannot be, though a flag takes precedence."""
-    for leaf, value in ((leaves(cls)[name], value) for name, value in values.items()):
-        try:
-            TypeAdapter(leaf.hint).validate_python(_no_truth(leaf, value))
-        except ValidationError as error:
-            raise ConfigError(f"{origin}: {config_error(error, of=cls, path=leaf.path)}") from None
 
 
 def read_yaml(path: str) -> dict[str, Any]:
@@ -195,69 +185,66 @@ def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
     return functools.reduce(getattr, path[1:], groups[path[0]])
 
 
-def _flat(cls: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Settings]]:
-    """Values by flat names, those in a mapping for nested settings too; and nested settings that are given whole."""
-    names = {leaf.path: name for name, leaf in leaves(cls).items()}
+def _flat(known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Values by flat names, those in a mapping for nested settings too."""
+    names = {leaf.path: name for name, leaf in known.items()}
     flat: dict[str, Any] = {}
-    whole: dict[str, Settings] = {}
-
-    def add(path: tuple[str, ...], values: Mapping[str, Any]) -> None:
-        for key, value in values.items():
-            place = (*path, str(key).replace("-", "_"))
-            if isinstance(value, Settings) and len(place) == 1:
-                whole[place[0]] = value
-            elif isinstance(value, Mapping):
-                add(place, value)
-            else:
-                name = names.get(place, place[0] if len(place) == 1 else ".".join(place))
-                flat[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
-
-    add((), given)
-    return flat, whole
+    for key, value in given.items():
+        place = (*path, str(key).replace("-", "_"))
+        name = names.get(place, ".".join(place))
+        if isinstance(value, Mapping):
+            flat |= _flat(known, value, place)
+        elif isinstance(value, bool) and name in known and bool not in known[name].kinds:
+            flat[name] = _Truth(value)
+        else:
+            flat[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return flat
 
 
-def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
+def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values as pydantic reads them: mappings for nested settings, which come first where they are given whole."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *groups, last = known[name].path if name in known else name.split(".")
-        if groups and groups[0] in whole:
-            raise ConfigError(f"{name} is given beside the whole of {groups[0]}: give one of them", argument=name)
         inner = nested
         for group in groups:
-            inner = inner.setdefault(group, _Checked())
-        inner[last] = _no_truth(known[name], value) if name in known else value
-    return {**nested, **whole}
+            inner = inner.setdefault(group, _Complete())
+            if not isinstance(inner, _Complete):
+                raise ConfigError(f"{name} is given beside the whole of {group}: give one of them", argument=name)
+        inner[last] = value
+    return nested
 
 
-def _check_needs(known: Mapping[str, Leaf], flat: Mapping[str, Any], presets: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the given settings, those with another value than their default.
+def _check_each(cls: type, values: Mapping[str, Any], *, origin: str) -> None:
+    """Raises ConfigError for a value of a file that cannot be, though a flag takes precedence."""
+    for name, value in values.items():
+        leaf = leaves(cls)[name]
+        try:
+            TypeAdapter(leaf.hint).validate_python(value)
+        except ValidationError as error:
+            raise ConfigError(f"{origin}: {config_error(error, of=cls, path=leaf.path)}") from None
 
-    Raises:
-        ConfigError: the other settings leave one of them unread.
-    """
 
-    def given(name: str) -> bool:
-        value = flat.get(name)
-        return name in flat and value is not None and (type(value), value) != (type(default(name)), default(name))
-
-    def default(name: str) -> Any:
-        return known[name].default if name in known else None
-
-    names = frozenset(name for name in flat if given(name))
-    for name in sorted(names & set(known)):
-        for other, values, or_with in known[name].metadata(Needs):
-            if other not in known or (or_with and given(or_with)):
+def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a setting with another value than its default that the other settings leave unread."""
+    defaults = {name: leaf.default for name, leaf in known.items()}
+    values = {**defaults, **presets, **given}
+    used = {
+        name
+        for name in {*given} & {*known}
+        if given[name] is not None and (type(given[name]), given[name]) != (type(defaults[name]), defaults[name])
+    }
+    for name in sorted(used):
+        for other, wanted, or_with in known[name].metadata(Needs):
+            if other not in known or or_with in used:
                 continue
-            actual = flat.get(other, presets.get(other, default(other)))
-            if values and actual not in values:
-                wanted = " or ".join(str(one) for one in values if one is not None)
+            if wanted and values[other] not in wanted:
+                words = " or ".join(str(one) for one in wanted if one is not None)
                 raise ConfigError(
-                    f"{name} is read only where {other} is {wanted}, not {actual}: leave it out",
-                    argument=name,
+                    f"{name} is read only where {other} is {words}, not {values[other]}: leave it out", argument=name
                 )
-            if not values and not given(other):
+            if not wanted and other not in used:
                 raise ConfigError(f"{name} is read only with {other}: give that too, or leave it out", argument=name)
         for (other,) in known[name].metadata(Without):
-            if given(other):
+            if other in used:
                 raise ConfigError(f"{name} is not read with {other}: give one of them", argument=name)
-    return frozenset(name for name, value in flat.items() if value is not None)

@@ -98,10 +98,6 @@ class Leaf(NamedTuple):
         return list(_parts(self.hint))
 
     @property
-    def takes_bool(self) -> bool:
-        return bool in self.kinds
-
-    @property
     def choices(self) -> tuple[Any, ...]:
         """The values of the `Literal` in its type."""
         return tuple(one for kind in self.kinds if get_origin(kind) is Literal for one in get_args(kind))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,6 +19,7 @@ _WORDS = {
     "bool": "true or false",
     "string": "a text",
     "tuple": "a list",
+    "dataclass": "a mapping of settings",
     "missing": "two numbers with a comma",
     "too_long": "two numbers with a comma",
     "finite_number": "a finite number",
@@ -37,7 +38,7 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
     `path` leads to the setting that was looked at, where that is not all of them.
     """
     names = {leaf.path: name for name, leaf in leaves(of).items()}
-    wanted: dict[str, list[str]] = {}
+    wanted: dict[str, dict[str, None]] = {}
     values: dict[str, Any] = {}
     for one in error.errors(include_url=False):
         place = (*path, *map(str, one["loc"]))
@@ -46,21 +47,25 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
         if isinstance(own := context.get("error"), PolyencoderError):
             return own
         if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            return ConfigError(_unknown(name, list(names.values())), argument=name)
+            return ConfigError(_unknown(name, names), argument=name)
         if one["type"].startswith("missing") and place[:-1] not in names:
             return ConfigError(f"{name} is missing: give it", argument=name)
         words = next((words for kind, words in _WORDS.items() if one["type"].startswith(kind)), one["msg"])
         choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
         words = words.format(**context | ({"expected": choices} if "," in choices else {}))
-        wanted.setdefault(name, []).append(words if "," in choices else words.removeprefix("one of "))
+        wanted.setdefault(name, {})[words if "," in choices else words.removeprefix("one of ")] = None
         values[name] = one["input"]
-    musts = {name: " or ".join(words) if words[1:] else words[0].strip("'") for name, words in wanted.items()}
+    musts = {
+        name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in wanted.items()
+    }
     lines = [f"{name} is {_shown(values[name])}; it must be {must}" for name, must in musts.items()]
     return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
 
 
 def _shown(value: Any) -> str:
     """A value in a message; a number of a command line, which is a text there, as a number."""
+    if type(value) is tuple:
+        value = ",".join(map(str, value))
     try:
         float(value)
     except (TypeError, ValueError):
@@ -68,8 +73,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"unknown setting {name!r}" + (
-        f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-    )
+def _unknown(name: str, known: Mapping[tuple[str, ...], str]) -> str:
+    close = get_close_matches(name, [*known.values(), *map(".".join, known)], n=1)
+    meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known.values())}"
+    return f"unknown setting {name!r}; {meant}"
