@@ -1,4 +1,4 @@
-"""Every flag of `-m convert`, and what becomes of it where a model is there already: see `agents/ranker/flags.py`."""
+"""Which flags `-m convert` follows and refuses where a model is loaded: see `agents/ranker/flags.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OF_THE_MODEL = CONVERT_SIZES
 """What a model keeps, of `--init-model` too."""
 
 LEARNING = ("dict_maxtokens", "dict_minfreq")
-"""How a vocabulary is learnt from the task, where there is none yet."""
+"""How a new vocabulary is trained on the task."""
 
 _TEXTS = "turns before the last one are one text of ConveRT's, most recent first"
-_SUBWORDS = "ConveRT's subwords are those of --vocabulary, or learnt from the task"
+_SUBWORDS = "ConveRT's subwords are those of --vocabulary, or trained on the task"
 _FP16 = (
     "the paper's training in 16 bits with float32 copies of weights is --quantization-aware true; --bf16 true computes "
     "in 16 bits, also on CPUs"

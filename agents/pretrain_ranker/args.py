@@ -32,7 +32,7 @@ PAPER_DEFAULTS = {
     "text_truncate": POSITIONS,  # and --n-positions at most
     "label_truncate": POSITIONS // CONTEXT_SHARE,  # an estimate, for --dynamic-batching
     "validation_every_n_epochs": 0.5,
-    "save_after_valid": True,  # a run that is killed goes on from there
+    "save_after_valid": True,  # a killed run resumes from there
 }
 """Section 4.1 of Humeau et al. (ICLR 2020), and what `polyencoder pretrain` has where it says nothing."""
 

@@ -1,4 +1,4 @@
-"""Every flag of `-m pretrain_ranker`, and what becomes of it: see `agents/ranker/flags.py`."""
+"""Which flags `-m pretrain_ranker` follows and refuses: see `agents/ranker/flags.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyencoder.settings.pretrain import EncoderSettings
 __all__ = ["OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start", "encoder_settings"]
 
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
-"""What an encoder keeps that goes on."""
+"""The sizes that an encoder keeps when it is trained further."""
 
 OF_THE_OBJECTIVE = ("next", "reduction_type")
 """What a `--model-file` keeps; a new model and one of `--init-model` follow."""
@@ -59,8 +59,8 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError("an encoder that is pre-trained has no answers: make a ranker of it, with --backbone")
     if opt.get("vocabulary") and opt.get("backbone"):
         raise ConfigError(
-            f"--vocabulary {opt['vocabulary']} and --backbone {opt['backbone']}: the first is of a new encoder, the "
-            "second one that goes on, with its own tokenizer; give one"
+            f"--vocabulary {opt['vocabulary']} and --backbone {opt['backbone']}: the first is for a new encoder, the "
+            "second an encoder to train further, with its own tokenizer; give one"
         )
     if given.get("reduction_type") and opt["next"] != "contrastive":
         raise ConfigError(f"--reduction-type {given['reduction_type']}: is of --next contrastive; leave it out")
@@ -82,7 +82,7 @@ def encoder_settings(opt: Opt) -> EncoderSettings:
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
-    """Raise CheckpointError for an objective that the model at `start`, which goes on, was trained without."""
+    """Raise CheckpointError for another objective than that of the resumed model `start`."""
     if start.origin.is_finetune:
         return
     given, own = flags.given_flags(opt), {"reduction_type": start.config.reduction}

@@ -25,7 +25,7 @@ DEFAULTS = {
     "candidates": "batch",
     "eval_candidates": "inline",
     "validation_every_n_epochs": 0.5,
-    "save_after_valid": True,  # a run that is killed goes on from there
+    "save_after_valid": True,  # a killed run resumes from there
     "no_answer": "I have no good answer to that.",
 }
 """Of every ranker, where ParlAI or the library has others."""

@@ -1,6 +1,6 @@
-"""Every flag of the bi-, poly- and cross-encoder, and what becomes of it where a model is there already.
+"""Which flags the rankers around a backbone follow and refuse where a model is loaded.
 
-None is swallowed: an error says why a flag cannot be followed.
+No flag is ignored in silence: an error says why one cannot be followed.
 
 - `OF_THE_RANKER`, `OF_THE_TEXT`: a `--model-file` keeps what it was trained with; a new model follows;
 - `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: an encoder and its tokenizer keep theirs, also of `--init-model`, `--backbone`;
@@ -8,7 +8,7 @@ None is swallowed: an error says why a flag cannot be followed.
 - all others are followed at any time, whatever is loaded; `check_origin`, `check_special_tokens` and `check_flags` have
   more to say of `backbone`, `data_parallel` and the options of the dictionary.
 
-What a command line gives again is no contradiction, so that a run goes on when it is started with the same command.
+Giving the stored value again is no contradiction, so that a run resumes when it is started with the same command.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ OF_THE_ENCODER = {
     "activation": ("hidden_act", "activation", "hidden_activation"),
 }
 
-# How a vocabulary is learnt from the task, where there is none yet
+# How a new vocabulary is trained on the task
 OF_THE_VOCABULARY = ("dict_tokenizer", "dict_lower", "dict_maxtokens")
-LEARNT_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names for what is learnt here
+TRAINED_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names for those that are trained here
 
-_MERGES = "the tokenizer is learnt from the task, or that of the --backbone or the model"
+_MERGES = "the tokenizer is trained on the task, or that of the --backbone or the model"
 _TRANSFORMER = "the encoder is a BERT (ParlAI's xlm variant)"
 _GROUP = "start several processes with torchrun -m parlai.agents.ranker.launch"
 
@@ -86,7 +86,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "bpe_dropout": ((None, 0.0), _MERGES),
 }
 
-# Of these a model's option file may have other values, of no matter to it or carried over: what is given is looked at
+# A model's option file may have other values of these, unused or carried over: only the command line's are checked
 _IF_GIVEN = frozenset(UNSUPPORTED) - {
     "variant",
     "embeddings_scale",
@@ -104,7 +104,7 @@ _IF_GIVEN = frozenset(UNSUPPORTED) - {
 
 
 def given_flags(opt: Opt) -> dict[str, Any]:
-    """What the command line says, which goes before what a model's option file says."""
+    """The options of the command line, which take precedence over a model's option file."""
     return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
 
 
@@ -147,7 +147,7 @@ def check_origin(
     Args:
         origin: the weights that are loaded, None if none are.
         source: the flag that says where a new model's vocabulary comes from.
-        learning: the flags that say how one is learnt.
+        learning: the flags that say how one is trained.
     """
     given, named = given_flags(opt), opt.get(source)
     if origin is None:
@@ -184,7 +184,7 @@ def check_encoder(
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
-    """Raise CheckpointError for what the model at `origin`, which goes on, was trained without."""
+    """Raise CheckpointError for a flag that contradicts how the resumed model at `origin` was trained."""
     given = given_flags(opt)
     if given.get("output_scaling") == "auto":
         del given["output_scaling"]  # it was measured when the training of this file began
@@ -218,9 +218,9 @@ def _check_vocabulary(
             raise contradiction(name, given[name], str(origin), stored[name])
         if origin and not origin.startswith(("--init-model", "--model-file")):
             raise CheckpointError(f"{flag(name)} {given[name]}: the tokenizer is that of {origin}; leave the flag out")
-        if origin is None and name == "dict_tokenizer" and given[name] not in LEARNT_TOKENIZERS:
+        if origin is None and name == "dict_tokenizer" and given[name] not in TRAINED_TOKENIZERS:
             raise ConfigError(
-                f"--dict-tokenizer {given[name]}: the vocabulary learnt from a task is byte-level BPE; leave it out"
+                f"--dict-tokenizer {given[name]}: a vocabulary trained on a task is byte-level BPE; leave it out"
             )
 
 

@@ -1,4 +1,4 @@
-"""Options that ParlAI is about to read from files, looked at first: its reader runs what is in a pickle.
+"""Checks option files before ParlAI reads them: its reader runs code in pickles.
 
 Called from where ParlAI asks a class of ours for its flags: with `-m` or `-t` of ours on the command line that comes
 before the files are read. With `--model-file` alone ParlAI has to read the file to know that the model is ours:
@@ -45,7 +45,7 @@ def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
 
 
 def _presets(names: str | None) -> Iterator[Path]:
-    """The files, as ParlAI finds them; what it brings itself is not among them."""
+    """The files, as ParlAI finds them, without those that are part of ParlAI."""
     for name in (names or "").split(","):
         own = _PRESETS.expanduser() / f"{name}.opt"
         if path := next((path for path in (Path(name), own) if name and os.path.exists(path)), None):

@@ -1,4 +1,4 @@
-"""`polyencoder calibrate`: fit to held-out examples how likely a score is to be that of the right answer."""
+"""`polyencoder calibrate`: fits probabilities of scores on held-out examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
-from polyencoder.cli.shared.loading import left_out, load, load_named
+from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
@@ -20,7 +20,7 @@ from polyencoder.hub.resolve import there
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ColumnSettings, ModelSettings
+from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.storage.files import check_writable
@@ -32,7 +32,7 @@ __all__ = ["calibrate"]
 class CalibrateSettings(Settings):
     """What is calibrated, and on which examples."""
 
-    model: ModelSettings
+    model: RankerSettings
     data: Annotated[str, Parameter(alias="-d")]
     """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
     `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
@@ -77,10 +77,8 @@ def calibrate(settings: CalibrateSettings) -> None:
         negatives=settings.negatives,
         seed=settings.seed,
     )
-    for name in sorted(settings.given & {"num_negatives", "negatives", "seed"} if not drawn else ()):
-        raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     ranker, searcher = load(settings.model), None
-    reranker = load_named(settings.rerank, replace(settings.model, backend="torch")) if settings.rerank else None
+    reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
         observations = observe(ranker, examples)
     else:
@@ -117,7 +115,7 @@ def calibrate(settings: CalibrateSettings) -> None:
 
 
 def _use(calibration: Calibration) -> str:
-    """What a calibration is for, and what it was fitted on."""
+    """The use of a calibration, and the examples that it was fitted on."""
     found = calibration.fitted_on
     if found is None:
         return "ranking candidates"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
-from polyencoder.cli.shared.output import say, shows_bars
+from polyencoder.cli.shared.output import bar, say, shows_bars
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
@@ -24,7 +21,7 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
 
     Every byte is read, and an error names the damaged file; nothing is repaired. `parlai ... -mf FILE` reads FILE.opt
     before it knows whose model it is, takes what is not JSON for a pickle, and imports the agent that it names. So of a
-    model file this looks at FILE.opt and its checkpoint's first, and at the weights.
+    model file this checks FILE.opt and its checkpoint's first, then the weights.
 
     Args:
         names: Model folders and index folders; model files (FILE with FILE.opt beside it), or .opt files as for
@@ -51,12 +48,13 @@ def _check_folder(folder: Path, *, shown: bool) -> None:
         return
     if weights or not graphs:
         size = (folder / WEIGHTS).stat().st_size if weights else 0
-        with _bar(size, shown=shown) as bar:
-            check_folder(folder, progress=bar.update)
+        with bar(step="checking", unit="B", shown=shown, total=size) as done:
+            check_folder(folder, progress=done.update)
         say(f"{folder}: a model, undamaged")
     if graphs:
-        with _bar(sum(path.stat().st_size for path in folder.glob("*.onnx")), shown=shown) as bar:
-            found = check_graphs(folder, progress=bar.update)
+        size = sum(path.stat().st_size for path in folder.glob("*.onnx"))
+        with bar(step="checking", unit="B", shown=shown, total=size) as done:
+            found = check_graphs(folder, progress=done.update)
         say(f"{folder}: {', '.join(found)}: undamaged")
 
 
@@ -72,12 +70,6 @@ def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
     for name in weights if model != "tfidf" else []:  # whose weights are JSON
         read_states(name)
-        with _bar(os.path.getsize(name), shown=shown) as bar:
-            verified = check_archive(name, progress=bar.update)
+        with bar(step="checking", unit="B", shown=shown, total=os.path.getsize(name)) as done:
+            verified = check_archive(name, progress=done.update)
         say(f"{name}: weights, readable without running code" + (", undamaged" if verified else ""))
-
-
-@contextmanager
-def _bar(size: int, *, shown: bool) -> Iterator[tqdm]:
-    with tqdm(desc="checking", total=size, unit="B", unit_scale=True, disable=not shown) as bar:
-        yield bar

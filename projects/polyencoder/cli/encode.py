@@ -17,7 +17,7 @@ from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
 from polyencoder.storage.files import check_writable, explaining, replacing
 
@@ -30,7 +30,7 @@ class EncodeSettings(Settings):
 
     out: Annotated[Path, Parameter(alias="-o")]
     """The .npy file to write: float32, one row per text."""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
     kind: VectorKind = "pooled"
     """pooled: the encoder's pooled output (r_x of a convert model), for other tasks; context or candidate: the vectors
     whose dot products are scores."""

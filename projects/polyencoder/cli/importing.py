@@ -99,7 +99,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
 
 def _kind(file: Path) -> str:
-    """Who trained the model: ParlAI, fairseq or XLM, by the options that are there."""
+    """Who trained the model: ParlAI, fairseq or XLM, by the keys of its checkpoint and the files beside it."""
     if not (there(file) and file.is_file()):
         raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):

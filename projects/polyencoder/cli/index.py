@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from polyencoder.cli.shared.contexts import read_questions
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import say, shows_bars
+from polyencoder.cli.shared.output import Progress, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError
 from polyencoder.index import FolderIndex, Index, candidates_from
@@ -22,7 +22,7 @@ from polyencoder.index.folder.shards import Share
 from polyencoder.index.open import check_tuning, described, open_index
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ModelSettings
+from polyencoder.settings.common import RankerSettings
 
 __all__ = ["index", "update"]
 
@@ -54,7 +54,7 @@ class FaissSettings(Settings):
 class IndexSettings(Settings):
     """What an index is made of, and where and how."""
 
-    model: ModelSettings
+    model: RankerSettings
     candidates: Annotated[str, Parameter(alias="-c")]
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
@@ -71,8 +71,7 @@ class IndexSettings(Settings):
     """Texts per file of vectors; a killed run loses at most one file."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
-    progress: bool | None = None
-    """Show progress bars on standard error (default: if it is a terminal)."""
+    progress: Progress = None
 
 
 @index.default
@@ -116,7 +115,7 @@ def info(index: str, /) -> None:
 class UpdateSettings(Settings):
     """What is changed in an index."""
 
-    model: ModelSettings
+    model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
     """The index: its folder, or milvus: and the address of a server or file."""
     remove: str | None = None
@@ -137,7 +136,7 @@ class UpdateSettings(Settings):
 def update(*, settings: UpdateSettings) -> None:
     """Change an index: remove, update, add, compact, build its FAISS index and measure its recall, in this order.
 
-    All of it is done, or after an error nothing. Searches meanwhile find the index as it was.
+    All of it is done, or after an error nothing. Until then searches find the old index.
     """
     where, faiss = settings.index, settings.faiss
     if not settings.given & {"remove", "remove_id", "update", "add", "compact", "faiss", "recall"}:
@@ -172,7 +171,7 @@ def update(*, settings: UpdateSettings) -> None:
 
 
 def _counted(items: Iterable[T], counts: Counter[str], what: str) -> Iterator[T]:
-    """The items, and how many they are under `what`."""
+    """The items, counted under `what`."""
     for item in items:
         counts[what] += 1
         yield item

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shlex
@@ -26,9 +25,9 @@ from polyencoder.intents.mlp import FitSettings
 from polyencoder.intents.training import IntentReport, train_intents
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count, Needs
-from polyencoder.storage.files import check_writable_folder
+from polyencoder.storage.files import check_writable, check_writable_folder
 
 __all__ = ["intents"]
 
@@ -65,7 +64,7 @@ class IntentSettings(Settings):
     """How intent classifiers are trained, and on what."""
 
     data: IntentData
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
     seeds: Count = 1
     """Number of runs, with seeds from --seed upwards."""
     seed: int = 0
@@ -96,8 +95,7 @@ def train(*, settings: IntentSettings) -> None:
     data, encoder, out = settings.data, settings.encoder, settings.data.out
     if out is not None:
         check_writable_folder(out, argument="out")
-        if (out / HEAD).exists() and not data.overwrite:
-            raise ConfigError(f"{out / HEAD}: is there already; give another folder", argument="overwrite")
+        check_writable(out / HEAD, argument="out", overwrite=data.overwrite)
     bad = BadExamples(skip=data.skip_bad_examples)
     columns: dict[str, Any] = {"text": data.text_column, "label": data.label_column}
     texts = read_labelled(data.train, **columns, bad=bad)
@@ -119,7 +117,7 @@ def train(*, settings: IntentSettings) -> None:
         progress=settings.progress,
         on_progress=(lambda line: say(line, err=True)) if settings.progress else (lambda line: None),
     )
-    values = _values(report, tests=len(tests))
+    values = report.as_dict(test_texts=len(tests))
     if out is not None:
         source = EncoderSource(_absolute(encoder.model), _absolute(encoder.backbone))
         report.classifier.save(out, source=source, measured=values)
@@ -140,7 +138,7 @@ class PredictSettings(Settings):
 
     head: str
     """The folder of a trained head."""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
     text_column: str = "text"
     """The column with texts."""
     min_probability: float = 0.0
@@ -170,7 +168,7 @@ def _show(texts: list[str], predictions: list[Prediction]) -> None:
         say(json.dumps(values, ensure_ascii=False))
 
 
-def _chosen(given: EncoderSettings, source: EncoderSource, head: str) -> EncoderSettings:
+def _chosen(given: RankerOrBackbone, source: EncoderSource, head: str) -> RankerOrBackbone:
     """The encoder that the flags name, else that of the head, if it is still there."""
     if given.model or given.backbone:
         return given
@@ -183,39 +181,6 @@ def _chosen(given: EncoderSettings, source: EncoderSource, head: str) -> Encoder
 def _absolute(name: str | None) -> str | None:
     """A path from anywhere; a hub id stays itself."""
     return os.path.abspath(name) if name is not None and there(name) else name
-
-
-def _values(report: IntentReport, *, tests: int) -> dict[str, Any]:
-    """The report as plain data."""
-    best = report.best
-    return {
-        "labels": len(report.classifier.labels),
-        "test_texts": tests,
-        "head": None if report.config is None else dataclasses.asdict(report.config),
-        "settings": dataclasses.asdict(report.settings) | {"learning_rate": report.settings.rate},
-        "valid": _pair(report, "valid"),
-        "test": _pair(report, "test"),
-        "tfidf": _pair(report, "baseline"),
-        "seeds": [
-            {"seed": one.seed, "texts": one.texts, "epochs": one.epochs, "valid": one.valid}
-            | ({"test": one.test.accuracy} if one.test else {})
-            | ({"tfidf": one.baseline.accuracy} if one.baseline else {})
-            for one in report.results
-        ],
-        "grid": [
-            dataclasses.asdict(one.config) | {"optimizer": one.settings.optimizer, "valid": one.accuracy}
-            for one in report.trials
-        ],
-        "saved_seed": best.seed,
-        "calibration_error": best.test.calibration_error if best.test else None,
-        "covered": [one._asdict() for one in best.test.covered] if best.test else [],
-        "confusions": [one._asdict() for one in best.test.confusions] if best.test else [],
-    }
-
-
-def _pair(report: IntentReport, of: str) -> dict[str, float] | None:
-    found = report.accuracy(of)
-    return None if found is None else {"accuracy": found[0], "deviation": found[1]}
 
 
 def _lines(report: IntentReport) -> list[str]:
@@ -231,7 +196,7 @@ def _lines(report: IntentReport) -> list[str]:
 
 
 def _of_test(test: Metrics, *, seed: int) -> list[str]:
-    """What the test says of the head that is kept."""
+    """The test metrics of the saved head."""
     lines = [f"seed {seed}, the best on what was held out; its probabilities are {test.calibration_error:.3f} off"]
     lines += [
         f"of at least {one.probability}: {one.share:.0%} get an answer, {one.accuracy:.1%} of these right"

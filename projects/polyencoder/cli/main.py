@@ -116,7 +116,7 @@ def version() -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
-    """The function of a command line, and what it is called with.
+    """The function of a command line, and its arguments.
 
     Raises:
         UsageError: there is no such command or flag, or one is missing.
@@ -227,7 +227,7 @@ def _prepare_torch() -> None:
 
     remember_few_shapes()
     if not sys.stderr.isatty():
-        transformers_log.disable_progress_bar()  # of loading weights, which a log file has no use for
+        transformers_log.disable_progress_bar()  # bars of loading weights, which would fill a log file
 
 
 def _end(message: str, *, code: int = 1) -> NoReturn:

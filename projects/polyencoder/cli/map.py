@@ -15,7 +15,7 @@ from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import Columns, examples_to_rank, read_all_pairs
+from polyencoder.data.pairs import examples_to_rank, read_all_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate
@@ -25,7 +25,7 @@ from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.index.meta import separable
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import EncoderSettings
+from polyencoder.settings.common import PairColumns, RankerOrBackbone
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.candidate_map import MapSettings, fit_map, mapped, pair_vectors
@@ -41,17 +41,14 @@ class MapCommand(Settings):
 
     train: str
     """Pairs: FILE or GLOB, comma-separated, or hf:NAME:SPLIT."""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
     valid: str | None = None
     """Other pairs, to evaluate with and without the map, and TF-IDF; never tuned on."""
     out: Annotated[Path | None, Parameter(alias="-o")] = None
     """The model folder to write the ranker with its map to."""
     overwrite: Annotated[bool, Needs("out")] = False
     """Replace a model in --out."""
-    context: str = "context"
-    """The column with the context: a text or a list of turns."""
-    response: str = "response"
-    """The column with the right response."""
+    columns: PairColumns = field(default_factory=PairColumns)
     skip_bad_examples: bool = False
     """Skip and count records that cannot be used."""
     map: MapSettings = field(default_factory=MapSettings)
@@ -69,17 +66,17 @@ def map_candidates(settings: MapCommand) -> None:
     if out is not None:
         check_writable_folder(out, argument="out")
         check_no_model(out, overwrite=settings.overwrite)
-    columns, bad = Columns(settings.context, settings.response), BadExamples(skip=settings.skip_bad_examples)
+    columns, bad = settings.columns.columns, BadExamples(skip=settings.skip_bad_examples)
     pairs = list(read_all_pairs(train, columns=columns, bad=bad))
     others = list(read_all_pairs(valid, columns=columns, bad=bad)) if valid else []
     if valid and not others:
         raise InputError(f"{valid}: has no pair to evaluate on")
     if summary := bad.summary():
         say(summary, err=True)
-    learnt, held_out = _split(pairs, seed=seed)
+    trained, held_out = _split(pairs, seed=seed)
     ranker = load_encoder(settings.encoder)
-    vectors = pair_vectors(ranker, [*learnt, *held_out], progress=settings.progress)
-    first, rest = vectors.split(len(learnt))
+    vectors = pair_vectors(ranker, [*trained, *held_out], progress=settings.progress)
+    first, rest = vectors.split(len(trained))
     found = fit_map(
         first, rest, settings.map, on_progress=(lambda line: say(line, err=True)) if settings.progress else None
     )
@@ -92,7 +89,7 @@ def map_candidates(settings: MapCommand) -> None:
         examples = examples_to_rank(others, sampler)
         report["valid"] = {
             "TF-IDF": evaluate_tfidf(responses, examples),
-            "as it is": evaluate(ranker, examples).report(),
+            "unmapped": evaluate(ranker, examples).report(),
             "mapped": evaluate(after, examples).report(),
         }
     if out is not None:
@@ -101,7 +98,7 @@ def map_candidates(settings: MapCommand) -> None:
         say(json.dumps(report))
         return
     say(
-        f"held out: R@1 {found.before:.3f} as it is, {found.recall:.3f} mapped (learning rate {found.learning_rate:g}, "
+        f"held out: R@1 {found.before:.3f} unmapped, {found.recall:.3f} mapped (learning rate {found.learning_rate:g}, "
         f"L2 {found.regularizer:g}, {found.epochs} epochs)"
     )
     for who, metrics in report.get("valid", {}).items():
@@ -111,9 +108,9 @@ def map_candidates(settings: MapCommand) -> None:
 
 
 def _split(pairs: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:
-    """What is learnt from, and what is held out: the last pairs, which are of other dialogues.
+    """The pairs to train on, and the held-out ones: the last, which are of other dialogues.
 
-    Those come in random order, so that a pair is not ranked among its own dialogue's.
+    The held-out pairs come in random order, so that a pair is not ranked among its own dialogue's.
     """
     count = round(_HELD_OUT * len(pairs))
     first, last = pairs[: len(pairs) - count], pairs[len(pairs) - count :]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import field
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from tqdm import tqdm
 
 from polyencoder.cli.shared.contexts import in_batches
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import say, shows_bars
+from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import Columns, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.open import open_index
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ModelSettings
+from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, NotNegative
 from polyencoder.storage.files import check_writable, explaining, fingerprint, replacing
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
@@ -28,18 +28,15 @@ __all__ = ["mine"]
 
 @settings()
 class MineSettings(Settings):
-    """The pairs that get hard negatives, and which these are."""
+    """The pairs to add hard negatives to, and which ones."""
 
-    model: ModelSettings
+    model: RankerSettings
     pairs: Annotated[str, Parameter(alias="-p")]
     """FILE or GLOB, comma-separated: JSON lines, CSV, TSV or Parquet with `context`, a text or a list of turns, and
     `response`. Read twice."""
     out: Annotated[str, Parameter(alias="-o")]
     """A .jsonl file, for -t selection:jsonl --candidates inline."""
-    context: str = "context"
-    """The column with the context: a text or a list of turns."""
-    response: str = "response"
-    """The column with the right response."""
+    columns: PairColumns = field(default_factory=PairColumns)
     candidates: str = "candidates"
     """Name of the column for the response and its negatives."""
     negatives: Annotated[Count, Parameter(alias="-n")] = 4
@@ -54,19 +51,18 @@ class MineSettings(Settings):
     """Contexts per batch."""
     overwrite: bool = False
     """Replace --out if it exists."""
-    progress: bool | None = None
-    """Show progress bars on standard error (default: if it is a terminal)."""
+    progress: Progress = None
 
 
 def mine(settings: MineSettings) -> None:
     """Add hard negatives to pairs: wrong responses that the model ranks high.
 
-    A response that any of the pairs has for the same context is no negative of it.
+    A response that any of the pairs has for the same context is never one of its negatives.
     """
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(count=settings.negatives, ranks=parse_ranks(settings.ranks), margin=settings.margin)
     check_writable(out, argument="out", overwrite=settings.overwrite)
-    files, columns = expand(settings.pairs), Columns(settings.context, settings.response)
+    files, columns = expand(settings.pairs), settings.columns.columns
     right = _responses(files, columns)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
@@ -77,7 +73,7 @@ def mine(settings: MineSettings) -> None:
         explaining(out),
         replacing(out) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
-        tqdm(desc="mining", unit=" pairs", unit_scale=True, disable=not bars, dynamic_ncols=True) as bar,
+        bar(step="mining", unit=" pairs", shown=bars) as shown,
     ):
         for batch in in_batches(_pairs(files, columns), settings.batch_size):
             mined = miner(
@@ -90,7 +86,7 @@ def mine(settings: MineSettings) -> None:
                 file.write(json.dumps(whole, ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
-            bar.update(len(batch))
+            shown.update(len(batch))
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import Parameter
-from tqdm import tqdm
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import say, shows_bars
+from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.pretraining.documents import read_documents
@@ -24,7 +23,7 @@ def overlap(
     data: Annotated[tuple[str, ...], Parameter(alias="-d")],
     min_words: int = 8,
     at_most: float = 0.01,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> None:
     """Count the long utterances of evaluation data that are in a corpus; fail if there are too many.
 
@@ -33,20 +32,11 @@ def overlap(
         data: FILE or GLOB of evaluation data, repeatable: JSON lines, JSON, CSV or text.
         min_words: Count only utterances of at least this many words.
         at_most: Fail if more than this share of a file's utterances is in the corpus.
-        progress: Show progress bars on standard error (default: if it is a terminal).
     """
     checked_count("min_words", min_words)
     files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(list(data))}
     documents = (document for file in expand(corpus) for document in read_documents(file))
-    shown = tqdm(
-        documents,
-        desc="corpus",
-        unit=" documents",
-        unit_scale=True,
-        disable=not shows_bars(progress),
-        dynamic_ncols=True,
-    )
-    overlaps = find_overlap(shown, files)
+    overlaps = find_overlap(bar(documents, step="corpus", unit=" documents", shown=shows_bars(progress)), files)
     for name, found in overlaps.items():
         say(
             f"{name}: {len(found.found):,} of its {found.utterances:,} utterances of {min_words} words or more "

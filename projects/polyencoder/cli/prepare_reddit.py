@@ -6,13 +6,12 @@ import gzip
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated
 
 from cyclopts import Parameter
-from tqdm import tqdm
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import say, shows_bars
+from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
@@ -32,11 +31,11 @@ def prepare_reddit(
     filters: Filters = _FILTERS,
     skip_bad_examples: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> None:
     """Join comments to the comments they reply to: JSON lines of contexts and responses, for `polyencoder pretrain`.
 
-    While it runs there is an index beside --out, about as large as what is kept of the dumps.
+    While it runs, an index beside --out takes about as much space as the kept comments.
 
     Args:
         dump: FILE or GLOB: comments (RC_*) and, for the beginnings of threads, submissions (RS_*); .zst.
@@ -44,22 +43,21 @@ def prepare_reddit(
         history: Maximum comments of a context.
         skip_bad_examples: Skip and count lines that cannot be used.
         overwrite: Replace --out.
-        progress: Show progress bars on standard error (default: if it is a terminal).
     """
     checked_count("history", history)
     check_writable(out, argument="out", overwrite=overwrite)
     files, bad = expand(dump), BadExamples(skip=skip_bad_examples)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
-    show = {"disable": not shows_bars(progress), "unit_scale": True, "dynamic_ncols": True}
+    shown = shows_bars(progress)
     with explaining(out), ThreadIndex(out.with_name(f".{out.name}.index.sqlite"), filters) as index:
-        with tqdm(desc="reading", unit=" comments", **cast(Any, show)) as bar:
+        with bar(step="reading", unit=" comments", shown=shown) as reading:
             for count in index.read(files, bad=bad):
-                bar.update(count - bar.n)
+                reading.update(count - reading.n)
         written = 0
         with replacing(out) as temporary, closing(_opened(temporary, packed=out.suffix == ".gz")) as file:
             replies = index.replies(history=history)
-            for reply in tqdm(replies, desc="writing", unit=" pairs", **cast(Any, show)):
+            for reply in bar(replies, step="writing", unit=" pairs", shown=shown):
                 record = {"context": list(reply.context), "response": reply.response, "thread": reply.thread}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 written += 1

@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App
 
 from polyencoder.cli.main import COMMANDS, app, shown_default
-from polyencoder.settings.fields import Leaf, leaves
+from polyencoder.settings.fields import Leaf, leaves, parts
 
 __all__ = ["page", "rows"]
 
@@ -95,9 +95,8 @@ def _default(value: Any) -> str:
 
 
 def _type(hint: Any) -> str:
-    kinds = Leaf((), hint, dataclasses.field(), object).kinds
-    words = {bool: "switch", int: "whole number", float: "number"}
-    found = next((words[kind] for kind in words if kind in kinds), "text")
+    kinds, words = list(parts(hint)), {bool: "switch", int: "whole number", float: "number"}
+    found = next((word for kind, word in words.items() if kind in kinds), "text")
     several = str(hint).startswith(("tuple[", "list[", "collections.abc.Sequence["))
     return f"{found}s" if several else found
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import half_characters, unencodable
 from polyencoder.cli.shared.contexts import Question, in_batches, read_questions
-from polyencoder.cli.shared.loading import left_out, load, load_named
+from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
@@ -21,7 +21,7 @@ from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ModelSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 
 __all__ = ["search"]
@@ -31,7 +31,7 @@ __all__ = ["search"]
 class SearchSettings(Settings):
     """What `polyencoder search` reads, and how it searches."""
 
-    model: ModelSettings
+    model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
     """The index: its folder, or milvus: and the address of a server or file."""
     context: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def search(*, settings: SearchSettings) -> None:
         ranker,
         open_index(settings.index, ranker),
         replace(settings.options, filter=_filter(settings.filter)),
-        reranker=load_named(settings.rerank, replace(settings.model, backend="torch")) if settings.rerank else None,
+        reranker=load_reranker(settings.rerank, settings.model),
         rerank_k=settings.rerank_k,
         min_probability=settings.min_probability,
         keep_turns=settings.keep_turns,

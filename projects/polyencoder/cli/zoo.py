@@ -1,4 +1,4 @@
-"""`polyencoder zoo [NAME]`: the published models that are there by name, and what is known of each."""
+"""`polyencoder zoo [NAME]`: lists the published models."""
 
 from __future__ import annotations
 

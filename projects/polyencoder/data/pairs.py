@@ -142,7 +142,7 @@ def read_examples(
 
     Raises:
         InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.
-        ConfigError: `num_negatives` or `negatives`, where no example is without candidates.
+        ConfigError: `num_negatives`, `negatives` or `seed`, where every example has candidates.
     """
     pairs = list(read_pairs(source, columns=columns, add_response=True))
     if not pairs:
@@ -152,7 +152,7 @@ def read_examples(
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
     responses = [pair.label for pair in drawn_from]
     drawn = sum(pair.candidates is None for pair in pairs)
-    for name, value in {"num_negatives": num_negatives, "negatives": negatives}.items():
+    for name, value in {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}.items():
         if value is not None and not drawn:
             raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     if num_negatives is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,6 +69,34 @@ class IntentReport:
             return None
         numbers = [value.accuracy if isinstance(value, Metrics) else value for value in values]
         return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+
+    def as_dict(self, *, test_texts: int) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        test = self.best.test
+        return {
+            "labels": len(self.classifier.labels),
+            "test_texts": test_texts,
+            "head": None if self.config is None else asdict(self.config),
+            "settings": asdict(self.settings) | {"learning_rate": self.settings.rate},
+            **{name: self._mean(of) for name, of in (("valid", "valid"), ("test", "test"), ("tfidf", "baseline"))},
+            "seeds": [
+                {"seed": one.seed, "texts": one.texts, "epochs": one.epochs, "valid": one.valid}
+                | ({"test": one.test.accuracy} if one.test else {})
+                | ({"tfidf": one.baseline.accuracy} if one.baseline else {})
+                for one in self.results
+            ],
+            "grid": [
+                asdict(one.config) | {"optimizer": one.settings.optimizer, "valid": one.accuracy} for one in self.trials
+            ],
+            "saved_seed": self.best.seed,
+            "calibration_error": test.calibration_error if test else None,
+            "covered": [one._asdict() for one in test.covered] if test else [],
+            "confusions": [one._asdict() for one in test.confusions] if test else [],
+        }
+
+    def _mean(self, of: str) -> dict[str, float] | None:
+        found = self.accuracy(of)
+        return None if found is None else {"accuracy": found[0], "deviation": found[1]}
 
 
 def train_intents(

@@ -60,7 +60,7 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
     def decorate(cls: type[T]) -> type[T]:
         made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
         for one in dataclasses.fields(made):
-            if words := made.__pydantic_fields__[one.name].description:  # that of a base class is there already
+            if words := made.__pydantic_fields__[one.name].description:  # a field of a base class has its help
                 one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
         build = made.__init__
 
@@ -86,7 +86,7 @@ class Settings:
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, given: Any, handler: Callable[[Any], Any]) -> Any:
-        """Reads the file `config`, adds the defaults that depend on others, and checks that all that is given is read."""
+        """Reads the file `config`, adds the defaults that depend on others, and refuses what nothing would read."""
         values = (given.kwargs or {}) if hasattr(given, "kwargs") else given  # ArgsKwargs, of a call in Python
         if isinstance(values, _Complete) or not isinstance(values, Mapping):
             return handler(values)  # nested settings, an instance, or what is no settings at all

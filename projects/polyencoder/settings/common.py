@@ -11,7 +11,7 @@ from polyencoder.data.pairs import Columns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 
-__all__ = ["ColumnSettings", "EncoderSettings", "ModelSettings", "RunningSettings"]
+__all__ = ["ColumnSettings", "PairColumns", "RankerOrBackbone", "RankerSettings", "RunningSettings"]
 
 
 @settings()
@@ -28,15 +28,15 @@ class RunningSettings(Settings):
 
 
 @settings()
-class ModelSettings(RunningSettings):
-    """A model, and how it runs."""
+class RankerSettings(RunningSettings):
+    """A ranker, and how it runs."""
 
     model: Annotated[str, Parameter(alias="-m")]
     """A model folder, a model file of parlai train_model, or a hub id."""
 
 
 @settings()
-class EncoderSettings(RunningSettings):
+class RankerOrBackbone(RunningSettings):
     """A ranker, or a pre-trained encoder in its place."""
 
     model: Annotated[str | None, Parameter(alias="-m")] = None
@@ -46,13 +46,23 @@ class EncoderSettings(RunningSettings):
 
 
 @settings()
-class ColumnSettings(Settings):
-    """The columns of a file of pairs."""
+class PairColumns(Settings):
+    """The columns of a file of contexts with their responses."""
 
     context: str = "context"
     """The column with the context: a text or a list of turns."""
     response: str = "response"
     """The column with the right response."""
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.context, self.response)
+
+
+@settings()
+class ColumnSettings(PairColumns):
+    """The columns of a file of pairs that may have candidates of their own."""
+
     candidates: str = "candidates"
     """The column with candidates: a list, or one text joined by |."""
 

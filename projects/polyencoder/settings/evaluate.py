@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from polyencoder.config import ContextVector
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ColumnSettings, ModelSettings
+from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Parlai
 
 __all__ = ["EvaluateSettings"]
@@ -19,7 +19,7 @@ __all__ = ["EvaluateSettings"]
 class EvaluateSettings(Settings):
     """What is evaluated, and on what."""
 
-    model: ModelSettings
+    model: RankerSettings
     data: Annotated[str, Parameter(alias="-d")]
     """FILE or GLOB, comma-separated, or hf:NAME:SPLIT."""
     columns: ColumnSettings = field(default_factory=ColumnSettings)

@@ -26,6 +26,7 @@ __all__ = [
     "commas",
     "group_of",
     "leaves",
+    "parts",
 ]
 
 T = TypeVar("T")
@@ -71,8 +72,8 @@ class Without(NamedTuple):
 class Parlai(NamedTuple):
     """Metadata of a setting that ParlAI's agents have too, as an option; those of a class `in_parlai` need none.
 
-    name: the option's, where it has another one; None where there is none. theirs: whether ParlAI itself has it, so
-    that no agent adds it. short: its short flag.
+    name: the option's, if it differs; None for no option. theirs: whether ParlAI itself has it, so that no agent adds
+    it. short: its short flag.
     """
 
     name: str | None = ""
@@ -90,12 +91,12 @@ class Leaf(NamedTuple):
 
     def metadata(self, kind: type[T]) -> list[T]:
         """The metadata of one kind, of the types in a union too."""
-        return [one for one in _parts(self.hint) if isinstance(one, kind)]
+        return [one for one in parts(self.hint) if isinstance(one, kind)]
 
     @property
     def kinds(self) -> list[Any]:
         """The types of its values: `[float, NoneType]` of an optional number; and the metadata."""
-        return list(_parts(self.hint))
+        return list(parts(self.hint))
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -169,14 +170,14 @@ def group_of(hint: Any) -> type | None:
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def parts(hint: Any) -> Iterator[Any]:
     """The types in a type, and their metadata."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         yield from metadata
-        yield from _parts(inner)
+        yield from parts(inner)
     elif get_args(hint) and get_origin(hint) is not Literal:
         for one in get_args(hint):
-            yield from _parts(one)
+            yield from parts(one)
     else:
         yield hint

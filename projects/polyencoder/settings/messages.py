@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with settings, in one line that names the setting, its value and what it must be."""
+"""Errors of pydantic in one line: the setting, its value and what it must be."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WORDS = {
 
 
 def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
-    """What pydantic says of settings, as a ConfigError in one line: names, values, and what these must be.
+    """An error of pydantic as a ConfigError in one line: names, values, and what these must be.
 
-    `path` leads to the setting that was looked at, where that is not all of them.
+    `path` leads to the setting that was checked, where it was checked alone.
     """
     names = {leaf.path: name for name, leaf in leaves(of).items()}
     wanted: dict[str, dict[str, None]] = {}

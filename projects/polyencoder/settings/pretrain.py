@@ -1,4 +1,4 @@
-"""`PretrainingSettings`: everything that `polyencoder pretrain` and `pretrain` are told."""
+"""`PretrainingSettings`: the settings of `polyencoder pretrain`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class EncoderSettings(Settings):
 
 @settings(panel="Training", in_parlai=True)
 class ObjectiveSettings(Settings):
-    """What is trained, and how fast. The defaults are the paper's (Section 4.1).
+    """The objectives and how they are optimized. The defaults are the paper's (Section 4.1).
 
     What the paper does not state: the warm-up, 6% of the steps, or of those that are expected in the time; `clip`,
     which is XLM's, with which the paper trained.
@@ -182,7 +182,7 @@ class PretrainingEvaluation(Settings):
 
 @settings()
 class PretrainingSettings(Settings):
-    """Everything that a pre-training is made of."""
+    """The settings of a pre-training run."""
 
     data: CorpusSettings = field(kw_only=False)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
@@ -193,7 +193,7 @@ class PretrainingSettings(Settings):
         if bool(self.encoder.vocabulary) == bool(self.encoder.backbone):
             raise ConfigError(
                 "give one of vocabulary, which `polyencoder vocab` learns, for a new encoder, and backbone, "
-                "an encoder that goes on",
+                "an encoder to train further",
                 argument="vocabulary",
             )
         if self.objective.bf16 and self.objective.precision == "float16":

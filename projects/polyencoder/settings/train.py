@@ -1,4 +1,4 @@
-"""`TrainSettings`: everything that `polyencoder train` and `train_ranker` are told."""
+"""`TrainSettings`: the settings of `polyencoder train` and `train_ranker`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class ConvertSettings(Settings):
 
 
 OF_A_NEW_RANKER = tuple(name for name, one in leaves(ModelSettings).items() if one.metadata(Without))
-"""What a ranker around a backbone keeps when it is trained on."""
+"""The settings that a ranker around a backbone keeps when it is trained further."""
 
 
 @settings(panel="Evaluation and checkpoints")
@@ -186,7 +186,7 @@ class EvaluationSettings(Settings):
 
 @settings()
 class TrainSettings(Settings):
-    """Everything that a run is made of."""
+    """The settings of a training run."""
 
     data: DataSettings
     model: ModelSettings = field(default_factory=ModelSettings)

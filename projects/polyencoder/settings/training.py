@@ -154,7 +154,7 @@ class DistillationConfig(Settings):
 
 
 def parse_ranks(text: Any) -> Any:
-    """`10-100` -> (10, 100), `100` -> (1, 100); what is no text stays as it is. Raises ConfigError."""
+    """`10-100` -> (10, 100), `100` -> (1, 100); anything but a text is returned unchanged. Raises ConfigError."""
     if isinstance(text, (list, tuple)) and len(text) == 1:
         text = text[0]
     if not isinstance(text, str):

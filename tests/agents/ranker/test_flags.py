@@ -215,7 +215,7 @@ def test_special_tokens_are_the_tokenizers(make_agent, tmp_path, task):
 
 
 def test_a_vocabulary_that_is_learnt_is_byte_level_bpe(make_agent, tmp_path):
-    with pytest.raises(ConfigError, match="--dict-tokenizer gpt2: the vocabulary learnt from a task is byte-level BPE"):
+    with pytest.raises(ConfigError, match="--dict-tokenizer gpt2: a vocabulary trained on a task is byte-level BPE"):
         make_agent("biencoder", dict_tokenizer="gpt2")
 
 

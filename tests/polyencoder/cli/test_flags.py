@@ -84,6 +84,12 @@ def test_unknown_flags_are_named_together():
     assert "--filters" not in result.stderr  # the value of --context
 
 
+def test_a_switch_with_a_value_that_it_cannot_have():
+    done = invoke(*TRAIN, "--bf16=maybe")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == 'polyencoder: Invalid value for --bf16: unable to convert "maybe" into bool.\n'
+
+
 def test_an_unknown_flag_is_no_file():
     """A name that a list of files would take: `-` alone, standard input, is one."""
     result = invoke("encode", "texts.txt", "--normalise", "-o", "out.npy")

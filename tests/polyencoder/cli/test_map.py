@@ -36,7 +36,7 @@ def run(make_ranker, tmp_path, monkeypatch):
 def test_from_pairs_to_a_ranker(run, tmp_path):
     said = run(*VALID, "--out", "mapped")
     assert "held out: R@1" in said
-    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["TF-IDF", "as", "mapped"]
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["TF-IDF", "unmapped", "mapped"]
     assert Ranker.from_pretrained(tmp_path / "mapped").model.config.candidate_map
     evaluated = ["evaluate", "-m", "mapped", "-d", "valid.jsonl", "--negatives", "train.jsonl", "--num-negatives", "4"]
     result = run_command(*evaluated, "--json")

@@ -30,7 +30,7 @@ def test_it_writes_what_the_library_learns(corpus, sentences, tmp_path):
     assert isinstance(tokenizer, SubwordTokenizer)
     expected = learn_subwords(count_words(sentences * 2), SubwordSettings(min_count=4))
     assert tokenizer.subwords == expected.subwords
-    assert f"{len(expected.subwords)} subwords that are there at least 4 times in 16 of 16 sentences" in result.output
+    assert f"{len(expected.subwords)} subwords that occur at least 4 times in 16 of 16 sentences" in result.output
 
 
 def test_bars_are_not_written_into_files(corpus, tmp_path):
@@ -83,7 +83,7 @@ def test_a_corpus_without_text_and_standard_input_are_errors(tmp_path):
 def test_pieces_for_pre_training(corpus, sentences, tmp_path, kind):
     result = run(corpus, "--type", kind, "--size", 80, "--merges", 40, "--out", tmp_path / "vocab")
     assert result.exit_code == 0
-    assert "80 tokens learnt from 16 of 16 sentences" in result.output
+    assert "80 tokens trained on 16 of 16 sentences" in result.output
     settings = PieceSettings(kind, 80, 40)
     expected = learn_pieces(sentences * 2, count_characters(sentences * 2, settings), settings)
     assert read_tokenizer(tmp_path / "vocab" / "tokenizer.json").get_vocab() == expected.get_vocab()

@@ -19,11 +19,11 @@ COLUMNS = ("context", "messages", "text")
 
 
 class Question(NamedTuple):
-    """A context that wants an answer."""
+    """A context to answer."""
 
     turns: list[str]
     id: Any = None
-    """What its record had as `id`."""
+    """The `id` of its record."""
 
 
 def read_questions(paths: Iterable[str]) -> Iterator[Question]:
@@ -40,7 +40,7 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of so many items, the last perhaps shorter."""
+    """Lists of `size` items, the last perhaps shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, min(size, sys.maxsize))):
         yield batch

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import torch
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.common import EncoderSettings, ModelSettings, RunningSettings
+from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 from polyencoder.storage.checkpoint import holds_ranker
 
-__all__ = ["left_out", "load", "load_encoder", "load_named"]
+__all__ = ["left_out", "load", "load_encoder", "load_reranker"]
 
 
-def load(settings: ModelSettings) -> Ranker:
+def load(settings: RankerSettings) -> Ranker:
     """The model that the settings name."""
-    return load_named(settings.model, settings)
+    return _load(settings.model, settings)
 
 
-def load_named(name: str, running: RunningSettings) -> Ranker:
+def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
+    """The cross-encoder of this name, if there is one, run as the ranker but by torch."""
+    return None if name is None else _load(name, replace(running, backend="torch"))
+
+
+def _load(name: str, running: RunningSettings) -> Ranker:
     """A model by its name; of processes that torchrun starts, each takes a GPU of its own."""
     device = running.device
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
@@ -28,11 +34,11 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
     return Ranker.from_pretrained(name, device=device, backend=running.backend, dtype=running.model_dtype)
 
 
-def load_encoder(settings: EncoderSettings) -> Ranker:
+def load_encoder(settings: RankerOrBackbone) -> Ranker:
     """The model that the settings name, or a bi-encoder of one tower around a pre-trained encoder."""
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:
-        return load_named(model, settings)
+        return _load(model, settings)
     if model is not None or backbone is None:
         raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
     if holds_ranker(backbone):
@@ -41,7 +47,7 @@ def load_encoder(settings: EncoderSettings) -> Ranker:
 
 
 def left_out(searcher: Searcher) -> str | None:
-    """What is said of candidates that were turns of their contexts."""
+    """Says how many candidates were left out as turns of their contexts; None if none were."""
     if searcher.left_out == 0:
         return None
     return f"left out {searcher.left_out:,} candidates that are turns of their own contexts (--keep-turns keeps them)"

@@ -1,10 +1,20 @@
-"""What a command says: lines on standard output and standard error."""
+"""What commands write: lines on standard output and standard error, and progress bars."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
 
-__all__ = ["say", "shows_bars"]
+from cyclopts import Parameter
+from tqdm import tqdm
+
+__all__ = ["Progress", "bar", "say", "shows_bars"]
+
+Progress = Annotated[
+    bool | None, Parameter(help="Show progress bars on standard error (default: if it is a terminal).")
+]
+"""The setting `progress`, whose None is `shows_bars`."""
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -13,5 +23,10 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def shows_bars(progress: bool | None) -> bool:
-    """Whether bars are shown, which would fill a log file with every state that they had."""
+    """Whether bars are shown: in a terminal, as a log file would keep each of their states."""
     return sys.stderr.isatty() if progress is None else progress
+
+
+def bar(items: Iterable[Any] | None = None, *, step: str, unit: str, shown: bool, total: int | None = None) -> tqdm:
+    """A progress bar of a step over `items`, or one that is moved by its `update`."""
+    return tqdm(items, desc=step, unit=unit, unit_scale=True, total=total, disable=not shown, dynamic_ncols=True)

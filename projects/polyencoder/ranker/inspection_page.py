@@ -1,0 +1,63 @@
+"""An inspected ranking as an HTML page: all weights, as heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from polyencoder.ranker.inspection import Inspection
+
+__all__ = ["inspection_page"]
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
+body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+td, th { padding: .15rem .4rem; text-align: right; font-weight: normal }
+td.text { text-align: left; min-width: 16rem }
+.heat { background: color-mix(in srgb, #d9480f calc(var(--w) * 100%), transparent) }
+"""
+
+
+def inspection_page(found: Inspection) -> str:
+    """One HTML file that fetches nothing: candidates by context vectors, and context vectors by tokens."""
+    vectors = range(len(found.weights[0]) if found.weights else 0)
+    head = ["score", *(["probability"] if found.ranked[0].probability is not None else []), *found.objectives, ""]
+    most = max(max(row) for row in found.weights) if vectors else 0
+    rows = []
+    for place, one in enumerate(found.ranked):
+        cells = [f"<td>{one.score:.3f}</td>"]
+        cells += [] if one.probability is None else [f"<td>{one.probability:.0%}</td>"]
+        cells += [f"<td>{scores[place]:.3f}</td>" for scores in found.objectives.values()]
+        cells += [f'<td class="text">{escape(one.text)}</td>', _heat(found.weights[place], most) if vectors else ""]
+        rows.append("".join(cells))
+    parts = [
+        f"<h1>{escape(found.title)}</h1>",
+        *(f"<p>{escape(turn)}</p>" for turn in found.context),
+        f"<h2>Candidates{', and how much each context vector counts, in percent' if vectors else ''}</h2>",
+        _table([*head, *(str(number + 1) for number in vectors)], rows),
+        f"<p>{escape(found.missing)}</p>" if found.missing else "",
+    ]
+    if found.tokens:
+        real = [number for number in vectors if any(found.token_weights[number])]
+        most = max(max(found.token_weights[number]) for number in real)
+        rows = [
+            f'<td class="text">{escape(token)}</td>{_heat([found.token_weights[number][i] for number in real], most)}'
+            for i, token in enumerate(found.tokens)
+        ]
+        parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
+    head_html = f'<meta charset="utf-8"><title>{escape(found.title)}</title><style>{STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head_html}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def _table(head: Sequence[str], rows: Sequence[str]) -> str:
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    return f"<table><tr>{names}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _heat(weights: Sequence[float], most: float) -> str:
+    """Cells with weights in percent, in a colour that is full at the largest of their table."""
+    return "".join(
+        f'<td class="heat" style="--w:{one / (most or 1):.3f}">{f"{100 * one:.0f}" if one >= 0.005 else ""}</td>'
+        for one in weights
+    )
