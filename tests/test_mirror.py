@@ -60,7 +60,6 @@ TESTED_BY = {
     "settings/fields.py": "settings/test_base.py",
     "settings/messages.py": "settings/test_base.py",
     "settings/pretrain.py": "cli/test_pretrain.py",
-    "settings/training.py": "training/test_settings.py",
     "training/building.py": "training/test_trainer.py",
     "training/callbacks/base.py": "training/test_trainer.py",
     "training/callbacks/baselines.py": "cli/test_train.py",
