@@ -14,7 +14,7 @@ from parlai.agents.pretrain_ranker.args import settle_schedule
 from parlai.agents.pretrain_ranker.examples import ResponseBuffer, Turn, beginning_of
 from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
-from parlai.agents.pretrain_ranker.report import LearntReport, example_metrics, main_measures, render_prediction
+from parlai.agents.pretrain_ranker.report import TrainedWordsReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.args import flag_defaults
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.history import RankerHistory
@@ -72,7 +72,7 @@ class PretrainRankerAgent(RankerModelAgent):
         self._episode: int | None = None
         self._cross: CrossEncoder | None = shared["cross"] if shared else None
         self._validation: dict[str, float] = {}  # the last one's main measures
-        self._learnt: LearntReport | None = None
+        self._learnt: TrainedWordsReport | None = None
         if not shared:
             settle_schedule(opt)
         super().__init__(opt, shared)
@@ -207,7 +207,7 @@ class PretrainRankerAgent(RankerModelAgent):
     # ---- learning
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
-        self._learnt = LearntReport(self)
+        self._learnt = TrainedWordsReport(self)
         callbacks = [self._learnt, self._said]
         objective = Pretraining(self.model)
         return trainer_of(

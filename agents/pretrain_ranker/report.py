@@ -24,7 +24,7 @@ from polyencoder.pretraining.start import Pretrained
 from polyencoder.training.callbacks import Run
 from polyencoder.training.objective import Outcome
 
-__all__ = ["BothLosses", "LearntReport", "example_metrics", "main_measures", "render_prediction"]
+__all__ = ["BothLosses", "TrainedWordsReport", "example_metrics", "main_measures", "render_prediction"]
 
 
 class BothLosses(Metric):
@@ -77,7 +77,7 @@ def example_metrics(
     return found
 
 
-class LearntReport(Report):
+class TrainedWordsReport(Report):
     """Adds what was learnt from a batch to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
 
     Attributes:

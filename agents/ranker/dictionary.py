@@ -30,7 +30,7 @@ from polyencoder.importing.parlai_dictionary import (
     read_merge_vocabulary,
 )
 from polyencoder.storage.checkpoint import TOKENIZER
-from polyencoder.storage.files import explaining, write_text
+from polyencoder.storage.files import reporting_write_errors, write_text
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 
@@ -92,7 +92,7 @@ class RankerDictionary(DictionaryAgent):
             self.freq = self._counted(self._spooled())
             if self._spool is not None:
                 self._spool.close()
-        with explaining(filename, CheckpointError):
+        with reporting_write_errors(filename, CheckpointError):
             self.write(filename)
 
     def _learn(self, texts: Iterable[str]) -> None:
@@ -275,7 +275,9 @@ def _weights_file(opt: Opt) -> str | None:
 
 
 def _explained_spool() -> AbstractContextManager[None]:
-    return explaining(f"{tempfile.gettempdir()}, for the texts that the vocabulary is learnt from", CheckpointError)
+    return reporting_write_errors(
+        f"{tempfile.gettempdir()}, for the texts that the vocabulary is trained on", CheckpointError
+    )
 
 
 def _escape(token: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.data.readers import records
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 
 FILES = (
     "conversations/schema_guided.jsonl.gz",
@@ -61,7 +61,7 @@ def _pairs(turns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _write(path: Path, pairs: Iterable[dict[str, Any]]) -> None:
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
 
 

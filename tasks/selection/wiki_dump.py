@@ -16,7 +16,7 @@ from pathlib import Path
 from polyencoder.data.readers import lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError, PolyencoderError
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 
 __all__ = ["articles", "main", "write_splits"]
 
@@ -65,7 +65,7 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
     with ExitStack() as stack:
         files = {
             split: stack.enter_context(
-                open(stack.enter_context(replacing(Path(out) / f"wikipedia_{split}.txt")), "w", encoding="utf-8")
+                open(stack.enter_context(atomic_write(Path(out) / f"wikipedia_{split}.txt")), "w", encoding="utf-8")
             )
             for split in counts
         }

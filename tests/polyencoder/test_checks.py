@@ -28,7 +28,7 @@ from polyencoder.checks import (
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.files import check_writable, replacing
+from polyencoder.storage.files import atomic_write, check_writable
 
 TEXTS = ["hello there", "i have two dogs", "do you ski ?"]
 HALF = "bad \ud83d"
@@ -130,7 +130,7 @@ def test_devices(name, make_model, text):
 
 @pytest.mark.parametrize("name", [None, 3, b"x", ["x"]])
 def test_names_of_models(name):
-    with pytest.raises(ConfigError, match="^a model's name is"):
+    with pytest.raises(ConfigError, match="^a model's name must be"):
         Ranker.from_pretrained(name)
 
 
@@ -212,7 +212,7 @@ def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp
 
 def test_no_file_takes_the_place_of_a_device(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileExistsError, match="something else than a plain file"), replacing(tmp_path / "pipe"):
+    with pytest.raises(FileExistsError, match="something else than a plain file"), atomic_write(tmp_path / "pipe"):
         pytest.fail("nothing is to be written")
     assert (tmp_path / "pipe").is_fifo()
     for name in ("pipe", ".", "", "x/" + "n" * 300):

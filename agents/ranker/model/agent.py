@@ -43,7 +43,7 @@ from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling import RankerModel, build_model, freeze
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
-from polyencoder.modeling.cpu.products import remember_few_shapes
+from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.transfer import transfer_weights
@@ -87,7 +87,7 @@ class RankerModelAgent(TorchRankerAgent):
         """Whoever makes an agent in Python need not know all of its flags; no `__init__` has read them yet."""
         if not shared:
             fill_in_defaults(cls, opt)
-            remember_few_shapes()
+            limit_shape_cache()
         agent: RankerModelAgent = super().__new__(cls)
         return agent
 

@@ -20,7 +20,7 @@ from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.files import discard_leftovers, replacing, write_text
+from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
 __all__ = ["Saving", "restore_counters", "write_checkpoint"]
 
@@ -38,7 +38,7 @@ def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = Fa
         discard_leftovers(path + suffix)
     if in_loop and not os.path.exists(path + COUNTERS):
         write_text(path + COUNTERS, NOT_BEGUN)  # a model without this file is a copy, from which a new run begins
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
         try:
             torch.save(states, file)
         except RuntimeError as error:  # torch reports a full disk as an error of its own
@@ -108,7 +108,7 @@ class Saving:
         try:
             if not dictionary.is_written(f"{path}.dict"):
                 dictionary.write(f"{path}.dict")
-            with replacing(f"{path}.opt") as temporary:
+            with atomic_write(f"{path}.opt") as temporary:
                 opt.save(str(temporary))
             write_checkpoint(path, states(), in_loop=in_loop)
         except OSError as error:

@@ -31,7 +31,7 @@ from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.checkpoint import CALIBRATION, CALIBRATION_INT8, model_fingerprint
-from polyencoder.storage.files import explaining, write_text
+from polyencoder.storage.files import reporting_write_errors, write_text
 
 __all__ = [
     "DEPTH",
@@ -144,7 +144,7 @@ class Calibration:
         `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
         """
         path = calibration_file(model, of=of)
-        with explaining(path, CheckpointError):
+        with reporting_write_errors(path, CheckpointError):
             values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
             write_text(path, json.dumps(values, indent=2) + "\n")
 

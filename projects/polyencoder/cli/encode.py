@@ -19,7 +19,7 @@ from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
-from polyencoder.storage.files import check_writable, explaining, replacing
+from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
 __all__ = ["encode"]
 
@@ -68,6 +68,6 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
         batch_size=settings.batch_size,
         progress=settings.progress,
     )
-    with explaining(out), replacing(out) as temporary, temporary.open("wb") as file:
+    with reporting_write_errors(out), atomic_write(out) as temporary, temporary.open("wb") as file:
         np.save(file, vectors)
     say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")

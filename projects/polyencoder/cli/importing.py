@@ -18,7 +18,7 @@ from polyencoder.importing.xlm import import_xlm
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.storage.checkpoint import CONFIG, CONFIG_KEY
-from polyencoder.storage.files import check_writable_folder, explaining
+from polyencoder.storage.files import check_writable_folder, reporting_write_errors
 
 __all__ = ["import_model"]
 
@@ -77,7 +77,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     if kind == "ParlAI":
         _import_parlai(file, folder)
         return
-    with explaining(folder, CheckpointError), placing(folder) as made:
+    with reporting_write_errors(folder, CheckpointError), placing(folder) as made:
         if kind == "fairseq":
             dictionary, encoder_json, vocab_bpe = settings.dictionary, settings.encoder_json, settings.vocab_bpe
             assert dictionary is not None and encoder_json is not None and vocab_bpe is not None  # noqa: PT018

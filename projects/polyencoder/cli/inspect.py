@@ -20,7 +20,7 @@ from polyencoder.ranker.inspection_page import inspection_page
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Without
-from polyencoder.storage.files import check_writable, explaining, write_text
+from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 
 __all__ = ["inspect"]
 
@@ -61,7 +61,7 @@ def inspect(*, settings: InspectSettings) -> None:
         raise InputError("there is no candidate: give --candidate TEXT or --candidates FILE")
     found = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)
     if settings.html is not None:
-        with explaining(settings.html):
+        with reporting_write_errors(settings.html):
             write_text(settings.html, inspection_page(found))
     say(_as_json(found) if settings.as_json else "\n".join(_lines(found)))
     if settings.html is not None:

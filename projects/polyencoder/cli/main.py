@@ -223,9 +223,9 @@ def _prepare_torch() -> None:
     """Settings of a process that runs one command."""
     from transformers.utils import logging as transformers_log
 
-    from polyencoder.modeling.cpu.products import remember_few_shapes
+    from polyencoder.modeling.cpu.products import limit_shape_cache
 
-    remember_few_shapes()
+    limit_shape_cache()
     if not sys.stderr.isatty():
         transformers_log.disable_progress_bar()  # bars of loading weights, which would fill a log file
 

@@ -20,7 +20,7 @@ from polyencoder.index.open import open_index
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, NotNegative
-from polyencoder.storage.files import check_writable, explaining, fingerprint, replacing
+from polyencoder.storage.files import atomic_write, check_writable, fingerprint, reporting_write_errors
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]
@@ -70,8 +70,8 @@ def mine(settings: MineSettings) -> None:
     miner = Miner(ranker, index, chosen)
     counts = {"pairs": 0, "negatives": 0}
     with (
-        explaining(out),
-        replacing(out) as temporary,
+        reporting_write_errors(out),
+        atomic_write(out) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
         bar(step="mining", unit=" pairs", shown=bars) as shown,
     ):

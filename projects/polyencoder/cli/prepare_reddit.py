@@ -15,7 +15,7 @@ from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
-from polyencoder.storage.files import check_writable, explaining, replacing
+from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
 __all__ = ["prepare_reddit"]
 
@@ -50,12 +50,12 @@ def prepare_reddit(
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
     shown = shows_bars(progress)
-    with explaining(out), ThreadIndex(out.with_name(f".{out.name}.index.sqlite"), filters) as index:
+    with reporting_write_errors(out), ThreadIndex(out.with_name(f".{out.name}.index.sqlite"), filters) as index:
         with bar(step="reading", unit=" comments", shown=shown) as reading:
             for count in index.read(files, bad=bad):
                 reading.update(count - reading.n)
         written = 0
-        with replacing(out) as temporary, closing(_opened(temporary, packed=out.suffix == ".gz")) as file:
+        with atomic_write(out) as temporary, closing(_opened(temporary, packed=out.suffix == ".gz")) as file:
             replies = index.replies(history=history)
             for reply in bar(replies, step="writing", unit=" pairs", shown=shown):
                 record = {"context": list(reply.context), "response": reply.response, "thread": reply.thread}

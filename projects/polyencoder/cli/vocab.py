@@ -19,7 +19,7 @@ from polyencoder.pretraining.documents import read_documents
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.checkpoint import TOKENIZER
-from polyencoder.storage.files import check_writable, explaining, write_text
+from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 
@@ -91,7 +91,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             convert, count = learn_subwords(words, subwords), subwords.min_count
         else:
             convert, count = learn_subwords_of_size(words, settings.size, subwords, said=_say if bars else None)
-        with explaining(path):
+        with reporting_write_errors(path):
             write_text(path, convert.to_str(pretty=True))
         ids = "1 id" if subwords.buckets == 1 else f"{subwords.buckets:,} ids"
         say(

@@ -33,7 +33,7 @@ from polyencoder.storage.checkpoint import (
     model_fingerprint,
     save_folder,
 )
-from polyencoder.storage.files import ABANDONED, explaining, onto_the_disk, replacing
+from polyencoder.storage.files import ABANDONED, atomic_write, fsync, reporting_write_errors
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 
@@ -97,11 +97,11 @@ def export_folder(
     """
     check_place("folder", folder)
     target = Path(folder)
-    with explaining(target, CheckpointError):
+    with reporting_write_errors(target, CheckpointError):
         if _holds_model(target):  # which must be a ranker
             RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
     change = None
-    with explaining(target, CheckpointError), placing(target) as made:
+    with reporting_write_errors(target, CheckpointError), placing(target) as made:
         save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:
@@ -173,8 +173,8 @@ def placing(target: Path) -> Iterator[Path]:
         order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
         with ExitStack() as written:
             for name in sorted(names, key=lambda name: order.get(name, 3)):
-                temporary = written.enter_context(replacing(target / name))
+                temporary = written.enter_context(atomic_write(target / name))
                 os.replace(made / name, temporary)
-                onto_the_disk(temporary)  # before the weights have their name
+                fsync(temporary)  # before the weights have their name
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -16,7 +16,7 @@ from transformers import AutoModel, PretrainedConfig
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, WEIGHTS
-from polyencoder.storage.files import explaining, replacing
+from polyencoder.storage.files import atomic_write, reporting_write_errors
 
 __all__ = ["TOKENIZER_CONFIG", "save_backbone", "save_tokenizer"]
 
@@ -51,10 +51,10 @@ def save_backbone(
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
     with (
-        replacing(target / CONFIG) as config_file,
-        replacing(target / TOKENIZER_CONFIG) as tokenizer_config_file,
-        replacing(target / TOKENIZER) as tokenizer_file,
-        replacing(target / WEIGHTS) as weights_file,
+        atomic_write(target / CONFIG) as config_file,
+        atomic_write(target / TOKENIZER_CONFIG) as tokenizer_config_file,
+        atomic_write(target / TOKENIZER) as tokenizer_file,
+        atomic_write(target / WEIGHTS) as weights_file,
     ):
         tensors = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
@@ -75,9 +75,9 @@ def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, spec
     """
     target = Path(folder)
     with (
-        explaining(target),
-        replacing(target / TOKENIZER_CONFIG) as config_file,
-        replacing(target / TOKENIZER) as tokenizer_file,
+        reporting_write_errors(target),
+        atomic_write(target / TOKENIZER_CONFIG) as config_file,
+        atomic_write(target / TOKENIZER) as tokenizer_file,
     ):
         tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(_tokenizer_config(special_tokens, segments=True), encoding="utf-8")

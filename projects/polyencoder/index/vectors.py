@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.scoring.rows import Chunk
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
@@ -213,7 +213,7 @@ def write_vectors(folder: Path, row: int, stored: Tensor, scales: Tensor | None 
 
 
 def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
         np.save(file, array, allow_pickle=False)
 
 

@@ -30,7 +30,7 @@ from polyencoder.storage.checkpoint import (
     save_weights,
     saved_with_weights,
 )
-from polyencoder.storage.files import explaining, replacing
+from polyencoder.storage.files import atomic_write, reporting_write_errors
 
 __all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]
 
@@ -148,9 +148,9 @@ class IntentClassifier:
             "measured": measured or {},
         }
         with (
-            explaining(target, CheckpointError),
-            replacing(target / HEAD) as head_file,
-            replacing(target / HEAD_WEIGHTS) as weights_file,
+            reporting_write_errors(target, CheckpointError),
+            atomic_write(target / HEAD) as head_file,
+            atomic_write(target / HEAD_WEIGHTS) as weights_file,
         ):
             weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
             head_file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

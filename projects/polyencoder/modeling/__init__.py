@@ -1,4 +1,4 @@
-"""The rankers: bi-encoder, poly-encoder, cross-encoder, ConveRT."""
+"""The architectures: bi-, poly-, cross- and late-interaction encoders, ConveRT."""
 
 from __future__ import annotations
 

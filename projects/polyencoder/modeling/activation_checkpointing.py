@@ -1,10 +1,9 @@
-"""Activation checkpointing: activations are computed again for the backward pass, not kept, to save memory.
+"""Gradient caching: recomputes activations in the backward pass, chunk by chunk, to save memory.
 
-Gradient caching (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021): a batch
-goes through the encoder piece by piece, of which nothing but the vectors is kept; once their gradients are known, each
-piece goes through again, with the random state it had, and on to the gradients of the weights. `torch.utils.checkpoint`
-of every piece is the same within one ordinary backward pass: the engine takes the pieces one after the other, from the
-last to the first, and computes again only the one that it is at.
+Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021: the encoder runs on one
+chunk of the batch after another and keeps only the vectors; once their gradients are known, each chunk runs again with
+the same random state, and is backpropagated. `torch.utils.checkpoint` of each chunk does the same in one ordinary
+backward pass, since autograd recomputes one chunk at a time, from the last to the first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from polyencoder.modeling.cpu.heap import return_free_memory
-from polyencoder.modeling.rounding import StepWeights
+from polyencoder.modeling.rounding import CastOncePerStep
 from polyencoder.text.tokens import TokenBatch, token_batches
 
 __all__ = ["Pieces", "in_pieces"]
@@ -27,32 +26,32 @@ T = TypeVar("T")
 
 
 class Pieces:
-    """The pieces of one step of a model, each of which is computed again when its gradients are asked for.
+    """Checkpoints the chunks of one training step: each is recomputed in the backward pass.
 
-    Under autocast all of them compute with weights that are cast when this is made.
+    Under autocast all chunks use weights that are cast once, here.
 
     Args:
-        model: which the functions of the pieces call.
+        model: the model that the functions call.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._weights = StepWeights(model) if torch.is_grad_enabled() else None
+        self._weights = CastOncePerStep(model) if torch.is_grad_enabled() else None
 
     def __call__(self, function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
-        """`function(tokens)`, without its activations.
+        """Computes `function(tokens)` without keeping activations.
 
-        The second time is like the first: the state of the random numbers, on the CPU and on the tokens' device, and
-        autocast's are set back. Costs one more forward pass; does nothing where gradients are off.
+        Recomputation restores the random state (CPU and the tokens' device) and autocast. Costs one more forward pass;
+        without gradients it is a plain call.
         """
         weights = self._weights
         if weights is None or not torch.is_grad_enabled():
             return function(tokens)
 
-        # Plain tensors, of which checkpoint sees the device whose random state it has to keep
+        # Plain tensors, so that checkpoint sees which device's random state to keep
         def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
             if ids.device.type == "cpu":
-                return_free_memory()  # of the piece before: its vectors or gradients lie in the midst of it
-            with _weights_cast_anew(ids.device.type):
+                return_free_memory()  # fragmented by the previous chunk
+            with _without_cast_cache(ids.device.type):
                 return weights.run(function, TokenBatch(ids, mask, segments))
 
         result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
@@ -62,9 +61,10 @@ class Pieces:
 def in_pieces(
     function: Callable[[TokenBatch], T], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
 ) -> tuple[list[T], Tensor | None]:
-    """What `function` gives for each piece of like length, of at most `max_tokens` tokens, padding included.
+    """Applies `function` to chunks of similar length, of at most `max_tokens` tokens with padding.
 
-    And the place of each row in their concatenation; None for a single piece, where there are no pieces or no limit.
+    Returns the results, and each row's position in their concatenation (None for a single chunk: without `pieces` or
+    a limit).
     """
     if pieces is None or max_tokens is None:
         return [function(tokens)], None
@@ -74,10 +74,10 @@ def in_pieces(
 
 
 @contextmanager
-def _weights_cast_anew(device: str) -> Iterator[None]:
-    """The current autocast, but without its memory of weights already cast, which are those of no linear layer.
+def _without_cast_cache(device: str) -> Iterator[None]:
+    """The current autocast without its cache of cast weights.
 
-    Pieces that share a cast weight would add up its gradient in bfloat16, of which many pieces lose the small parts.
+    Chunks that share a cast weight would accumulate its gradient in bfloat16, and lose small contributions.
     """
     if not torch.is_autocast_enabled(device):
         yield

@@ -1,8 +1,8 @@
-"""The one place that chooses attention: an implementation of ours, registered with transformers under a name.
+"""Chooses the attention implementation: registers ours with transformers under a name.
 
-A model that goes through transformers' `AttentionInterface` calls it in each layer. With a `packing` among the keyword
-arguments of the model's call, sequences lie one behind the other in a row, and the packing computes attention within
-each. Without one it is transformers' `sdpa`, on a CPU with the faster kernel and a mask that is no larger than needed.
+Models that use transformers' `AttentionInterface` call it in each layer. With the keyword argument `packing`, sequences
+are packed in a row, and the packing computes attention within each. Without it, it is transformers' `sdpa`, on a CPU
+with a faster kernel and a smaller mask.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["NAME", "use_our_attention"]
 NAME = "polyencoder"
 """The value of a configuration's `_attn_implementation`."""
 
-# Transformers from 5.0 on asks for masks without an order of tokens by this function, and for all others by others
+# From transformers 5.0: the mask function of bidirectional attention
 PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)
 
-# What models hand down to attention and plain attention has no use for. Anything else is left to transformers.
-_NO_PART_OF_IT = {"deterministic", "position_ids", "sliding_window"}
+# Options that plain attention can ignore; with any other one, transformers' `sdpa` runs.
+_IGNORED_OPTIONS = {"deterministic", "position_ids", "sliding_window"}
 
 
 def use_our_attention(model: PreTrainedModel) -> None:
-    """Have `model` compute attention with the implementation registered here, if it was to use transformers' `sdpa`.
+    """Switches `model` from transformers' `sdpa` to the implementation registered here.
 
-    A model that was asked for another one keeps it, and so does one whose family computes attention by itself.
+    Unchanged: models loaded with another implementation, and families that do not use `AttentionInterface`.
     """
     if model.config._attn_implementation == "sdpa" and getattr(model, "_supports_attention_backend", False):
         model.set_attn_implementation(NAME)
@@ -51,7 +51,7 @@ def _attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [batch, heads, length, dim] -> [batch, length, heads, dim], and no weights."""
-    if packing is not None:  # then the mask says nothing
+    if packing is not None:  # the mask is unused
         how = AttentionOptions(dropout, scaling, options.get("sliding_window"))
         return packing.attend(query, key, value, how), None
     if query.device.type != "cpu" or is_traced() or not _is_plain(module, query, key, options):
@@ -64,15 +64,15 @@ def _attend(
 
 
 def _is_plain(module: nn.Module, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
-    """Whether nothing but the mask decides what a token sees, by as many keys as queries."""
+    """Whether this is plain attention: not causal, no other options, as many key as query heads."""
     given = {name for name, value in options.items() if value is not None and value is not False}
-    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and given <= _NO_PART_OF_IT
+    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and given <= _IGNORED_OPTIONS
 
 
 def _mask(**options: Any) -> Tensor | None:
-    """The mask that goes with it: [batch, 1, 1, length] on a CPU where it is that of the padding, else `sdpa`'s.
+    """The attention mask: [batch, 1, 1, length] for a padding mask on a CPU, else `sdpa`'s.
 
-    [batch, 1, length, length] costs a tiny model a tenth of its time there.
+    [batch, 1, length, length] would cost a tiny model a tenth of its time there.
     """
     mask: Tensor | None = options.get("attention_mask")
     if (

@@ -1,4 +1,4 @@
-"""The transformer under a ranker: any Hugging Face encoder as a function from tokens to outputs."""
+"""`Backbone`: runs any Hugging Face encoder, padded, grouped by length or packed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from polyencoder.modeling.encoder_config import first_position, max_length
 from polyencoder.modeling.last_layer import LastLayer
 from polyencoder.modeling.packing import Blocks, Packing, pack
 from polyencoder.modeling.packing_check import gives_first, why_not_packed
-from polyencoder.modeling.rounding import RoundedWeights
+from polyencoder.modeling.rounding import LowPrecisionWeights
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.tokens import TokenBatch, length_groups
 
 __all__ = ["Backbone"]
 
 _log = logging.getLogger(__name__)
-ROW = 1 << 10  # tokens of which a CPU has what layers hand on in its caches
-_trying = threading.Lock()  # while packing is tried, a model's weights and mode are others: other threads wait
+ROW = 1 << 10  # tokens whose activations fit a CPU's caches
+_check_lock = threading.Lock()  # the packing check changes a model's weights and mode for a moment
 
 
 class Backbone(nn.Module):
-    """A Hugging Face encoder as a function from tokens to the outputs of its last layer.
+    """A Hugging Face encoder: token ids to the outputs of its last layer.
 
-    It has no pooler, which the rankers do not use: that would only cost memory and, in distributed training, be a
-    parameter without a gradient. The model that was given is unchanged; the parameters are shared.
+    The pooler is removed: rankers do not use it, and in distributed training it would be a parameter without gradient.
+    The model passed in is unchanged; its parameters are shared.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -43,15 +43,15 @@ class Backbone(nn.Module):
         tensors = (*model.parameters(), *model.buffers())
         model = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # modules and configuration alone
         if getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", nn.Identity())  # some families call it, whether there is one or not
+            model.register_module("pooler", nn.Identity())  # some families always call it
         attention.use_our_attention(model)
         for_cpu(model)
         self.model = model
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         self.first_position = first_position(model.config.to_dict())
-        self._packs: bool | None = None  # not known yet
+        self._packs: bool | None = None  # not checked yet
         self._gives_first = False
-        self._weights = RoundedWeights()
+        self._weights = LowPrecisionWeights()
         self._compiled = False
 
     @property
@@ -59,15 +59,14 @@ class Backbone(nn.Module):
         return int(self.model.config.hidden_size)
 
     def forward(self, tokens: TokenBatch, *, first_only: bool = False) -> Tensor:
-        """Outputs of the last layer: [batch, length, dim]. Those at padding mean nothing.
+        """Outputs of the last layer: [batch, length, dim], undefined at padding.
 
-        With `first_only` those of the first tokens, [batch, 1, dim]: what the last layer computes for the others is
-        left out in inference on a CPU (in training, dropout would draw other random numbers).
+        With `first_only` those of the first tokens, [batch, 1, dim]: in inference on a CPU the last layer computes no
+        others (in training, dropout would draw other random numbers).
 
-        Little or none of the padding goes through the model where it costs as much as text. On a CPU there is a row of
-        tokens: of all sequences in training, which keeps all activations anyway; else of as many as the processor's
-        caches hold. Models that take no rows have groups of sequences of like length. On a GPU there is a row where
-        attention has a kernel for it.
+        Padding is avoided where it costs time. On a CPU sequences are packed: in one row in training, which keeps all
+        activations anyway, in rows that fit the caches in inference. Models that cannot be packed run on groups of
+        similar length. On a GPU sequences are packed if there is a variable-length attention kernel.
         """
         if is_traced() or not len(tokens):
             outputs = self._run(tokens)
@@ -79,9 +78,9 @@ class Backbone(nn.Module):
 
     @property
     def packs(self) -> bool:
-        """Whether it takes all sequences in one row: tried once, when first asked for; the log says why not."""
+        """Whether the model supports packed rows: checked on first use; a warning logs why not."""
         if self._packs is None:
-            with _trying:
+            with _check_lock:
                 if self._packs is None:
                     reason = self._why_not_packed()
                     if reason is not None:
@@ -93,7 +92,7 @@ class Backbone(nn.Module):
 
     def _why_not_packed(self) -> str | None:
         if self._implementation != attention.NAME:
-            return f"its attention is {self._implementation!r}, of its own"
+            return f"its attention is {self._implementation!r}"
         config = self.model.config
         return why_not_packed(
             self.model,
@@ -109,8 +108,8 @@ class Backbone(nn.Module):
         return packing.put(self._run_row(tokens, packing), *tokens.ids.shape)
 
     def _replace_last_layer(self) -> None:
-        """By one that can compute the outputs of first tokens alone, if it does."""
-        if self._layers() is None:  # all share their weights, as ALBERT's
+        """Replaces the last layer by `LastLayer`, if its outputs are the same."""
+        if self._layers() is None:  # layers share weights, as in ALBERT
             return
         layers: Any = self.layers()
         last = layers[-1]
@@ -136,7 +135,7 @@ class Backbone(nn.Module):
         return self.model.config._attn_implementation
 
     def _row_is_faster(self, tokens: TokenBatch) -> bool:
-        """Whether sequences go through in one row, if the model can."""
+        """Whether packing is faster than padding, on this device and for this batch."""
         if self._compiled:
             return False
         device = tokens.ids.device
@@ -147,9 +146,9 @@ class Backbone(nn.Module):
         return varlen.has_kernel(device, dtype)
 
     def _run(self, tokens: TokenBatch, words: Tensor | None = None) -> Tensor:
-        """The model's outputs for tokens, of which the word embeddings may be there already.
+        """The model's outputs for tokens, or for their word embeddings if given.
 
-        A sequence without any token sees its first padding: no row of attention weights may be without any.
+        An empty sequence attends to its first padding token: attention needs at least one.
         """
         inputs = {"input_ids": tokens.ids} if words is None else {"inputs_embeds": words}
         inputs["attention_mask"] = torch.cat([torch.ones_like(tokens.mask[:, :1]), tokens.mask[:, 1:]], dim=1).long()
@@ -158,22 +157,22 @@ class Backbone(nn.Module):
         return self._call(inputs)
 
     def _run_packed(self, tokens: TokenBatch, *, first_only: bool) -> Tensor:
-        """All sequences in one row, or in several in inference; then perhaps first outputs alone."""
-        learns = torch.is_grad_enabled()
-        packing = pack(tokens.mask, learns=learns)
-        first = first_only and not learns and self._gives_first
-        rows = [self._run_row(tokens, part, first_only=first) for part in ([packing] if learns else packing.cut(ROW))]
+        """Runs sequences packed in one row, or in several in inference."""
+        training = torch.is_grad_enabled()
+        packing = pack(tokens.mask, training=training)
+        first = first_only and not training and self._gives_first
+        rows = [self._run_row(tokens, part, first_only=first) for part in ([packing] if training else packing.cut(ROW))]
         row = torch.cat(rows, dim=1) if len(rows) > 1 else rows[0]
         if first and isinstance(packing, Blocks):
             return packing.put_first(row, *tokens.ids.shape)
         return packing.put(row, *tokens.ids.shape)
 
     def _run_row(self, tokens: TokenBatch, packing: Packing, *, first_only: bool = False) -> Tensor:
-        """Outputs [1, tokens, dim] of a row, which attention alone takes apart; [1, sequences, dim] of first tokens."""
+        """Outputs [1, tokens, dim] of a packed row; [1, sequences, dim] with `first_only`."""
         inputs: dict[str, Any] = {
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
-            # A 4-D mask, which models do not change: no padding. The packing decides who sees whom.
+            # A 4-D mask is passed on unchanged: no padding. The packing computes attention.
             "attention_mask": tokens.mask.new_ones(1, 1, 1, len(packing.places)),
         }
         if self.takes_segments and tokens.segments is not None:
@@ -183,26 +182,26 @@ class Backbone(nn.Module):
         return self._call({**inputs, "packing": packing})
 
     def _call(self, inputs: dict[str, Any]) -> Tensor:
-        """The outputs of the last layer, in float32 where weights were rounded: what is made of them is exact."""
-        learns = self.training or torch.is_grad_enabled()
-        model = None if self._compiled else self._weights.model_of(self.model, learns=learns)
+        """The outputs of the last layer, in float32 for low-precision weights, so that pooling and scores are exact."""
+        training = self.training or torch.is_grad_enabled()
+        model = None if self._compiled else self._weights.model_of(self.model, training=training)
         if model is None:
             output: Tensor = self.model(**inputs).last_hidden_state
             return output
         with torch.autocast(next(model.parameters()).device.type, enabled=False):
             return model(**inputs).last_hidden_state.float()
 
-    def round(self, dtype: torch.dtype) -> None:
-        """Have the weights in another type, for inference and for good; outputs stay in float32."""
-        self._weights.round(self.model, dtype)
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Casts the weights to `dtype`, permanently and for inference only; outputs stay in float32."""
+        self._weights.cast(self.model, dtype)
 
     @property
     def rounded(self) -> bool:
-        """Whether `round` has changed its weights: such a model is neither trained nor exported."""
-        return self._weights.for_good
+        """Whether the weights were cast, so that the model can be neither trained nor exported."""
+        return self._weights.permanent
 
     def compile(self, **options: Any) -> None:
-        """Have torch compile the transformer inside when it first runs; batches go through it padded."""
+        """Compiles the transformer on its first run; batches are then padded."""
         self.model.compile(**options)
         self._compiled = True
 
@@ -212,7 +211,7 @@ class Backbone(nn.Module):
         return super().train(mode)
 
     def _run_grouped(self, tokens: TokenBatch) -> Tensor:
-        """Sequences of like length together."""
+        """Runs groups of sequences of similar length."""
         groups = length_groups(tokens.mask.sum(1).tolist())
         if len(groups) == 1:
             return self._run(tokens)
@@ -224,7 +223,7 @@ class Backbone(nn.Module):
         return padded[order.argsort()]
 
     def _words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
-        """The word embeddings of each part, when they learn: one look-up has one gradient of the table's size."""
+        """The word embeddings of each part, if trained: one lookup makes one gradient of the table's size."""
         table = self.model.get_input_embeddings()
         if not (torch.is_grad_enabled() and isinstance(table, nn.Embedding) and table.weight.requires_grad):
             return [None] * len(parts)
@@ -232,7 +231,7 @@ class Backbone(nn.Module):
         return [part_words.view(*part.ids.shape, -1) for part_words, part in zip(words, parts, strict=True)]
 
     def resize(self, vocabulary_size: int) -> bool:
-        """Make room for tokens that were added to the vocabulary; embeddings that are there stay. Says if it had to."""
+        """Grows the embedding table to the vocabulary's size; True if it had to."""
         words: Any = self.model.get_input_embeddings()
         if vocabulary_size <= words.num_embeddings:
             return False
@@ -245,10 +244,10 @@ class Backbone(nn.Module):
         return embeddings if isinstance(embeddings, nn.Module) else self.model.get_input_embeddings()
 
     def layers(self) -> nn.ModuleList:
-        """The transformer layers, first to last. ConfigError where there are none apart, as in ALBERT."""
+        """The transformer layers, first to last. ConfigError if they share weights, as in ALBERT."""
         if (layers := self._layers()) is None:
             raise ConfigError(
-                f"the layers of a {self.model.config.model_type} model cannot be told apart: train all of them",
+                f"the layers of a {self.model.config.model_type} model cannot be trained separately: train all of them",
                 argument="fine_tuned",
             )
         return layers

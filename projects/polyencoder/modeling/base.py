@@ -1,6 +1,6 @@
-"""`RankerModel`: the contract of every architecture, by which trainer, checkpoints, indexes, export and server use it.
+"""`RankerModel`: the contract of every architecture, used by trainer, checkpoints, indexes, export and server.
 
-None of them asks for a class or compares an architecture's name: what differs is a property or a method here.
+These never check a model's class or architecture name: differences are properties and methods here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["RankerModel", "TrainableModel"]
 
 
 class TrainableModel(nn.Module):
-    """The interface that a `Trainer` needs of a model: a ranker, or one that is pre-trained."""
+    """What a `Trainer` needs of a model: a ranker, or one being pre-trained."""
 
     @property
     def loss_scale(self) -> float | None:
-        """The factor of the loss of a model that is trained for 16 bits; None for other models."""
+        """The loss scale of a quantized model; None for other models."""
         return None
 
     @property
@@ -39,47 +39,47 @@ class TrainableModel(nn.Module):
         return [module for module in self.modules() if isinstance(module, Backbone)]
 
     def why_not_trainable(self) -> str | None:
-        """Why the weights cannot be trained in the form that they have, and what to do; None if they can."""
+        """Why the weights cannot be trained, and what to do; None if they can."""
         if any(backbone.rounded for backbone in self.backbones):
-            return "these weights were rounded when they were loaded: load the ranker without dtype to train it"
+            return "these weights were loaded in low precision: load the ranker without dtype to train it"
         return None
 
     def after_batch(self) -> None:
-        """Update what follows the batches of a training, not the gradients; called after each of them."""
+        """Updates what depends on the number of batches, not on gradients; called after each training batch."""
 
     def why_too_short(self, batches: int) -> str | None:
-        """Why a training should have more than this number of batches; None if nothing is known against it."""
+        """Why training needs more than this number of batches; None if it does not."""
         return None
 
 
 class RankerModel(TrainableModel, ABC):
-    """A ranker: scores of token batches, and of the vectors of contexts and candidates where these are encoded apart.
+    """A ranker: scores token batches, or the vectors of contexts and candidates if these are encoded separately.
 
-    `forward` is the whole model in one call, in training. The steps `encode_context`, `encode_candidates` and `score`
-    are its parts; a model with `has_vectors = False` reads contexts and candidates together, and refuses them.
+    `forward` is the whole model in one call, for training; its steps are `encode_context`, `encode_candidates` and
+    `score`. A model with `has_vectors = False` reads contexts and candidates together and refuses the steps.
     """
 
     title: str
     """The architecture in messages and model cards: "bi-encoder"."""
     has_vectors: bool = True
-    """Whether contexts and candidates are encoded apart, so that candidates can be indexed."""
+    """Whether contexts and candidates are encoded separately, so that candidates can be indexed."""
     has_one_vector: bool = True
-    """Whether a context has one vector, as a candidate has: then these are embeddings of texts."""
+    """Whether a context has one vector, as a candidate has, so that they are text embeddings."""
     reads_pairs: bool = False
-    """Whether a text's score for another is made of the tokens of both, by `forward`, and not by `score` of their
-    vectors; of a model that has vectors, too, these find what such scores then order."""
+    """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
+    `forward` reranks."""
     is_all_weights: bool = False
-    """Whether `state_dict` holds all that the model consists of: loading it then needs no initial weights."""
+    """Whether `state_dict` is complete, so that loading needs no initial weights."""
 
     config: RankerConfig
     candidate_fingerprint: str | None = None
-    """The fingerprint of the weights before they were rounded; see `ranker.encoding`."""
+    """The fingerprint of the weights before they were cast; see `ranker.encoding`."""
     weights_fingerprints: Mapping[str, str] | None = None
-    """The same of all weights, by dtype."""
+    """Fingerprints of all weights before they were cast, by dtype."""
     candidate_map: nn.Linear | None
-    """The map behind the vectors of candidates, for `RankerConfig.candidate_map`."""
+    """The linear map of candidate vectors, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None
-    """Of a model with several contexts: which of their vectors `encode_context` gives."""
+    """For a multi-context model: which vector `encode_context` returns."""
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__()
@@ -87,9 +87,9 @@ class RankerModel(TrainableModel, ABC):
 
     @classmethod
     def check_config(cls, config: RankerConfig) -> None:
-        """Raise ConfigError for a configuration of which no model of this class can be built.
+        """Raises ConfigError for a configuration that this architecture does not support.
 
-        Texts may not be longer than the backbone takes: a context and a candidate together, if they are read so.
+        Texts must fit the backbone: context and candidate together, if they are read together.
         """
         if config.poly_attention == "multihead" and (cls.has_one_vector or not cls.has_vectors):
             raise ConfigError(
@@ -114,7 +114,7 @@ class RankerModel(TrainableModel, ABC):
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
-        """The configuration of a new model with what only its tokenizer knows."""
+        """Adds to a new model's configuration what depends on its tokenizer."""
         return config
 
     # ---- scores
@@ -157,21 +157,21 @@ class RankerModel(TrainableModel, ABC):
         return None
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """One vector [batch, size] of each context's tokens that transfers to other tasks.
+        """Encodes contexts for transfer to other tasks: [batch, size].
 
-        It comes before the last networks, scales and codes of a ranker.
+        Taken before a ranker's heads, scales and codes.
 
         Raises:
-            InputError: this ranker does not give it.
+            InputError: this architecture has no pooled vectors.
         """
         raise InputError(f"a {self.title} has no pooled vectors: ask for another kind", argument="kind")
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
-        """The vectors of contexts that training scores: those of `encode_context`, unless it has several objectives."""
+        """The context vectors for training: `encode_context`, unless the model has several objectives."""
         return self.encode_context(tokens)
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-        """The context vectors of each objective, by its name, from `encode_objectives`; the reported one is first."""
+        """Splits `encode_objectives` by objective; the reported one is first."""
         return {"": encoded}
 
     def check_has_vectors(self) -> None:
@@ -180,17 +180,17 @@ class RankerModel(TrainableModel, ABC):
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise InputError, as a model without vectors does when it is asked for them."""
+        """Raises InputError: this model has no vectors."""
         raise InputError(f"a {self.title} has no vectors of contexts or candidates: it reads them together")
 
     # ---- the vectors of candidates in an index
 
     def candidate_modules(self) -> list[nn.Module]:
-        """The modules whose weights decide which vector a candidate has."""
+        """The modules that a candidate's vector depends on."""
         return []
 
     def set_candidate_map(self, layer: nn.Linear) -> None:
-        """Put this map behind the vectors of candidates, in the place of an earlier one."""
+        """Sets the linear map of candidate vectors."""
         self.config = replace(self.config, candidate_map=True)
         self.candidate_map = layer
         self.candidate_fingerprint = self.weights_fingerprints = None  # those are of the model without it
@@ -199,53 +199,53 @@ class RankerModel(TrainableModel, ABC):
 
     @property
     def towers(self) -> tuple[Backbone, Backbone] | None:
-        """The backbones of contexts and of candidates, whose outputs `output_scaling` multiplies; None without any."""
+        """The backbones of contexts and candidates, whose outputs `output_scaling` multiplies; None without any."""
         return None
 
     @property
     def next_utterance_head(self) -> nn.Linear | None:
-        """The layer that can begin with the weights of pre-training's head for next utterances."""
+        """The layer to initialise from the next-utterance head of pre-training; None without one."""
         return None
 
     # ---- storage
 
     def for_training(self) -> None:
-        """Change to the form whose weights are trained, if there are two."""
+        """Converts quantized weights for training; no-op for other models."""
 
     def for_inference(self) -> None:
-        """Change to the form that is kept on disk, if there are two."""
+        """Quantizes a quantization-aware model; no-op for other models."""
 
     def as_kept(self) -> RankerModel:
-        """The model in the form that is kept on disk: itself, or a copy."""
+        """The model as stored: itself, or a quantized copy."""
         return self
 
     def take_form_of(self, weights: Mapping[str, Tensor]) -> None:
-        """Change to the form that these weights are of, if there are two."""
+        """Converts the model to match these weights, quantized or not."""
 
     def kept_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The tensors of a model folder, numbers of floating point in this dtype. ConfigError if it cannot be."""
+        """The tensors of a model folder, floats in this dtype. ConfigError if the model cannot be stored in it."""
         weights = {name: tensor.detach() for name, tensor in self.state_dict().items()}
         return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
 
     def quantize(self) -> None:
-        """Have embeddings in 8 bits and other weights in 16. ConfigError for a model without such a form."""
+        """Turns on quantization-aware training. ConfigError if the architecture does not support it."""
         raise ConfigError(f"a {self.title} cannot be quantized")
 
     def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
-        """Apply the settings of a further training that only this architecture has (`families.Family.settings`).
+        """Applies this architecture's own settings (`families.Family.settings`) to continued training.
 
         Raises:
-            ConfigError: the model, which comes from `origin`, contradicts them.
+            ConfigError: the settings contradict the model from `origin`.
         """
 
     # ---- export and description
 
     def export_steps(self) -> dict[str, Step]:
-        """The steps that become ONNX graphs, by the names of their files."""
+        """The steps to export as ONNX graphs, by file name."""
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
 
     def describe(self) -> dict[str, str]:
-        """Facts of the model for its card: "architecture", "encoder", and how it makes scores."""
+        """Facts for the model card: "architecture", "encoder", and how scores are computed."""
         config, backbone = self.config, self.config.backbone
         return {
             "architecture": self.title,
@@ -258,5 +258,5 @@ class RankerModel(TrainableModel, ABC):
         }
 
     def describe_weights(self, dtype: str) -> str:
-        """The number of weights, and how a folder that was asked for in `dtype` keeps them."""
-        return f"{sum(p.numel() for p in self.parameters()):,}, kept in {dtype}"
+        """The number of weights, and the dtype they are stored in."""
+        return f"{sum(p.numel() for p in self.parameters()):,}, stored in {dtype}"

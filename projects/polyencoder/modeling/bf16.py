@@ -1,4 +1,4 @@
-"""Whether a machine computes faster in bfloat16 than in float32."""
+"""Detects machines that compute no faster in bfloat16 than in float32."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 __all__ = ["why_bf16_gains_nothing"]
 
 _CPUINFO = Path("/proc/cpuinfo")
-_WORTH_IT = 1.1  # times float32's rate, below which a warning says so
+_MIN_SPEEDUP = 1.1  # over float32, below which to warn
 _INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them: two of x86, one of ARM
 
 
 def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
-    """One line about a device that has no bfloat16 arithmetic of its own; None for one that has, or may have."""
+    """Why bfloat16 is no faster on this device; None if it is, or may be."""
     if torch.device(device).type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major >= 8:
@@ -31,16 +31,16 @@ def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
     except OSError:  # not Linux: nothing is known
         return None
     if has := _INSTRUCTIONS & set(flags):
-        share = _bf16_share() if has == {"avx512_bf16"} else 2.0
-        if share >= _WORTH_IT:
+        speedup = _bf16_speedup() if has == {"avx512_bf16"} else 2.0
+        if speedup >= _MIN_SPEEDUP:
             return None
-        return f"this processor's products in bfloat16 run at {share:.1f} times the rate of those in float32"
+        return f"this processor multiplies bfloat16 matrices at {speedup:.1f} times the rate of float32 ones"
     return "this processor has no bfloat16 instructions (avx512_bf16, amx_bf16 or ARM's bf16)"
 
 
 @cache
-def _bf16_share() -> float:
-    """The speed of matrix products in bfloat16, relative to float32.
+def _bf16_speedup() -> float:
+    """The measured speed of matrix products in bfloat16, relative to float32.
 
     AVX-512's are twice as fast on some processors, and half as fast on others (Intel's fourth and fifth generation
     without AMX, as some virtual machines are).
@@ -51,7 +51,7 @@ def _bf16_share() -> float:
 
 
 def _least_seconds(matrix: Tensor) -> float:
-    """Of a matrix's product with itself, the least of a few: what else the machine does only adds to it."""
+    """Times a matrix's product with itself: the minimum of a few, as other load only adds time."""
     times = []
     for _ in range(6):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Builds models: of a configuration, around a pre-trained encoder, from another ranker, or over a vocabulary."""
+"""Builds models from a configuration, a pre-trained encoder, another ranker, or a vocabulary."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Parts = tuple[RankerModel, TextEncoder]
 
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
-    """The ranker that `config` describes, around a pre-trained `backbone` or one with random weights.
+    """Builds the ranker of a configuration, around a pre-trained `backbone` or one with random weights.
 
     Raises:
-        ConfigError: there is no such architecture, or none of this configuration.
+        ConfigError: unknown architecture, or unsupported by it.
     """
     own = family(config.architecture)
     build: Any = own.model  # whose arguments depend on the family
@@ -46,7 +46,7 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
 def fitting(
     text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
 ) -> TextConfig:
-    """Texts no longer than the backbone takes, as far as their lengths were not `given`; the log says so."""
+    """Shortens default text lengths to what the backbone takes, and logs it; `given` lengths are unchanged."""
     limit = max_length({**backbone})
     if limit is None:
         return text
@@ -74,7 +74,7 @@ def from_encoder(
     separator: TurnSeparator | None,
     config: dict[str, Any],
 ) -> Parts:
-    """A ranker around the encoder of this folder or hub id; see `Ranker.from_backbone`."""
+    """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
     backbone = load_pretrained(name)
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
@@ -99,11 +99,11 @@ def from_ranker(
     separator: TurnSeparator | None,
     config: dict[str, Any],
 ) -> Parts:
-    """A new ranker that begins with another's encoders, its tokenizer, and what else of it has a place.
+    """Builds a ranker from another's encoders, tokenizer and, where the architecture has them, other weights.
 
-    `config` and `text` are fields that were given; others are the other ranker's (`inherited_fields`) or have their
-    defaults. `origin` names the other ranker in errors. Raises ConfigError where one of the two is a ConveRT, whose
-    parts no other ranker has, and for a `separator` that is not the other's, whose tokenizer is kept.
+    `config` and `text` are explicit fields; others are inherited (`inherited_fields`) or defaults. `origin` names the
+    other ranker in errors. Raises ConfigError if one of the two is a ConveRT, or for a `separator` that is not the
+    other's, whose tokenizer is kept.
     """
     model, words = other
     stored, own = model.config, turn_separator(words.config)
@@ -125,7 +125,7 @@ def from_ranker(
 def from_vocabulary(
     vocabulary: str | os.PathLike[str], *, extra_contexts: int, text: dict[str, Any], sizes: dict[str, Any]
 ) -> Parts:
-    """A ConveRT with random weights; see `Ranker.from_vocabulary`."""
+    """Builds a ConveRT with random weights; see `Ranker.from_vocabulary`."""
     tokenizer = read_subwords(vocabulary)
     config = ConvertConfig(
         **{"multi_context": extra_contexts != 0, **sizes}, vocab_size=tokenizer.get_vocab_size(False)

@@ -15,7 +15,7 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 
-class LearntCodes(nn.Module):
+class TrainedCodes(nn.Module):
     """m trained codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
 
     The attention `multihead` is ParlAI's: the codes are queries, projected like the outputs.
@@ -24,8 +24,8 @@ class LearntCodes(nn.Module):
     def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic", heads: int = 1) -> None:
         super().__init__()
         self.scale = 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
-        # Small enough that every code begins as nearly the mean of the outputs, large enough that no two are alike:
-        # training starts at the bi-encoder with the reduction `mean` and sets the codes apart.
+        # Small enough that each code's vector starts near the mean of the outputs (a bi-encoder with the reduction
+        # `mean`), large enough that codes differ.
         self.codes = nn.Parameter(torch.randn(n_codes, dim) / math.sqrt(dim))
         self.attention = CodesAttention(dim, heads) if attention == "multihead" else None
 
@@ -68,7 +68,7 @@ class FirstOutputs(FixedVectors):
 class LastOutputs(FixedVectors):
     """The last m real outputs and, when asked, the first one h_1 beside them (Appendix C).
 
-    A context so short that h_1 is among its last m outputs has it once.
+    h_1 is not repeated if it is among the last m.
     """
 
     def __init__(self, n_codes: int, *, with_first: bool = False) -> None:
@@ -113,12 +113,12 @@ class TurnMeans(FixedVectors):
 
 def build_codes(
     kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1, turn_end: int | None = None
-) -> LearntCodes | FixedVectors:
+) -> TrainedCodes | FixedVectors:
     """The module that makes the context vectors of this kind."""
     if kind == "turns":
         return TurnMeans(n_codes, turn_end=turn_end)
     if kind == "codes":
-        return LearntCodes(n_codes, dim, attention=attention, heads=heads)
+        return TrainedCodes(n_codes, dim, attention=attention, heads=heads)
     if kind == "n_first":
         return FirstOutputs(n_codes)
     return LastOutputs(n_codes, with_first=kind == "first_n_last")

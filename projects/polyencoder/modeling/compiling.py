@@ -16,26 +16,25 @@ __all__ = ["compile_encoders"]
 
 
 def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
-    """Have torch compile the transformers in `model` when they first run.
+    """Compiles the transformers in `model` on their first run.
 
-    In place: names of parameters, checkpoints and `model` itself stay the same. Lengths may change from batch to
-    batch without compiling anew (`dynamic`).
+    In place: parameter names and checkpoints are unchanged. Shapes are dynamic: other lengths are not recompiled.
 
     Raises:
-        ConfigError: the machine has nothing to compile with.
+        ConfigError: triton or a C++ compiler is missing.
     """
     if torch.device(device).type == "cuda":
         if importlib.util.find_spec("triton") is None:
             raise ConfigError(
-                "to compile needs the package `triton` on a GPU: pip install triton, or leave it out",
+                "compiling on a GPU needs the package `triton`: pip install triton, or do not compile",
                 argument="compile",
             )
     else:
         compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
         if shutil.which(compiler) is None:
             raise ConfigError(
-                f"to compile needs a C++ compiler, and there is no {compiler}: install one (apt-get install g++), "
-                "name it in the environment variable CXX, or do not compile",
+                f"compiling needs a C++ compiler, but {compiler} is missing: install one (apt-get install g++), set "
+                "the environment variable CXX, or do not compile",
                 argument="compile",
             )
     for backbone in model.backbones:

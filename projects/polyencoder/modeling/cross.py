@@ -14,7 +14,7 @@ from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch, pad, token_batches
 
-PAIR_TOKENS = 1 << 14  # tokens, padding included, that go through the transformer at once in inference
+PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
 
 
 class CrossEncoder(RankerModel):
@@ -58,13 +58,11 @@ class CrossEncoder(RankerModel):
     ) -> Tensor:
         """Scores [batch, n] of each context's candidates.
 
-        `index` [batch, n] names each context's candidates by their row in `candidates`; rows below 0 are no
-        candidates and score -inf. Without it every context is scored with every candidate. Pairs of like length go
-        through the transformer together, so that little of it is padding.
+        `index` [batch, n] gives each context's candidates as rows of `candidates`; negative rows are padding and score
+        -inf. Without it every context is scored with every candidate. Pairs are batched by length.
 
-        At most `max_tokens` tokens, padding included, go through at once. In training, their activations are then
-        computed again for the gradients; None keeps those of all pairs, and in inference sets a limit that suits most
-        machines.
+        `max_tokens` limits the tokens of a batch, with padding; in training it turns on gradient caching. None keeps
+        all activations in training, and means `PAIR_TOKENS` in inference.
         """
         if index is None:
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
@@ -89,7 +87,7 @@ class CrossEncoder(RankerModel):
     def _pairs(
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
     ) -> list[tuple[list[int], list[int]]]:
-        """Ids and segments of each (context, candidate)."""
+        """Token ids and segments of each (context, candidate)."""
         context_ids = contexts.sequences()
         skip = 1 if self.config.text.surround and not self.config.pair_start else 0  # the candidate's start token
         candidate_ids = [ids[skip:] for ids in candidates.sequences()]
@@ -103,10 +101,10 @@ class CrossEncoder(RankerModel):
         return pad(ids, pad_id=int(self.config.backbone.get("pad_token_id") or 0), segments=segments)
 
     def _score_pairs(self, tokens: TokenBatch) -> Tensor:
-        """Scores [pairs] of sequences of a context and a candidate."""
+        """Scores pair sequences: [pairs]."""
         config = self.config
         outputs = self.tower(tokens, first_only=config.reduction == "first")
         vectors = reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
-        with torch.autocast(vectors.device.type, enabled=False):  # which would round the scores themselves
+        with torch.autocast(vectors.device.type, enabled=False):  # scores stay in float32
             values: Tensor = self.linear(vectors.to(self.linear.weight.dtype) * config.output_scaling).squeeze(-1)
         return values

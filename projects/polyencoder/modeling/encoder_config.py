@@ -1,4 +1,4 @@
-"""The configuration of a Hugging Face encoder as a plain dictionary, which travels with a ranker's weights."""
+"""Configurations of Hugging Face encoders as plain dictionaries, stored in a ranker's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyencoder.errors import ConfigError
 
 __all__ = ["backbone_config", "dropout_keys", "first_position", "max_length", "scratch_config", "with_dropout"]
 
-# Keys of a Hugging Face configuration that say where it came from, not what it is.
+# Keys of a Hugging Face configuration about its origin, not the architecture.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
 
@@ -20,7 +20,7 @@ def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
     return _plain(model.config)
 
 
-# How the families of encoders name their dropout: of the hidden states, of the attention weights
+# Names of the dropout rates in different families: of hidden states, of attention weights
 _DROPOUT = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "dropout")
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
 
@@ -73,13 +73,13 @@ def scratch_config(
 
 def _plain(config: PretrainedConfig) -> dict[str, Any]:
     values = {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
-    # as JSON gives it back (keys are text, tuples lists), so that a configuration is the same before and after saving
+    # A JSON round trip, so that a configuration is equal before and after saving
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
 
 def max_length(config: dict[str, Any]) -> int | None:
-    """The longest sequence, in tokens, that an encoder of this configuration takes; None when it has no limit."""
+    """The maximum sequence length of an encoder in tokens; None without a limit."""
     positions = config.get("max_position_embeddings")
     if not positions:
         return None
@@ -89,7 +89,7 @@ def max_length(config: dict[str, Any]) -> int | None:
 
 
 def first_position(config: dict[str, Any]) -> int:
-    """The number of a sequence's first position: RoBERTa and its kin count from the padding id + 1."""
+    """The id of a sequence's first position: RoBERTa-like encoders count from the padding id + 1."""
     return (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
 
 

@@ -1,4 +1,4 @@
-"""The steps of a model that are exported as graphs, each as a module of plain tensors."""
+"""The steps of a model that are exported as ONNX graphs: modules over plain tensors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polyencoder.text.tokens import TokenBatch
 __all__ = ["CANDIDATES", "CONTEXT", "SCORER", "BothTextsStep", "CandidatesStep", "ContextStep", "ScorerStep", "Step"]
 
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
-"""The graphs of a model: of its contexts and candidates, or of both together."""
+"""File names of the graphs: for contexts, candidates, and pairs of both."""
 
 
 class Step(nn.Module):
-    """ids int64 and mask bool [batch, length], and segments int64 where asked for -> what `outputs` names."""
+    """An exported step: ids int64 and mask bool [batch, length] (and segments int64) -> `outputs`."""
 
     inputs: tuple[str, ...] = ("ids", "mask")
     outputs: tuple[str, ...] = ("vectors",)
     separator: int | None = None
-    """The token between the two texts of a context, for a step that is given both (`export.onnx.runtime.inputs_of`)."""
+    """The separator of a multi-context model's two texts (`export.onnx.runtime.inputs_of`)."""
 
     def __init__(self, model: Any) -> None:
         """`model`: a `RankerModel`, whose module uses this one."""
@@ -30,16 +30,16 @@ class Step(nn.Module):
         self.model = model
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """The names of those first axes of an input or output that have another size in another batch."""
+        """The names of the dynamic leading axes of an input or output."""
         if name in self.inputs:
             return ("batch", "length")
         return ("batch", "codes") if len(self.outputs) > 1 else ("batch",)
 
 
 class ContextStep(Step):
-    """-> vectors [batch, codes, dim]; where a short context has fewer codes than others also mask [batch, codes].
+    """Contexts -> vectors [batch, codes, dim], and mask [batch, codes] if short contexts have fewer codes.
 
-    Under multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
+    With multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
     """
 
     def __init__(self, model: Any, *, outputs: Sequence[str] = ("vectors",)) -> None:
@@ -55,7 +55,7 @@ class ContextStep(Step):
 class BothTextsStep(Step):
     """A multi-context ConveRT's contexts -> vectors [batch, 3, dim], `CONTEXT_VECTORS`, and their mask [batch, 3].
 
-    extra_ids and extra_mask are of what was said before the last utterance; False where there is nothing.
+    extra_ids and extra_mask are those of the earlier utterances; the mask is False without any.
     """
 
     inputs = ("ids", "mask", "extra_ids", "extra_mask")
@@ -75,18 +75,18 @@ class BothTextsStep(Step):
 
 
 class CandidatesStep(Step):
-    """-> vectors [batch, dim]."""
+    """Candidates -> vectors [batch, dim]."""
 
     def __init__(self, model: Any, *, separator: int | None = None) -> None:
         super().__init__(model)
-        self.separator = separator  # which is no part of a candidate: of contexts it gets the last utterances
+        self.separator = separator  # for pooled contexts: only the last utterance is encoded
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         return (self.model.encode_candidates(TokenBatch(ids, mask)),)
 
 
 class ScorerStep(Step):
-    """Sequences of a context and a candidate -> scores [batch]."""
+    """Pair sequences of a cross-encoder -> scores [batch]."""
 
     inputs = ("ids", "mask", "segments")
     outputs = ("scores",)

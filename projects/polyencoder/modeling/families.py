@@ -1,4 +1,4 @@
-"""The architectures by name: what a model is built of, before there is one."""
+"""The registry of architectures: model class, training defaults, own settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONVERT = {
     "label_smoothing": 0.2,
     "batch_size": 512,
 }
-# the same, on a task: "for 60K training steps"
+# fine-tuning: "for 60K training steps"
 _CONVERT_FINE_TUNED = _CONVERT | {
     "learning_rate": 0.1,
     "final_learning_rate": 0.0001,
@@ -50,27 +50,27 @@ CONVERT_SIZES = (
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture."""
+    """An architecture's entry in the registry."""
 
     model: type[RankerModel]
-    """Its class. It is called with a `RankerConfig`, and with a `Backbone` if the family has one."""
+    """Called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
     has_backbone: bool = True
-    """Whether it is built around a Hugging Face encoder, which other rankers with one can start from."""
+    """Whether it has a Hugging Face encoder, from which rankers of other such architectures can start."""
     training: Mapping[str, Any] = field(default_factory=lambda: _USUAL)
-    """Hyperparameters of a new model where they are not given."""
+    """Default hyperparameters of a new model."""
     fine_tuning: Mapping[str, Any] | None = None
-    """The same where a trained model is trained further, if they are others."""
+    """Default hyperparameters of fine-tuning a trained model, if different."""
     settings: tuple[str, ...] = ()
-    """The settings of a training that only this architecture has; `RankerModel.continue_with` gets them."""
+    """Training settings that only this architecture has, applied by `RankerModel.continue_with`."""
 
     def check(self, config: RankerConfig) -> None:
-        """Raise ConfigError for a configuration of which no model of this architecture can be built."""
+        """Raises ConfigError for a configuration that this architecture does not support."""
         if self.has_backbone and config.convert is not None:
             raise ConfigError(f"a {self.model.title} is built around a backbone; `convert` is for convert models")
         self.model.check_config(config)
 
     def preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
-        """Hyperparameters where they are not given; `fine_tuning`: of a trained model that is trained further."""
+        """Default hyperparameters, of a new model or for `fine_tuning` a trained one."""
         return self.fine_tuning if fine_tuning and self.fine_tuning is not None else self.training
 
 
@@ -93,7 +93,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family(name: str) -> Family:
-    """The architecture of this name. ConfigError if there is none."""
+    """Looks up an architecture by name. ConfigError if unknown."""
     if name not in FAMILIES:
         raise ConfigError(f"architecture is {name!r}; it must be one of {', '.join(FAMILIES)}", argument="architecture")
     return FAMILIES[name]

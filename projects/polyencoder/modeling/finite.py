@@ -1,4 +1,4 @@
-"""Non-finite weights are refused: a model with nan or infinity in it gives no scores."""
+"""Refuses non-finite weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["check_finite"]
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], *, origin: str) -> None:
-    """Raise CheckpointError, which names the first of these tensors that is not finite.
+    """Raises CheckpointError for the first tensor with nan or infinity.
 
-    `origin` says where they are from, to begin the message with.
+    `origin`: where the tensors come from, for the message.
     """
     for name, tensor in tensors:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             bad = int((~tensor.isfinite()).sum())
             raise CheckpointError(
-                f"{origin}: {bad} of the {tensor.numel()} numbers in {name} are nan or infinite, so the model has no "
-                "scores to give: its training has diverged, or the file is damaged"
+                f"{origin}: {bad} of the {tensor.numel()} numbers in {name} are nan or infinite: training has "
+                "diverged, or the file is damaged"
             )

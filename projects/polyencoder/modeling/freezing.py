@@ -1,4 +1,4 @@
-"""Layer freezing: which parameters are trained, the four choices of Table 3 of the poly-encoder paper."""
+"""Layer freezing: the four choices of Table 3 of the poly-encoder paper."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FINE_TUNED = get_args(FineTuned)
 
 
 def freeze(model: TrainableModel, *, fine_tuned: str) -> None:
-    """Let only the named part of each backbone learn. What a ranker adds to its backbones always learns.
+    """Freezes each backbone except the named part; what a ranker adds to its backbones is always trained.
 
     Raises:
-        ConfigError: there is no such part, or the weights were rounded when they were loaded.
+        ConfigError: unknown part, or weights loaded in low precision.
     """
     if fine_tuned not in FINE_TUNED:
         raise ConfigError(

@@ -1,8 +1,7 @@
-"""The last layer of a BERT where only the outputs of start tokens are asked for, as the reduction `first` does.
+"""Computes a BERT's last layer for start tokens only, for the reduction `first`.
 
-Keys and values are those of all tokens. Queries, attention's output, the feed-forward network and the normalisations
-are needed of the start tokens alone: five sixths of the layer's products are not computed, in an encoder of six layers
-a seventh of all.
+Keys and values are computed for all tokens; queries, attention output, feed-forward network and normalisations for
+start tokens only. This saves five sixths of the layer's matrix products, a seventh of all in an encoder of six layers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _OWN = {"query", "key", "value", "dropout"}
 
 
 class LastLayer(nn.Module):
-    """Takes the place of a layer of transformers' BERT or its kin, whose parts, and their names, it has."""
+    """Replaces a layer of transformers' BERT or a similar model, with the same submodule names."""
 
     attention: Any
     intermediate: Any
@@ -33,7 +32,7 @@ class LastLayer(nn.Module):
 
     @property
     def training(self) -> bool:
-        """That of its parts: it may come in while they are in another mode for a moment, in which it must not stay."""
+        """The mode of its parts: it is built while these are temporarily in evaluation mode."""
         return bool(self.attention.training)
 
     @training.setter
@@ -42,7 +41,7 @@ class LastLayer(nn.Module):
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:
-        """Whether it has a BERT's parts, and no others. What they compute has to be tried."""
+        """Whether a layer has exactly a BERT layer's submodules. Equality of outputs is checked separately."""
         own = getattr(getattr(layer, "attention", None), "self", None)
         parts = {name for name, _ in layer.named_children()}
         return parts == _PARTS and isinstance(own, nn.Module) and {name for name, _ in own.named_children()} == _OWN
@@ -56,7 +55,7 @@ class LastLayer(nn.Module):
         first_only: bool = False,
         **options: Any,
     ) -> Tensor:
-        """[batch, length, dim] -> the same; of a row of blocks with `first_only` [1, sequences, dim], in its order."""
+        """[batch, length, dim] -> the same; [1, sequences, dim] for a packed row with `first_only`."""
         if first_only and isinstance(packing, Blocks):
             attended = self._of_first(hidden_states, packing)
         else:

@@ -1,4 +1,4 @@
-"""Loads pre-trained encoders and their tokenizers by hub id or folder, and builds new ones from a configuration."""
+"""Loads pre-trained encoders and tokenizers by hub id or folder; builds encoders from a configuration."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MOST_LAYERS = 1_000
 
 
 def build_backbone(config: dict[str, Any]) -> Backbone:
-    """An encoder of this configuration with fresh random weights.
+    """Builds an encoder with random weights.
 
-    Beside the keys of Hugging Face there may be `embedding_norm`: false leaves out the normalization of the embeddings.
+    In addition to Hugging Face's keys, `embedding_norm: false` leaves out the normalization of embeddings.
     """
     values = dict(config)
     model_type, embedding_norm = values.pop("model_type"), values.pop("embedding_norm", True)
@@ -40,8 +40,8 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
         if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
             raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
         model = AutoModel.from_config(hf_config, dtype=torch.float32, trust_remote_code=False)
-    except Exception as error:  # transformers and torch each have their own words for a value that cannot be
-        raise ConfigError(f"no {model_type} can be made of the backbone's configuration: {one_line(error)}") from error
+    except Exception as error:  # transformers and torch raise many types for invalid values
+        raise ConfigError(f"the backbone's configuration is not a valid {model_type}: {one_line(error)}") from error
     if not embedding_norm:
         model.embeddings.LayerNorm = nn.Identity()
     return Backbone(model)
@@ -50,13 +50,13 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
 def load_pretrained(
     name: str | os.PathLike[str], *, dropout: float | None = None, attention_dropout: float | None = None
 ) -> Backbone:
-    """A pre-trained encoder by hub id or folder, in float32, with its own dropout unless another is given.
+    """Loads a pre-trained encoder by hub id or folder, in float32, with its own dropout unless given.
 
-    Code that comes with a model is never run. Raises ConfigError when there is no such model or it is not a plain
-    encoder, CheckpointError when its weights are not finite.
+    Code that comes with a model is never run. Raises ConfigError if the model does not exist or is not a plain encoder,
+    CheckpointError if its weights are not finite.
     """
     with _explaining(name) as where:
-        # trust_remote_code: when it is not given, transformers asks on the terminal and runs the code after a "y"
+        # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
         for key, rate in dropout_keys(dropout, attention_dropout).items():
             if hasattr(config, key):
@@ -72,14 +72,14 @@ def load_pretrained(
 
 
 def _is_encoder(model: PreTrainedModel) -> bool:
-    """Whether every token sees every other: no decoder, and none beside it. Not all decoders' configurations say so."""
+    """Whether attention is bidirectional, without a decoder. Not all decoders' configurations say so."""
     if getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False):
         return False
     return not any(getattr(module, "is_causal", False) for module in model.modules())
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
-    """The fast tokenizer of a pre-trained encoder, and its special tokens as fields of a `TextConfig`."""
+    """Loads an encoder's fast tokenizer, and its special tokens as fields of a `TextConfig`."""
     with _explaining(name) as where:
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
     if not getattr(tokenizer, "is_fast", False):
@@ -89,7 +89,7 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, s
 
 @contextmanager
 def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
-    """Give where transformers may look for a model, and turn what it raises into one line."""
+    """Raises transformers' errors as a one-line ConfigError; yields the arguments for offline use."""
     offline = None
     if not there(name):
         if reason := hub_id_problem(name):

@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as something is computed in it."""
+"""Evaluation mode as a context manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["in_evaluation"]
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Have all of a model in evaluation mode; afterwards each part is in the mode that it was in."""
+    """Switches a model to evaluation mode; afterwards each module's mode is restored."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

@@ -1,4 +1,4 @@
-"""Multi-head attention with projections in a poly-encoder: ParlAI's choice beside the paper's, which has none."""
+"""Multi-head attention with projections in a poly-encoder, as in ParlAI; the paper has none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ __all__ = ["CandidateAttention", "CodesAttention", "masked_softmax"]
 
 
 def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension where `mask` is True, 0 elsewhere: all 0, not NaN, where it is nowhere True."""
+    """Softmax over the last dimension where `mask` is True, 0 elsewhere; all 0, not NaN, if fully masked."""
     lowest = torch.finfo(logits.dtype).min
     return logits.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0)
 
 
 class _Projections(nn.Module):
-    """The four projections of all heads, which start as identities.
+    """The four projections of all heads, initialised to the identity.
 
-    What they attend to is then what attention without weights gives, head by head: a model begins near the one that it
-    would be without them. ParlAI's begin at random.
+    So a model starts near the one without projections. ParlAI's start at random.
     """
 
     def __init__(self, dim: int, heads: int, *, argument: str) -> None:

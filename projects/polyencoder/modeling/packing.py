@@ -1,9 +1,8 @@
-"""Sequence packing: a padded batch as one row of its tokens, so that nothing is computed of padding.
+"""Sequence packing: a padded batch as one row of its tokens, so that padding is not computed.
 
-Linear layers, normalisations and activations see one token at a time. They need no padding, and take the tokens of all
-sequences in one go, or of as many as the processor's caches hold. Attention alone sees sequences. On a CPU it takes the
-row apart into blocks of like length; on a GPU a kernel of variable length takes the whole row, or the row is padded
-again for attention alone.
+Linear layers, normalisations and activations are token-wise and run on the packed row. Only attention needs sequences:
+on a CPU it splits the row into blocks of similar length; on a GPU a variable-length kernel takes the whole row, or the
+row is padded for attention alone.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from polyencoder.text.tokens import length_groups
 
 __all__ = ["Blocks", "Packing", "Ragged", "pack"]
 
-BLOCK = 16  # tokens that one more call of attention costs as much as, with its gradients
+BLOCK = 16  # fixed cost of a call of attention with gradients, in tokens of padding
 FORWARD_BLOCK = 4  # the same without gradients
 _USUAL = AttentionOptions()
 
 
 @dataclass(frozen=True)
 class Packing(ABC):
-    """A packed batch: the tokens of all sequences in one row, sequence after sequence.
+    """A packed batch: the tokens of all sequences in one row.
 
-    places: [tokens] the place of each in the flattened batch; positions: [tokens] its place in its sequence.
+    places: [tokens], positions in the flattened padded batch; positions: [tokens], positions in the sequence.
     """
 
     places: Tensor
     positions: Tensor
 
     def take(self, values: Tensor) -> Tensor:
-        """[batch, length] as one row: [1, tokens]."""
+        """Packs [batch, length] into one row [1, tokens]."""
         return values.flatten()[self.places].unsqueeze(0)
 
     def put(self, rows: Tensor, batch: int, length: int) -> Tensor:
@@ -50,7 +49,7 @@ class Packing(ABC):
         return outputs.index_copy(0, self.places, rows[0]).view(batch, length, -1)
 
     def cut(self, tokens: int) -> Sequence[Packing]:
-        """Its sequences in rows of about `tokens` tokens, in their order, for which `put` knows the places."""
+        """Splits the row into rows of about `tokens` tokens; `put` takes their concatenation."""
         return [self]
 
     @abstractmethod
@@ -70,8 +69,8 @@ class Packing(ABC):
 class Blocks(Packing):
     """Packing for a CPU: sequences are bucketed by length, each bucket a block padded to its longest.
 
-    blocks: how many sequences of which length each has; masks: for each block [sequences, 1, 1, length], False at what
-    little padding is left, or None without any.
+    blocks: (sequences, length) of each; masks: [sequences, 1, 1, length] of each block, False at padding, or None
+    without padding.
     """
 
     blocks: list[tuple[int, int]]
@@ -109,21 +108,21 @@ class Blocks(Packing):
 
     @property
     def starts(self) -> Tensor:
-        """[sequences] where in the row each begins."""
+        """[sequences]: where each begins in the row."""
         return (self.positions == 0).nonzero().squeeze(1)
 
     def put_first(self, rows: Tensor, batch: int, length: int) -> Tensor:
-        """One output of each sequence, [1, sequences, dim] in the row's order, as [batch, 1, dim]."""
+        """Unpacks one output per sequence, [1, sequences, dim] in the row's order, to [batch, 1, dim]."""
         outputs = rows.new_zeros(batch, rows.size(-1))
         return outputs.index_copy(0, self.places[self.starts] // length, rows[0]).unsqueeze(1)
 
     def attend_first(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None) -> Tensor:
-        """Attention of the first token of each sequence alone, over all of it.
+        """Attention of each sequence's first token over the sequence.
 
         Args:
             query: [1, heads, sequences, dim], in the row's order.
             key, value: [1, heads, tokens, dim].
-            scale: as of `attend`.
+            scale: as in `attend`.
 
         Returns:
             [1, sequences, heads, dim]
@@ -140,9 +139,9 @@ class Blocks(Packing):
 
 @dataclass(frozen=True)
 class Ragged(Packing):
-    """Packing for a GPU: the sequences as they come, without padding, for variable-length attention.
+    """Packing for a GPU: sequences in the order of the batch, for variable-length attention.
 
-    ends: int32 [sequences + 1], 0 and where each sequence ends; longest: the length of the longest.
+    ends: int32 [sequences + 1], cumulative lengths from 0; longest: the maximum length.
     """
 
     ends: Tensor
@@ -156,7 +155,7 @@ class Ragged(Packing):
         return self._attend_padded(q, k, v, options).unsqueeze(0)
 
     def _attend_padded(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """The same for rows [tokens, heads, dim], with padding for attention alone."""
+        """Attention over a row [tokens, heads, dim], padded for it."""
         lengths = self.ends.diff()
         mask = torch.arange(self.longest, device=lengths.device) < lengths.unsqueeze(1)
         sequence = torch.repeat_interleave(
@@ -175,7 +174,7 @@ class Ragged(Packing):
 
 
 def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | None:
-    """The mask of sequences of this length, [..., 1, length], with what is out of the window: [..., length, length]."""
+    """Combines a padding mask [..., 1, length] with the sliding window: [..., length, length]."""
     if window is None or length <= window:
         return mask
     places = torch.arange(length, device=None if mask is None else mask.device)
@@ -183,14 +182,14 @@ def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | No
     return near if mask is None else near & mask
 
 
-def pack(mask: Tensor, *, learns: bool = True) -> Packing:
-    """The packing of a batch with this mask, [batch, length]: sequences that begin at the left, padding at the right.
+def pack(mask: Tensor, *, training: bool = True) -> Packing:
+    """The packing of a right-padded batch with this mask [batch, length].
 
-    A sequence without any token gets one, of padding. What is on a GPU waits for it once.
+    An empty sequence gets one padding token. Synchronises with a GPU once.
     """
     if mask.device.type != "cpu":
         return _ragged(mask)
-    return _blocks(mask, cost=BLOCK if learns else FORWARD_BLOCK)
+    return _blocks(mask, cost=BLOCK if training else FORWARD_BLOCK)
 
 
 def _blocks(mask: Tensor, *, cost: int) -> Blocks:

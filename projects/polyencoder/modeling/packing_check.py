@@ -1,7 +1,4 @@
-"""Checks that an encoder gives the same outputs for a packed batch as for a padded one.
-
-And that the outputs of start tokens, computed alone, are the same as among all.
-"""
+"""Checks that an encoder's outputs are the same packed as padded, and computed for start tokens only."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["gives_first", "why_not_packed"]
 
-LARGEST_DIFFERENCE = 1e-4  # of the largest output, in float32; a sequence that sees another differs by far more
+LARGEST_DIFFERENCE = 1e-4  # relative to the largest output, in float32; attention across sequences differs far more
 
 
 class _Counted:
-    """A packing that counts how often attention asked it."""
+    """A packing that counts calls of its attention."""
 
     def __init__(self, packing: Packing) -> None:
         self._packing, self.calls = packing, 0
@@ -42,14 +39,14 @@ Run = Callable[[TokenBatch, Any], Tensor]
 
 @torch.no_grad()
 def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, window: int) -> str | None:
-    """Try a few tokens both ways; one line about what differs, or None.
+    """Compares packed with padded outputs on a few tokens: why they differ, or None.
 
     Args:
-        model: in which `run` runs; it has its training mode and its weights back afterwards.
-        run: gives the outputs.
-        layers: how often attention must ask the packing.
-        longest: the longest sequence that the model takes.
-        window: how many tokens a token sees in its layers, if not all.
+        model: the model that `run` runs; its mode and weights are restored.
+        run: computes the outputs.
+        layers: the expected number of calls of the packing's attention.
+        longest: the model's maximum sequence length.
+        window: the size of the model's attention window; 0 without one.
     """
     tokens = _some(model, max(1, min(longest, window + 7)))
     mask = tokens.mask
@@ -57,29 +54,29 @@ def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, win
     try:
         with _exact(model):
             padded, packed = run(tokens, None)[mask], run(tokens, packing)[mask]
-    except Exception as error:  # a family that does not take positions, or embeddings, or much else
+    except Exception as error:  # families that do not take positions, embeddings, ...
         return first_line(error)
     if packing.calls != layers:
-        return f"{packing.calls} of its {layers} layers compute attention by transformers' AttentionInterface"
+        return f"{packing.calls} of its {layers} layers use transformers' AttentionInterface"
     if not _alike(packed, padded):
-        return "tokens see others than those of their sequence"
+        return "tokens attend to other sequences"
     return None
 
 
 @torch.no_grad()
 def gives_first(model: nn.Module, run: Run, run_first: Run, *, change: Callable[[], object], longest: int) -> bool:
-    """Whether `change` does not change a packed batch's outputs, and `run_first` then gives those of first tokens.
+    """Whether outputs are the same after `change`, and `run_first` computes those of first tokens.
 
     The other arguments are those of `why_not_packed`.
     """
     tokens = _some(model, min(longest, 7))
-    mask, packing = tokens.mask, pack(tokens.mask, learns=False)
+    mask, packing = tokens.mask, pack(tokens.mask, training=False)
     try:
         with _exact(model):
             every = run(tokens, packing)
             change()
             again, first = run(tokens, packing), run_first(tokens, packing)
-    except Exception:  # a family whose layers are named like BERT's, and are not
+    except Exception:  # families whose layers are named like BERT's but differ
         return False
     return _alike(again[mask], every[mask]) and _alike(first, every[:, :1])
 
@@ -90,7 +87,7 @@ def _alike(found: Tensor, expected: Tensor) -> bool:
 
 
 def _some(model: nn.Module, length: int) -> TokenBatch:
-    """Three sequences, of which the longest has this length."""
+    """Three sequences, the longest of this length."""
     device = next(model.parameters()).device
     lengths = torch.tensor([length, 1, length // 2 + 1], device=device)
     mask = torch.arange(length, device=device) < lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Pooling, the paper's red(): the outputs of a transformer into one vector (Section 4.2 and Table 7)."""
+"""Pooling, the paper's red(): reduces a transformer's outputs to one vector (Section 4.2 and Table 7)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from polyencoder.config import Reduction
 def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int = 64) -> Tensor:
     """One vector for each sequence: [batch, length, dim] and mask [batch, length] -> [batch, dim].
 
-    `first` takes the output of the start token, `mean` and `max` go over all real tokens, `mean_first` averages the
-    first `first_m` real tokens, `mean_except_first` all real ones but the start token: the paper's "all of them except
-    the first one". Padding never counts. A mean of nothing is 0, and so is what a sequence without any token gives.
+    `first` takes the output of the start token, `mean` and `max` are over all tokens, `mean_first` averages the first
+    `first_m` tokens, `mean_except_first` all but the start token: the paper's "all of them except the first one".
+    Padding never counts; the result of an empty sequence is 0.
     """
     if reduction == "first":
         return outputs[:, 0].masked_fill(~mask[:, :1], 0)

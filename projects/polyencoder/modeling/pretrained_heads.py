@@ -1,4 +1,4 @@
-"""The heads that an encoder was pre-trained with, where its folder has them: a cross-encoder begins with one."""
+"""Pre-training heads stored with an encoder: initialises a cross-encoder's last layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["HEADS", "begins_with_head", "read_heads", "start_from_heads"]
 HEADS = "heads.safetensors"
 
 NEXT_UTTERANCE = "next_utterance"
-"""The linear layer that says whether a response follows, of the first output."""
+"""The linear layer on the first output that predicts whether a response follows."""
 
 
 def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The heads in a pre-trained encoder's folder; none where it has no such file, or is no folder.
+    """Reads the heads in a pre-trained encoder's folder; empty without a heads file.
 
     Raises:
         CheckpointError: they are damaged, or not finite.
@@ -40,15 +40,15 @@ def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def begins_with_head(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
-    """Whether a ranker of the encoder in this folder is a cross-encoder that begins with its next-utterance head."""
+    """Whether the folder has a next-utterance head for this model (a cross-encoder)."""
     return bool(_next_utterance(model, folder))
 
 
 @torch.no_grad()
 def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
-    """Give a cross-encoder of this encoder, which scores by the first output, the head for next utterances.
+    """Copies the folder's next-utterance head into a cross-encoder that scores by the first output.
 
-    Says whether there was one for it.
+    Returns whether there was one.
     """
     head = _next_utterance(model, folder)
     for parameter, value in head:
@@ -57,7 +57,7 @@ def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> bool
 
 
 def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
-    """The parameters of a model that a folder's next-utterance head is for, with its own; none where it suits none."""
+    """Pairs of (model parameter, head tensor); empty without a matching head."""
     if (own := model.next_utterance_head) is None:
         return []
     heads = read_heads(folder)

@@ -1,7 +1,7 @@
-"""Weights in 16 bits, rounded once: a model's own for good, a copy's for evaluation, a step's for all of its pieces.
+"""Weights cast to 16 bits once: permanently, in a copy for inference, or for all chunks of a training step.
 
-Autocast rounds weights anew in each call that learns nothing, which for one short text takes longer than its products,
-and in each piece of a step whose activations are computed again.
+Autocast casts weights in each call without gradients, which takes longer than a short text's products, and in each
+chunk of a checkpointed step.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from torch.func import functional_call
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["RoundedWeights", "StepWeights", "run_with"]
+__all__ = ["CastOncePerStep", "LowPrecisionWeights", "run_with"]
 
 T = TypeVar("T")
 
 
-class RoundedWeights:
-    """Of a model that learns nothing at the moment: which weights it runs with.
+class LowPrecisionWeights:
+    """Chooses the weights a model runs with in inference: its own, or a bfloat16 copy.
 
-    A copy or a pickle of it is without the copied model, which is no part of a model's `state_dict` either.
+    The copy is left out of copies, pickles and the `state_dict`.
     """
 
-    def __init__(self, *, for_good: bool = False) -> None:
-        self.for_good = for_good
-        """Whether the model's own weights were rounded: such a model is neither trained nor exported."""
+    def __init__(self, *, permanent: bool = False) -> None:
+        self.permanent = permanent
+        """Whether the model's own weights were cast, so that it can be neither trained nor exported."""
         self._copy: nn.Module | None = None
         self._versions: list[tuple[int, int]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RoundedWeights, for_good=self.for_good), ()
+        return partial(LowPrecisionWeights, permanent=self.permanent), ()
 
-    def round(self, model: nn.Module, dtype: torch.dtype) -> None:
-        """Have the model's parameters in another type, for good. Buffers stay: what is computed of them is exact."""
+    def cast(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Casts the model's parameters, permanently. Buffers are unchanged."""
         for parameter in model.parameters():
             parameter.requires_grad_(False)
             parameter.data = parameter.data.to(dtype)
-        self.for_good = True
+        self.permanent = True
 
-    def model_of(self, model: nn.Module, *, learns: bool) -> nn.Module | None:
-        """The model to run in place of `model`, whose weights are rounded; None for `model` itself.
+    def model_of(self, model: nn.Module, *, training: bool) -> nn.Module | None:
+        """The model to run with low-precision weights; None to run `model` under the caller's autocast.
 
-        That is itself, after `round`; or, in inference where autocast asks for bfloat16, a copy. The copy is
-        made when it is first needed, and again when the weights have changed.
+        After `cast` that is `model`; in inference under bfloat16 autocast, a copy, which is made on first use and
+        whenever the weights have changed.
         """
-        if self.for_good:
+        if self.permanent:
             return model
-        if learns:
-            self.forget()  # the weights may change now, and fused optimizers do not count that
+        if training:
+            self.forget()  # weights may change, and fused optimizers do not update versions
             return None
         weight = next(model.parameters())
         device = weight.device.type
@@ -71,7 +71,7 @@ class RoundedWeights:
         return self._copy.eval()
 
     def forget(self) -> None:
-        """Give the copy's memory back."""
+        """Frees the copy."""
         self._copy, self._versions = None, []
 
 
@@ -80,12 +80,12 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-class StepWeights:
-    """The weights of a model's linear layers as autocast would cast them, once for all the pieces of a step.
+class CastOncePerStep:
+    """Casts the weights of a model's linear layers as autocast would, once for all chunks of a step.
 
-    Made where a step begins, in its autocast; without autocast weights are not cast. Pieces that shared what
-    autocast itself has cast would add up its gradient in 16 bits, of which many pieces lose the small parts: here each
-    piece's gradient goes back to the weights by itself, which add it up in their own type.
+    Create it at the start of a step, within its autocast; without autocast weights are not cast. Chunks that share
+    autocast's own cache would accumulate gradients in 16 bits and lose small contributions; here each chunk's gradient
+    is added to the weights in float32.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -101,7 +101,7 @@ class StepWeights:
                     self._cast[name] = weight, weight.detach().to(dtype)
 
     def run(self, function: Callable[..., T], *inputs: Any) -> T:
-        """`function(*inputs)`, which calls the model, with these weights."""
+        """Calls a function that uses the model, with these weights."""
         if not self._cast:
             return function(*inputs)
         weights = {name: _AlreadyCast.apply(*pair) for name, pair in self._cast.items()}
@@ -109,14 +109,14 @@ class StepWeights:
 
 
 def run_with(model: nn.Module, weights: Mapping[str, Tensor], function: Callable[..., T], *inputs: Any) -> T:
-    """`function(*inputs)`, which calls the model, with these tensors in the place of the model's parameters."""
+    """Calls a function that uses the model, with these tensors as its parameters."""
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     result: T = functional_call(_Calling(model, function), tensors, inputs)
     return result
 
 
 class _Calling(nn.Module):
-    """A function that calls a model, as a module with the model's parameters."""
+    """A function that uses a model, wrapped as a module for `functional_call`."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Calling(nn.Module):
 
 
 class _AlreadyCast(torch.autograd.Function):
-    """A weight's cast that is there already; the gradient is cast back."""
+    """Substitutes a weight's existing cast; the gradient is cast back."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, cast: Tensor) -> Tensor:

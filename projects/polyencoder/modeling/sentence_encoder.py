@@ -21,9 +21,9 @@ __all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "sentence_vectors"
 _log = logging.getLogger(__name__)
 
 COSINE_SCALING = 4.47
-"""`output_scaling` of vectors of length 1: its square, 20, multiplies the cosine, as when most were trained."""
+"""`output_scaling` of normalized vectors: its square, 20, is the cosine's scale that most were trained with."""
 
-# The modes of its pooling, and the reductions that do the same
+# sentence-transformers' pooling modes -> reductions
 _REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max"}
 
 
@@ -31,8 +31,8 @@ _REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max
 class SentenceVectors:
     """A sentence encoder's pooling and normalization.
 
-    pooling: the names of its modes of pooling, one as a rule. cosine: whether vectors are compared by their cosine,
-    else by their dot product. left_out: its other modules (`Dense`, for one), which rankers do not have.
+    pooling: the names of its pooling modes, usually one. cosine: whether vectors are compared by cosine, else by dot
+    product. left_out: its other modules (such as `Dense`), which rankers do not have.
     """
 
     pooling: tuple[str, ...]
@@ -41,27 +41,27 @@ class SentenceVectors:
 
     @property
     def reduction(self) -> Reduction | None:
-        """The reduction that is this pooling; None where there is none like it."""
+        """The reduction equivalent to this pooling; None without one."""
         return _REDUCTIONS.get(self.pooling[0]) if len(self.pooling) == 1 else None
 
     @property
     def pooling_name(self) -> str:
-        """Its modes of pooling, for messages."""
+        """Its pooling modes, for messages."""
         return " and ".join(self.pooling) or "none"
 
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
-        """The fields of a `RankerConfig` that follow from it, but for those that are `given`."""
+        """The fields of a `RankerConfig` that follow from it, except the `given` ones."""
         fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}
-        if self.cosine and family(architecture).model.has_vectors:  # which compares no vectors
+        if self.cosine and family(architecture).model.has_vectors:  # a cross-encoder compares none
             fields |= {"normalize": True, "output_scaling": COSINE_SCALING}
         return {name: value for name, value in fields.items() if name not in given}
 
 
 def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
-    """The pooling and normalization of the encoder in this folder or hub id; None if it is no sentence encoder.
+    """Reads an encoder's pooling and normalization from its folder or hub id; None if it is no sentence encoder.
 
     Raises:
-        ConfigError: a file that should say so cannot be read.
+        ConfigError: a configuration file cannot be read.
     """
     modules = _json(name, "modules.json", list)
     if modules is None:
@@ -74,37 +74,37 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
         raise ConfigError(f"{name}: modules.json names a folder outside of its own, {folder}")
     pooling = _json(name, str(folder / "config.json"), dict)
     if pooling is None:
-        raise ConfigError(f"{name}: modules.json names {folder}/config.json, which is not there")
+        raise ConfigError(f"{name}: modules.json names {folder}/config.json, which does not exist")
     similarity = (_json(name, "config_sentence_transformers.json", dict) or {}).get("similarity_fn_name")
     return SentenceVectors(
         _modes(pooling),
-        cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers takes the cosine
+        cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers' default
         left_out=tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")),
     )
 
 
 def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `RankerConfig` that follow from a sentence encoder, but for those that are `given`; logged.
+    """The fields of a `RankerConfig` that follow from a sentence encoder, except the `given` ones; logs them.
 
-    None of another encoder, or of a hub id that cannot be reached. Raises as `sentence_vectors` does.
+    Empty for other encoders, or an unreachable hub id. Raises as `sentence_vectors` does.
     """
     vectors = sentence_vectors(name)
     if vectors is None:
         return {}
-    own = ("output_scaling",) if given.get("normalize") is False else ()  # its own is that of a cosine
+    own = ("output_scaling",) if given.get("normalize") is False else ()  # its scaling is the cosine's
     fields = vectors.fields(architecture, given=(*given, *own))
     shown = ", ".join(f"{field} {value}" for field, value in fields.items())
-    _log.info("%s is a sentence encoder (modules.json): %s", name, shown or "settings are those that were given")
+    _log.info("%s is a sentence encoder (modules.json): %s", name, shown or "settings are given")
     if vectors.reduction is None and "reduction" not in given:
-        _log.warning("%s: its pooling, %s, is no reduction: taking the first output", name, vectors.pooling_name)
+        _log.warning("%s: its pooling, %s, is not supported: using the first output", name, vectors.pooling_name)
     if vectors.left_out:
         modules = ", ".join(vectors.left_out)
-        _log.warning("%s: its %s is left out: vectors are the encoder's own, not those it had", name, modules)
+        _log.warning("%s: its %s is left out, so vectors are not those of sentence-transformers", name, modules)
     return fields
 
 
 def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
-    """The modes of a pooling: `pooling_mode` names them, in older files each has a key of its own."""
+    """The pooling modes: `pooling_mode` names them; older files have a key for each."""
     named = pooling.get("pooling_mode")
     if named is not None:
         return (named,) if isinstance(named, str) else tuple(map(str, named))
@@ -113,7 +113,7 @@ def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
-    """The contents of a JSON file of a folder or hub repository; None if there is none, or it cannot be reached."""
+    """Reads a JSON file of a folder or hub repository; None if missing or unreachable."""
     path = cached_file(
         name,
         file,

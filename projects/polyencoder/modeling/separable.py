@@ -1,4 +1,4 @@
-"""The bi- and the poly-encoder: a tower for contexts and one for candidates."""
+"""The bi- and the poly-encoder: separate towers for contexts and candidates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polyencoder.text.tokens import TokenBatch
 
 
 class TwoTowers(RankerModel):
-    """Two towers that start with equal weights, or one for both when `share_encoders` (Section 4.2)."""
+    """Two towers that start with equal weights, or one with `share_encoders` (Section 4.2)."""
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config)
@@ -43,7 +43,7 @@ class TwoTowers(RankerModel):
         return self.context_tower.dim
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """The reduced outputs of the context's tower, neither scaled nor of length 1: [batch, dim]."""
+        """The context tower's reduced outputs, neither scaled nor normalized: [batch, dim]."""
         return self._reduced(self.context_tower, tokens)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
@@ -70,14 +70,14 @@ class TwoTowers(RankerModel):
 
 
 def linear_map(dim: int) -> nn.Linear:
-    """Of candidates' vectors, [n, dim] -> [n, dim]; the identity before it is trained."""
+    """A linear map of candidate vectors, [n, dim] -> [n, dim], initialised to the identity."""
     layer = nn.Linear(dim, dim, bias=False)
     nn.init.eye_(layer.weight)
     return layer
 
 
 def perceptron(dim: int) -> nn.Sequential:
-    """The perceptron that ParlAI's `share_encoders` adds to the encoder of candidates: [n, dim] -> [n, dim]."""
+    """The MLP that ParlAI's `share_encoders` adds to the candidate encoder: [n, dim] -> [n, dim]."""
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
@@ -92,7 +92,7 @@ class BiEncoder(TwoTowers):
 
 
 class PolyEncoder(TwoTowers):
-    """The context as m vectors, over which each candidate attends before the dot product (Section 4.4)."""
+    """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4)."""
 
     title = "poly-encoder"
     has_one_vector = False

@@ -1,4 +1,4 @@
-"""Whether a model is being traced into a graph, by torch.export, torch.jit or torch.compile."""
+"""Detects tracing by torch.export, torch.jit or torch.compile."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["is_traced"]
 
 
 def is_traced() -> bool:
-    """Whether what runs is being written down (compiled, exported), as what it does with sequences of any lengths."""
+    """Whether the model is being traced, and must not have control flow that depends on the data."""
     return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export() or bool(is_tracing())

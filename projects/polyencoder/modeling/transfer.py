@@ -1,4 +1,4 @@
-"""Starting one ranker from another's weights: a poly-encoder from a bi-encoder, a cross-encoder from either."""
+"""Initialises a ranker from another's weights: a poly-encoder from a bi-encoder, a cross-encoder from either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyencoder.modeling.finite import check_finite
 
 __all__ = ["inherited_fields", "transfer_weights"]
 
-# Each tower, and the towers of the other model that it may start from, the nearest first
+# Each tower -> the other model's towers to start from, in order of preference
 _SOURCES = {
     "context_tower.": ("context_tower.", "tower."),
     "own_candidate_tower.": ("own_candidate_tower.", "context_tower.", "tower."),
@@ -24,10 +24,10 @@ _SOURCES = {
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:
-    """Copy into `model` all that the other ranker's weights have for it; gives the names that stay as they were.
+    """Copies another ranker's weights into `model`; returns the names of tensors left at their initial values.
 
-    Every tensor of the towers must find its counterpart; what only this kind of ranker has (codes, the last layer of a
-    cross-encoder) starts fresh when the other has none of its shape.
+    Every tensor of the towers must have a counterpart; what only this architecture has (codes, the last layer of a
+    cross-encoder) keeps its initial values.
     """
     check_finite(weights.items(), origin=origin)
     state = model.state_dict()
@@ -49,10 +49,10 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
 def inherited_fields(
     stored: RankerConfig, architecture: Architecture, *, normalize: bool | None = None
 ) -> dict[str, Any]:
-    """What a ranker of this architecture does with its outputs as the one that it starts from does.
+    """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the one it starts from.
 
-    `normalize` is that of the new one, if it is given. A scaling of vectors of length 1, that of their cosine, is not
-    one of outputs: it is inherited only where both have such vectors, or neither.
+    `normalize` is the new ranker's, if given. The scaling of normalized vectors (a cosine's) differs from one of
+    outputs: it is inherited only if both normalize, or neither does.
     """
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map"]

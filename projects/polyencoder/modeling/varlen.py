@@ -19,34 +19,34 @@ from torch import Tensor
 __all__ = ["AttentionOptions", "Kernel", "has_kernel", "kernel_for"]
 
 _LARGEST_HEAD = 256  # dimensions
-_GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # to torch's kernel, by place
+_GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # positional arguments of torch's kernel
 
 
 class AttentionOptions(NamedTuple):
-    """How attention is computed within a sequence."""
+    """Options of attention."""
 
     dropout: float = 0.0
     """Of the attention weights."""
     scale: float | None = None
     """Of the products of queries and keys; None for 1 / sqrt(dim)."""
     window: int | None = None
-    """Tokens see those that are less than this many places away; None for all of their sequence."""
+    """Tokens attend to those less than this many positions away; None for the whole sequence."""
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionOptions], Tensor]
-"""Attention within sequences: query, key and value, [tokens, heads, dim], where the sequences end, int32
-[sequences + 1] from 0 on, the length of the longest, options -> [tokens, heads, dim]."""
+"""Variable-length attention: query, key and value [tokens, heads, dim], cumulative lengths int32 [sequences + 1],
+maximum length, options -> [tokens, heads, dim]."""
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for this type of numbers on this device, for some models at least."""
+    """Whether a kernel supports this dtype on this device, at least for some models."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
     return torch.cuda.get_device_capability(device)[0] >= 8 and _torchs() is not None
 
 
 def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
-    """The kernel for rows like `query`, [tokens, heads, dim]; None where there is none."""
+    """The kernel for rows like `query`, [tokens, heads, dim]; None without one."""
     size = query.size(-1)
     windowed = options.window is not None and "window_size" not in _options_of_torchs()
     if options.dropout or windowed or size % 8 or size > _LARGEST_HEAD:
@@ -57,7 +57,7 @@ def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
 @cache
 def _torchs() -> Kernel | None:
     known = _options_of_torchs()
-    if known[: len(_GIVEN)] != _GIVEN:  # none, or no longer the one that is known here
+    if known[: len(_GIVEN)] != _GIVEN:  # no kernel, or its signature has changed
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
 
@@ -67,7 +67,7 @@ def _torchs() -> Kernel | None:
             given["window_size"] = (options.window - 1, options.window - 1)
         if options.scale is not None and "scale" in known:
             given["scale"] = options.scale
-        elif options.scale is not None:  # the first version has the usual one alone
+        elif options.scale is not None:  # the first version has a fixed scale
             q = q * (options.scale * q.size(-1) ** 0.5)
         output: Tensor = varlen(q, k, v, ends, ends, longest, longest, **given)
         return output
@@ -77,7 +77,7 @@ def _torchs() -> Kernel | None:
 
 @cache
 def _options_of_torchs() -> tuple[str, ...]:
-    """The parameters of torch's kernel, which differ between versions; empty where it is missing."""
+    """The parameters of torch's kernel, which differ between versions; empty without one."""
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:
         return ()
     kernel = getattr(import_module("torch.nn.attention.varlen"), "varlen_attn", None)

@@ -11,7 +11,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.export.card import table
 from polyencoder.export.folder import README
 from polyencoder.pretraining.start import Pretrained
-from polyencoder.storage.files import explaining, write_text
+from polyencoder.storage.files import reporting_write_errors, write_text
 
 __all__ = ["encoder_card", "ranker_flags", "ranker_options", "write_encoder"]
 
@@ -76,7 +76,7 @@ def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, floa
         CheckpointError: it cannot be written.
     """
     pretrained.save(folder)
-    with explaining(folder, CheckpointError):
+    with reporting_write_errors(folder, CheckpointError):
         write_text(Path(folder) / README, encoder_card(pretrained, folder, report, **facts))
 
 

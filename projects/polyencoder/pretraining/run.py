@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
 COUNTED = 10_000  # examples whose words are counted
 SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
-NOT_OF_THE_RUN = {"out", "device"}  # settings that may change when it resumes, or in another process
+RESUME_IGNORES = {"out", "device"}  # settings that may change when it resumes, or in another process
 ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates stay what they were
 
 
@@ -197,4 +197,4 @@ def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
     ):  # the rates of the others do not depend on the last update
         values = {name: value for name, value in values.items() if name not in ENDS}
         values["warmup"] = settings.objective.training.schedule.warmup_updates
-    return {name: value for name, value in values.items() if name not in NOT_OF_THE_RUN}
+    return {name: value for name, value in values.items() if name not in RESUME_IGNORES}

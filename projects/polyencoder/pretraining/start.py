@@ -23,7 +23,7 @@ from polyencoder.modeling.sentence_encoder import sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
-from polyencoder.storage.files import explaining, replacing
+from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
 __all__ = [
@@ -78,7 +78,7 @@ class Pretrained:
             for name, tensor in self.model.state_dict().items()
             if not name.startswith("encoder.")
         }
-        with explaining(target, CheckpointError), replacing(target / HEADS) as file:
+        with reporting_write_errors(target, CheckpointError), atomic_write(target / HEADS) as file:
             safetensors.torch.save_file(heads, file, metadata={"format": "pt"})
             save_backbone(
                 target,

@@ -1,1 +1,1 @@
-"""The ranker: text in, ranked candidates out."""
+"""`Ranker` and what it is made of: ranks, scores, encodes and searches texts."""

@@ -1,4 +1,4 @@
-"""Encoding many texts: batches sorted by length, vectors in the order of the texts."""
+"""Encodes many texts: batches sorted by length, vectors in the order of the texts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from polyencoder.storage.files import fingerprint
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
 
 VectorKind = Literal["pooled", "context", "candidate"]
-"""Of a text: what transfers to other tasks, its vector as a context, its vector as a candidate."""
+"""A text's vector for other tasks, as a context, as a candidate."""
 
-PART = 1 << 12  # texts that are tokenized at a time: what a tokenizer makes of one is a hundred times its ids
-BATCH_TOKENS = 1 << 14  # the most tokens of a batch, padding included; one long text does not widen a thousand short
-CPU_BATCH_TOKENS = 1 << 12  # the same on a CPU, where more take memory and no less time
-RETURN_EVERY = 4  # batches, each of other shapes, after which a CPU's free memory goes back to the system
+PART = 1 << 12  # texts tokenized at a time: a tokenizer's output for a text is a hundred times the size of its ids
+BATCH_TOKENS = 1 << 14  # maximum tokens per batch, with padding: one long text does not widen a thousand short ones
+CPU_BATCH_TOKENS = 1 << 12  # the same on a CPU, where larger batches take more memory and no less time
+RETURN_EVERY = 4  # batches (each of other shapes) after which free memory returns to the system, on a CPU
 
 
 @torch.no_grad()
@@ -35,11 +35,10 @@ def encode_candidates(
     remember: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """One vector for each candidate, [candidates, dim] on the model's device.
+    """Encodes candidates: [candidates, dim] on the model's device.
 
-    Candidates are encoded from long to short in batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, so
-    that nearly nothing of a batch is padding. `remember` keeps the tokens of those that may come again; `progress` is
-    told how many more are done after each batch.
+    Batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, from long to short, have almost no padding.
+    `remember` caches the candidates' tokens; `progress` is called with the size of each finished batch.
     """
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
@@ -51,10 +50,10 @@ def encode_candidates(
 def encode_contexts(
     model: RankerModel, text: TextEncoder, contexts: Sequence[Sequence[str] | str], *, batch_size: int = 256
 ) -> ContextEncoding:
-    """The vectors of each context, [contexts, codes, dim] with their mask, in batches as `encode_candidates` has them.
+    """Encodes contexts, batched as in `encode_candidates`: [contexts, codes, dim] with their mask.
 
     Raises:
-        InputError: there is no context.
+        InputError: no contexts.
     """
     if not contexts:
         raise InputError("no context to encode: the list of contexts is empty")
@@ -79,7 +78,7 @@ def encode_pooled(
     batch_size: int = 256,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Applies `encode` to the tokens of contexts, at least one, in batches as `encode_candidates`: [contexts, ...]."""
+    """Applies `encode` to the tokens of one or more contexts, batched as in `encode_candidates`: [contexts, ...]."""
     ids = [array("i", text.context_ids(turns)) for turns in contexts]
     found = _encoded(encode, ids, text, model, batch_size=batch_size, progress=progress)
     assert found is not None
@@ -95,7 +94,7 @@ def _encoded(
     batch_size: int,
     progress: Callable[[int], object] | None,
 ) -> Tensor | None:
-    """Applies `encode` to sequences in batches, and gives the results in order; None without sequences."""
+    """Applies `encode` to sequences in batches; results in the order of the sequences, None without any."""
     out: Tensor | None = None
     for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
         vectors = encode(tokens)
@@ -110,7 +109,7 @@ def _encoded(
 def _batches(
     ids: Sequence[Sequence[int]], text: TextEncoder, model: nn.Module, *, batch_size: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
-    """The places of sequences and their tokens, from long to short, in batches that suit the model's device."""
+    """Batches of sequences, from long to short, sized for the model's device: their positions and tokens."""
     device = next(model.parameters()).device
     max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
     batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
@@ -121,8 +120,8 @@ def _batches(
 
 
 def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
-    """A digest of all that decides which vector a candidate gets: the tower's weights, the reduction, the tokenizer."""
-    if model.candidate_fingerprint is not None:  # graphs have no weights to look at, and say of which they were made
+    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
+    if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
         return model.candidate_fingerprint
     config = model.config
     parts: list[bytes | memoryview | str] = [text.fingerprint()]
@@ -137,7 +136,7 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
 
 
 def weight_parts(module: nn.Module) -> Iterator[bytes | memoryview | str]:
-    """The parts of a fingerprint of these weights."""
+    """Names, dtypes and bytes of a module's weights, for `fingerprint`."""
     for name, tensor in module.state_dict().items():
         yield name
         yield str(tensor.dtype)

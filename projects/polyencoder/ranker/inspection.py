@@ -1,4 +1,4 @@
-"""What is behind a ranking: the context vectors that each candidate attends to, and the tokens behind these."""
+"""Explains a ranking: which context vectors each candidate attends to, and which tokens these attend to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Inspection", "inspect_ranking"]
 
 @dataclass(frozen=True)
 class Inspection:
-    """A ranking and how it came about; what a model does not have is empty."""
+    """A ranking with its attention weights; what the architecture does not have is empty."""
 
     title: str
     """The model's architecture."""
@@ -30,25 +30,25 @@ class Inspection:
     has_vectors: bool = True
     """Whether the model encodes contexts and candidates apart."""
     reads_pairs: bool = False
-    """Whether scores compare the tokens of both."""
+    """Whether scores compare tokens of context and candidate."""
     objectives: dict[str, list[float]] = field(default_factory=dict)
-    """Of a model with several: the scores of the ranked candidates, by each objective's name."""
+    """Scores of the ranked candidates by each objective's name, for a model with several objectives."""
     weights: list[list[float]] = field(default_factory=list)
-    """How much each context vector counts in each ranked candidate's score; each row sums to 1."""
+    """[candidates, vectors]: the weight of each context vector in each candidate's score; rows sum to 1."""
     tokens: list[str] = field(default_factory=list)
     """The context as the model reads it."""
     token_weights: list[list[float]] = field(default_factory=list)
-    """The weight of each token in each context vector; a row of zeros for a vector that a short context lacks."""
+    """[vectors, tokens]: the weight of each token in each context vector; zeros for a short context's spare vectors."""
 
     @property
     def missing(self) -> str | None:
-        """Why there are no weights, in a sentence; None where there are."""
+        """Why there are no weights, in a sentence; None if there are."""
         if self.weights:
             return None
         if self.has_vectors and self.reads_pairs:
-            return f"A {self.title} compares tokens and turns, too: no weights of context vectors make its scores."
+            return f"A {self.title} also compares tokens and turns: its scores are no weighted context vectors."
         if self.has_vectors:
-            return f"A {self.title} has one context vector: every candidate gives it all its weight."
+            return f"A {self.title} has one context vector: its weight is 1 for every candidate."
         return f"A {self.title} reads context and candidate together: it has no context vectors."
 
 
@@ -56,10 +56,10 @@ class Inspection:
 def inspect_ranking(
     ranker: Ranker, context: Dialogue, candidates: Sequence[str], *, top_k: int | None = None
 ) -> Inspection:
-    """Rank candidates, as `Ranker.rank` does, and look at how the model came to their scores.
+    """Ranks candidates as `Ranker.rank` does, with the attention weights behind their scores.
 
     Raises:
-        InputError: the context or a candidate is no text, or there is no candidate.
+        InputError: the context or a candidate is not a text, or no candidates.
     """
     model, turns = ranker.model, checked_context("context", context)
     ranked = ranker.rank(turns, candidates, top_k=top_k)
@@ -79,7 +79,7 @@ def inspect_ranking(
         behind = model.token_weights(tokens)
     if behind is None:
         return replace(found, weights=_rows(weights))
-    if encoded.mask is not None:  # with several heads, one after the other of each vector
+    if encoded.mask is not None:  # with several heads, a vector's heads are consecutive
         heads = 1 if encoded.keys is None else encoded.keys.heads
         behind = behind * encoded.mask[:, ::heads, None]
     names = [ranker.text.tokenizer.decode([i], skip_special_tokens=False).strip() for i in tokens.sequences()[0]]

@@ -1,4 +1,4 @@
-"""Loads the parts of a ranker by name: a model folder, a model file, graphs, an encoder; and rounds its weights."""
+"""Loads a ranker's model and tokenizer from a model folder, a model file, ONNX graphs or an encoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from polyencoder.storage.checkpoint import (
     weights_fingerprint,
 )
 
-__all__ = ["load_parts", "round_encoders"]
+__all__ = ["cast_encoders", "load_parts"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 def load_parts(
     name: str | os.PathLike[str], *, backend: Backend, device: torch.device | str | None
 ) -> tuple[Path, Parts]:
-    """The folder or file of a ranker, and its model and text encoder; see `Ranker.from_pretrained`."""
+    """Loads a ranker's model and text encoder, with the path they come from; see `Ranker.from_pretrained`."""
     if not isinstance(name, (str, os.PathLike)):
-        raise ConfigError(f"a model's name is {name!r:.60} ({type(name).__name__}); it must be a text or a path")
+        raise ConfigError(f"a model's name must be a text or a path, got {name!r:.60} ({type(name).__name__})")
     if backend not in get_args(Backend):
         raise ConfigError(
             f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}", argument="backend"
         )
-    if backend != "torch":  # onnxruntime has devices of its own
-        from polyencoder.export.onnx.runtime import find_onnx  # an extra, which few need
+    if backend != "torch":  # onnxruntime has its own devices
+        from polyencoder.export.onnx.runtime import find_onnx  # optional dependency
 
         return find_onnx(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
     if device is not None:
@@ -58,8 +58,8 @@ def load_parts(
     return path, load_folder(path)
 
 
-def round_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> None:
-    """Round the encoders' weights to `dtype`, and keep the fingerprints of those that were loaded."""
+def cast_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> None:
+    """Casts the encoders' weights to `dtype`; the fingerprints stay those of the loaded weights."""
     if dtype not in get_args(WeightDtype):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
     if dtype == "float32":
@@ -67,7 +67,7 @@ def round_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> N
     model, encoders = ranker.model, ranker.model.backbones
     if backend != "torch" or not encoders:
         what = f"backend {backend}" if backend != "torch" else f"a {model.title}"
-        raise ConfigError(f"dtype is {dtype!r}, but {what} computes in a type of its own; leave it out")
+        raise ConfigError(f"dtype is {dtype!r}, but {what} has its own dtype; leave it out")
     if dtype == "float16" and ranker.device.type == "cpu":
         raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
     if model.has_vectors:
@@ -75,4 +75,4 @@ def round_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> N
     state = model.state_dict()
     model.weights_fingerprints = {kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)}
     for encoder in encoders:
-        encoder.round(getattr(torch, dtype))
+        encoder.cast_weights(getattr(torch, dtype))

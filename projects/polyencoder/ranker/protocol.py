@@ -18,15 +18,15 @@ Context = Sequence[str] | str
 """A dialogue: its turns, oldest first, persona lines before them; or a single text."""
 
 Dialogue = Context | Sequence[Mapping[str, Any]]
-"""The same as callers may give it: also the messages of a chat, `[{"role": "user", "content": "hi"}]`."""
+"""A context as callers may pass it: also chat messages, `[{"role": "user", "content": "hi"}]`."""
 
 
 class Learner(Protocol):
-    """The interface that a `Trainer` trains: a ranker, or another model with its tokenizer, on a device."""
+    """What a `Trainer` trains: a model with its tokenizer, on a device."""
 
     @property
     def model(self) -> Any:
-        """A `TrainableModel`, of a kind that the run's objective can score."""
+        """A `TrainableModel` that the run's objective can score."""
         ...
 
     @property
@@ -44,13 +44,13 @@ class TextRanker(Protocol):
     device: torch.device
 
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
-        """The vectors of each context, [contexts, codes, dim] with their mask. InputError for a cross-encoder."""
+        """Encodes contexts: [contexts, codes, dim] with their mask. InputError for a cross-encoder."""
         ...
 
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """One vector for each candidate, [candidates, dim]. InputError for a cross-encoder."""
+        """Encodes candidates: [candidates, dim]. InputError for a cross-encoder."""
         ...
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
-        """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
+        """Scores every candidate for every context: [contexts, candidates], float32, on the CPU."""
         ...

@@ -1,4 +1,4 @@
-"""`Ranker`: the library's front door, from text to ranked text."""
+"""`Ranker`: loads, ranks, scores, encodes, indexes, searches and saves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
-from polyencoder.ranker.loading import load_parts, round_encoders
+from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
@@ -35,7 +35,7 @@ from polyencoder.text.dialogue import checked_contexts
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
 
-_ELSEWHERE = {  # what rankers and encoders of other libraries have
+_METHOD_HINTS = {  # method names of other libraries -> what to call here
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
     "save": "save_pretrained(folder) writes the model",
     "similarity": "score(contexts, candidates) gives the matrix of scores",
@@ -47,12 +47,12 @@ _ELSEWHERE = {  # what rankers and encoders of other libraries have
 class Ranked(NamedTuple):
     """One candidate of a ranking."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which a ranking has no use for
-    """Its place in the list of candidates that was ranked."""
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    """Its position in the list of candidates passed in."""
     text: str
     score: float
     probability: float | None = None
-    """How likely it is the right one; None if the model is not calibrated."""
+    """The probability that it is the right one; None if the model is not calibrated."""
 
 
 class Ranker(Scorer):
@@ -74,9 +74,9 @@ class Ranker(Scorer):
             )
         super().__init__(model, text, device=device)
         self.source: Path | None = None
-        """The folder or file that it was loaded from."""
+        """The folder or file it was loaded from."""
         self.calibration: Calibration | None = None
-        """Makes probabilities of scores, where `polyencoder calibrate` has fitted it."""
+        """Maps scores to probabilities; None unless `polyencoder calibrate` fitted it."""
 
     def __repr__(self) -> str:
         model, config = self.model, self.model.config
@@ -92,9 +92,9 @@ class Ranker(Scorer):
         return f"Ranker({', '.join(part for part in parts if part)})"
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ELSEWHERE:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {_ELSEWHERE[name]}")
-        return self.__getattribute__(name)  # raises again, with the words of a property that failed
+        if name in _METHOD_HINTS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {_METHOD_HINTS[name]}")
+        return self.__getattribute__(name)  # raises again, with the message of a property that failed
 
     @classmethod
     def load(cls, name: str | os.PathLike[str] = DEFAULT_ENCODER, **options: Any) -> Ranker:
@@ -115,25 +115,24 @@ class Ranker(Scorer):
         backend: Backend = "torch",
         dtype: WeightDtype = "float32",
     ) -> Ranker:
-        """Load a ranker: a model folder, a model file that `parlai train_model` wrote, or a hub id.
+        """Loads a ranker: a model folder, a model file written by `parlai train_model`, or a hub id.
 
-        An encoder's folder or hub id is loaded as a bi-encoder without training, with one encoder for both sides and
+        An encoder's folder or hub id is loaded as an untrained bi-encoder, with one encoder for both sides and
         its own pooling and scale. A model file may also be one of ParlAI's own transformer/ranker, /biencoder,
         /polyencoder or /crossencoder.
 
-        `dtype` is that of the encoder's weights and of what it computes: "bfloat16" takes half the memory, and less
-        time where the machine has it; what is made of the encoder's outputs stays in float32, and scores differ in the
-        third digit. It goes with indexes and a calibration of the model in float32. For inference: it cannot be
-        trained, saved or exported.
+        `dtype` is the encoder's: "bfloat16" takes half the memory, and less time where the machine supports it.
+        Pooling and scores stay in float32; scores differ in the third digit. Indexes and calibrations of the float32
+        model remain valid. For inference only: it cannot be trained, saved or exported.
 
-        Nothing is fetched for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
-        Raises CheckpointError when the model is missing or damaged, or ConfigError when its configuration or tokenizer
-        is, or the backend is not installed.
+        Nothing is downloaded for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
+        Raises CheckpointError if the model is missing or damaged, ConfigError if its configuration or tokenizer is,
+        or if the backend is not installed.
         """
         path, parts = load_parts(name, backend=backend, device=device)
         ranker = cls(*parts, device=device)
         ranker.source, ranker.calibration = path, read_calibration(path, ranker)
-        round_encoders(ranker, dtype, backend=backend)
+        cast_encoders(ranker, dtype, backend=backend)
         return ranker
 
     @classmethod
@@ -147,18 +146,18 @@ class Ranker(Scorer):
         turn_separator: TurnSeparator | None = None,
         **config: Any,
     ) -> Ranker:
-        """A ranker around a pre-trained encoder (folder or hub id), not yet fine-tuned; or around another ranker's.
+        """Builds a ranker around a pre-trained encoder or another ranker's encoder (folder or hub id), to be trained.
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
-        `turn_separator` separates two turns of a context: the tokenizer's separator ("sep"), a token of its own,
-        added to the vocabulary, as in the papers ("newline"), or "none"; None for that of the encoder's pre-training,
-        as far as its vocabulary says. The codes of a poly-encoder and the last layer of a cross-encoder are random
-        until they are trained; the latter begins with the head for next utterances that `polyencoder pretrain` keeps.
-        A sentence encoder's own pooling, and the cosine, are the default where its files say so (`sentence_vectors`).
+        `turn_separator` separates turns of a context: the tokenizer's separator ("sep"), a new token as in the
+        papers ("newline"), or "none"; None for that of the encoder's pre-training, if its vocabulary shows it. The
+        codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the
+        next-utterance head of `polyencoder pretrain` if there is one.
+        A sentence encoder's own pooling and normalization, if its files have them, are the default.
 
-        Of a ranker, of whatever architecture but ConveRT's, the encoders are taken over: a cross-encoder may start from
-        a bi-encoder. Its tokenizer, pooling, scaling and lengths are then the defaults. Raises ConfigError for what
-        cannot be a ranker's backbone, and CheckpointError for a ranker that is damaged.
+        A ranker of any architecture but ConveRT gives its encoders (a cross-encoder may start from a bi-encoder), and
+        its tokenizer, pooling, scaling and lengths as defaults. Raises ConfigError for what cannot be a ranker's
+        backbone, and CheckpointError for a damaged ranker.
         """
         given: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
         if holds_ranker(name):
@@ -178,7 +177,7 @@ class Ranker(Scorer):
         text: dict[str, Any] | None = None,
         **sizes: Any,
     ) -> Ranker:
-        """A ConveRT with random weights, to be trained, over a vocabulary that `polyencoder vocab` wrote.
+        """Builds an untrained ConveRT over a vocabulary from `polyencoder vocab`.
 
         `vocabulary` is its folder or file, `extra_contexts` how many turns before the last one are read (0: a
         single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
@@ -188,10 +187,10 @@ class Ranker(Scorer):
         return cls(*parts, device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-        """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
+        """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
 
-        `dtype` is that of the weights in the file, float32, float16 or bfloat16: half the size, and rounded. Raises
-        CheckpointError when the folder is a file, or a weight is too large for float16.
+        `dtype` is that of the stored weights; float16 and bfloat16 halve the size. Raises CheckpointError if the
+        folder is a file, or a weight is too large for float16.
         """
         save_ranker(self, folder, dtype=dtype)
 
@@ -204,20 +203,20 @@ class Ranker(Scorer):
         dtype: WeightDtype = "float32",
         readme: str | None = None,
     ) -> str:
-        """Upload this ranker to the Hugging Face hub, with a model card, for `from_pretrained(repo_id)`.
+        """Uploads this ranker to the Hugging Face hub, with a model card, for `from_pretrained(repo_id)`.
 
         Args:
-            repo_id: `name` or `organisation/name`; made if it is not there.
-            private: who sees a repository that is made; None for what the account does by default.
-            token: of an account that may write; None for that of `hf auth login`.
-            dtype: of the weights, as of `save_pretrained`.
-            readme: the model card, Markdown; None for one that says what the model is and how to use it.
+            repo_id: `name` or `organisation/name`; created if it does not exist.
+            private: whether a new repository is private; None for the account's default.
+            token: of an account with write access; None for that of `hf auth login`.
+            dtype: of the weights, as in `save_pretrained`.
+            readme: the model card, Markdown; None to generate it.
 
         Returns:
-            The address of the repository.
+            The repository's address.
 
         Raises:
-            CheckpointError: the hub cannot be reached, or refuses; its reason is in the message.
+            CheckpointError: the hub cannot be reached or refuses, with its reason.
         """
         return push(self, repo_id, private=private, token=token, dtype=dtype, readme=readme)
 
@@ -229,19 +228,19 @@ class Ranker(Scorer):
         top_k: int | None = None,
         min_probability: LeastProbability | None = None,
     ) -> list[Ranked]:
-        """The candidates in order of their score, best first; with `top_k` only the first `top_k`.
+        """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
 
         The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
 
-        With `min_probability` only those that are at least so likely the right one, perhaps none: a number, or "auto"
-        for the threshold of the calibration. ConfigError if the model is not calibrated.
+        `min_probability` leaves out candidates below this probability, perhaps all: a number, or "auto" for the
+        calibration's threshold. ConfigError if the model is not calibrated.
         """
         candidates = checked_candidates("candidates", candidates)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability, of=self)
         scores = self.score([context], candidates)[0]
-        whole = self.calibration is not None  # whose sum is over different texts
+        whole = self.calibration is not None  # probabilities are normalized over all distinct candidates
         highest, order = best(scores, len(candidates) if top_k is None or whole else top_k)
         ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
         if self.calibration is not None:
@@ -270,31 +269,31 @@ class Ranker(Scorer):
         model_name: str = "",
         progress: bool = False,
     ) -> Index:
-        """Encode candidates once, to search them many times. Not for cross-encoders.
+        """Encodes candidates into an index that can be searched many times. Not for cross-encoders.
 
         Args:
-            candidates: texts, dictionaries with `text`, `id` and `metadata`, of which the text is enough, or
-                `Candidate`s; read once, never all held in memory.
-            where: a folder, or `milvus:` and the address of a server or file. None for a temporary folder, which is
-                removed when the index is no longer used. A folder with an index of the same candidates and model is
-                opened, or finished if that was killed; any other that is there is an error.
+            candidates: texts, dictionaries with `text` and optionally `id` and `metadata`, or `Candidate`s; read once,
+                never all held in memory.
+            where: a folder, or `milvus:` and the address of a server or file. None for a temporary folder, removed
+                with the index object. An index of the same candidates and model in the folder is opened, or completed
+                if its build was killed; any other existing folder is an error.
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
-            faiss: also build a FAISS index, for searches that do not score everything: "flat", "hnsw", "ivf-flat",
-                "ivf-pq", or "auto" for what suits the number of candidates. With parameters of that kind, as in
-                "hnsw,m=16,ef_search=256"; `polyencoder.index.faiss.file.build_faiss` says which.
-            recall: with `faiss`, how much of the ten best its searches are to find, such as 0.99: measured against the
-                scan, with the cheapest settings that reach it kept as the index's own. See `FolderIndex.tune`.
-            contexts: a sample of those that will be asked for, to measure recall with; None for texts of the index.
-            contexts_from: where these are from, to be remembered.
+            faiss: also build a FAISS index, for searches that do not score every candidate: "flat", "hnsw",
+                "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
+                "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`.
+            recall: with `faiss`, the recall@10 its searches shall reach, such as 0.99, measured against the scan; the
+                cheapest settings that reach it become the index's defaults. See `FolderIndex.tune`.
+            contexts: sample queries to measure recall with; None for texts of the index.
+            contexts_from: where these come from, stored in the index.
             milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
-            workers: processes that encode, as of `polyencoder.index.build_index`.
+            workers: encoding processes, as in `polyencoder.index.build_index`.
             share: this process' part of an index that several machines build, as there.
-            shard_size: candidates of a vector file, as there.
-            model_name: kept in the index, to be shown.
+            shard_size: candidates per vector file, as there.
+            model_name: stored in the index, for display.
             progress: whether to show a progress bar.
 
         Raises:
-            InputError: no candidates, one that cannot be used, an id that two of them have, a disk that is full.
+            InputError: no candidates, an invalid one, a duplicate id, a full disk.
         """
         return make_index(
             candidates,
@@ -325,27 +324,26 @@ class Ranker(Scorer):
         keep_turns: bool = False,
         **changes: Any,
     ) -> list[Hit]:
-        """The best candidates of an index for a context, best first.
+        """Searches an index for the best candidates, best first.
 
         Args:
             context: its turns, oldest first, the messages of a chat, or a single text.
-            index: what `index` gave, or where one is. Opening it checks that this model made it, which takes up to a
-                second: for many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
-            options: how to search; or their fields by name, as in `top_k=5, exactness="certified"`: `top_k`, `filter`,
-                `exactness`, `effort`, `list_length`, `tolerance` and `dtype` (see `polyencoder.index.SearchOptions`).
-            rerank: a cross-encoder, which orders the first `rerank_k`; the others stay behind them. None for a
+            index: an `Index`, or its address. Opening checks that this model made it, which takes up to a second: for
+                many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
+            options: `polyencoder.index.SearchOptions`, or its fields by name: `top_k=5, exactness="certified"`.
+            rerank: a cross-encoder that reorders the first `rerank_k`; the others stay behind them. None for a
                 late-interaction encoder's own tokens.
-            rerank_k: at least this many are searched for, if the index has them; None for 50, or 100 by its own tokens.
-            min_probability: leave out hits that are less likely the right one, as in `rank`; with `rerank`, by the
+            rerank_k: how many hits are reranked; None for 50, or 100 by its own tokens.
+            min_probability: leave out hits below this probability, as in `rank`; with `rerank`, by the
                 cross-encoder's calibration.
-            keep_turns: also give candidates that equal a turn of the context, up to case and white space, which else
-                are left out: an index of what people say has the question, too, and nothing is more like it.
+            keep_turns: keep candidates equal to a turn of the context (up to case and white space): by default they
+                are left out, since a question is its own nearest neighbour.
 
         Raises:
-            InputError: the context is empty, `top_k` is below 1, or `rerank` is no cross-encoder.
-            CheckpointError: there is no index, it is damaged, or another model made it.
-            ConfigError: `min_probability` is asked of a model that is not calibrated, or the index has no use for an
-                option, such as `effort` where there is no FAISS index.
+            InputError: the context is empty, `top_k` is below 1, or `rerank` is not a cross-encoder.
+            CheckpointError: the index is missing or damaged, or made by another model.
+            ConfigError: `min_probability` without a calibration, or an option that does not apply to the index, such
+                as `effort` without a FAISS index.
         """
         return self.search_many(
             [context],
@@ -370,7 +368,7 @@ class Ranker(Scorer):
         keep_turns: bool = False,
         **changes: Any,
     ) -> list[list[Hit]]:
-        """`search` for many contexts at once, which takes less time than one after the other."""
+        """Searches for many contexts at once, which is faster than one by one."""
         contexts = checked_contexts(contexts)
         if not isinstance(index, (Index, str, os.PathLike)):
             raise InputError(

@@ -1,4 +1,4 @@
-"""`Scorer`: a model with its tokenizer on a device, from texts to vectors and scores."""
+"""`Scorer`: encodes and scores texts, with a model and its tokenizer on a device."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["Scorer", "score_texts"]
 
-_CONTEXTS = 1 << 10  # whose vectors are in memory together
-_PAIRS = 1 << 15  # of contexts and candidates whose tokens are
+_CONTEXTS = 1 << 10  # whose vectors are in memory at once
+_PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
 
 
 class Scorer:
-    """Implements `polyencoder.ranker.protocol.TextRanker` for a model of torch or of ONNX graphs.
+    """Implements `polyencoder.ranker.protocol.TextRanker` for a torch model or ONNX graphs.
 
-    The model is moved to the device. It computes as in evaluation, without dropout, and keeps the mode that it has.
+    The model is moved to the device. Dropout is off; the model's mode is unchanged.
     """
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
@@ -38,7 +38,7 @@ class Scorer:
         self.text = text
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
-        """Scores [contexts, candidates] of every candidate for every context, on the CPU, in float32."""
+        """Scores every candidate for every context: [contexts, candidates], float32, on the CPU."""
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
@@ -46,7 +46,7 @@ class Scorer:
 
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:
-        """The vectors of each context, [contexts, codes, dim] with their mask. Not for cross-encoders."""
+        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""
         self.model.check_has_vectors()
         model, turns = self.model, checked_contexts(contexts)
         with in_evaluation(model):
@@ -54,7 +54,7 @@ class Scorer:
 
     @torch.inference_mode()
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """One vector for each candidate, [candidates, dim]. Not for cross-encoders."""
+        """Encodes candidates: [candidates, dim]. Not for cross-encoders."""
         texts = checked_texts("candidates", candidates)
         size = checked_count("batch_size", batch_size)
         model = self.model
@@ -97,25 +97,24 @@ class Scorer:
         progress: bool = False,
         as_tensor: bool = False,
     ) -> np.ndarray | Tensor:
-        """One vector for each text, in float32 and in the order of the texts. Not for cross-encoders.
+        """Encodes each text as one float32 vector. Not for cross-encoders.
 
         Args:
-            texts: one at least; read as contexts, so that each may be a list of turns or of messages, or as candidates.
-            kind: "pooled", what transfers to other tasks: the encoder's pooled output, of a ConveRT r_x, the reduced
+            texts: at least one; candidates, or contexts, which may be lists of turns or messages.
+            kind: "pooled", for transfer to other tasks: the encoder's pooled output; for a ConveRT r_x, the reduced
                 sequence of the last utterance before feed-forward 2. "context" and "candidate": the vectors whose
-                products are scores.
-            normalize: give them the length 1.
-            batch_size: the most texts that go through the model together. Those of like length do, with a limit on
-                their tokens, and which ones do changes nothing.
-            progress: show a bar on standard error.
-            as_tensor: a tensor on the model's device, instead of an array of numpy.
+                inner products are scores.
+            normalize: scale them to length 1.
+            batch_size: the most texts of a batch; texts of similar length are batched, with a limit on tokens.
+            progress: show a progress bar on standard error.
+            as_tensor: return a tensor on the model's device, not a numpy array.
 
         Returns:
-            [texts, dim].
+            [texts, dim], in the order of the texts.
 
         Raises:
-            InputError: there is no text, or one cannot be used; the model has no vector of this kind: a cross-encoder
-                none at all, a poly-encoder several of a context (`encode_contexts`), ONNX graphs no pooled output.
+            InputError: no texts or an invalid one, or the model has no such vector: a cross-encoder none at all, a
+                poly-encoder several per context (`encode_contexts`), ONNX graphs no pooled output.
         """
         if kind not in get_args(VectorKind):
             raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(VectorKind))}")
@@ -151,20 +150,20 @@ class Scorer:
 def score_texts(
     ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor | None = None
 ) -> Tensor:
-    """Scores of some candidates for each context, on the CPU, in float32, by a ranker of any kind.
+    """Scores candidates for each context, with a ranker of any architecture.
 
-    A cross-encoder reads the pairs of all contexts together, those of like length in a batch; equal texts are tokenized
-    once. Others encode each context and each candidate once.
+    A cross-encoder batches the pairs of all contexts by length; equal texts are tokenized once. Other architectures
+    encode each context and each candidate once.
 
     Args:
-        ranker: whose scores.
+        ranker: the ranker.
         contexts: any number of them.
-        candidates: different texts.
-        index: [contexts, n], names each context's candidates by their place in `candidates`; below 0 there is none, and
-            the score is -inf. None for every candidate of every context.
+        candidates: distinct texts.
+        index: [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
+            scores -inf. None to score every candidate for every context.
 
     Returns:
-        [contexts, n], or [contexts, candidates] without an index.
+        [contexts, n], or [contexts, candidates] without an index; float32, on the CPU.
 
     Raises:
         InputError: a score is nan.
@@ -173,7 +172,7 @@ def score_texts(
     at_once, parts = _CONTEXTS, []
     with in_evaluation(model):
         if model.reads_pairs:
-            # candidates that all share are read once for many contexts by a model that has their vectors
+            # a model with vectors encodes shared candidates once for many contexts
             if index is not None or not model.has_vectors:
                 at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
             texts = text.candidates(candidates).to(device)

@@ -1,4 +1,4 @@
-"""Scores of candidates for contexts: the whole matrix (`score`) or the best of many (`search`). Pure torch."""
+"""Scores candidates for contexts: the whole matrix (`score`) or the top k (`search`). Pure torch."""
 
 from __future__ import annotations
 

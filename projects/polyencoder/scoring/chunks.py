@@ -1,4 +1,4 @@
-"""Chunk sizes of scoring: from a budget of floats to the contexts and candidates of one step."""
+"""Chunk sizes of scoring: how many contexts and candidates fit a memory budget."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch import Tensor
 from polyencoder.errors import InputError
 from polyencoder.scoring.context import ContextEncoding
 
-# 32 MB on a CPU: little enough for its last cache, and few enough steps, as the threads wait for each other several
-# times in each: on a busy machine a quarter of this took almost twice as long.
+# 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
+# busy machine a quarter of this took almost twice as long.
 _CPU_ELEMENTS = 2**23
-# 256 MB on an accelerator: enough work for each kernel to hide its launch.
+# 256 MB on an accelerator: hides the kernel launches.
 _ACCELERATOR_ELEMENTS = 2**26
 
-# Fewer candidates than this in a matrix product, and loading the codes costs as much as multiplying them.
+# With fewer candidates per matrix product, loading the codes costs as much as multiplying them.
 _CANDIDATES_WORTH_A_PRODUCT = 512
 
-# What lives at once for each pair of candidate and code: the logit, what the softmax sees of it, weight and product.
+# Temporaries of each pair of candidate and code: logit, scaled logit, weight, product.
 _FLOATS_PER_LOGIT = 4
 
 
 def element_budget(max_elements: int | None, device: torch.device) -> int:
-    """The most floats for the temporaries of a step: as asked, or what suits the device.
+    """The most floats for the temporaries of a step: `max_elements`, or the device's default.
 
     Raises:
         InputError: if `max_elements` is below 1.
@@ -35,12 +35,12 @@ def element_budget(max_elements: int | None, device: torch.device) -> int:
 
 
 def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: int | None) -> tuple[int, int]:
-    """The number of contexts, and of candidates for them, to score in one step.
+    """How many contexts and candidates to score in one step.
 
     Args:
         context: all contexts, in the dtype and on the device where the scoring runs.
-        candidates: [..., n, dim], all of them; a step copies its share if they have another dtype or device.
-        max_elements: the budget, as in `element_budget`. One context and one candidate may go beyond a small one.
+        candidates: [..., n, dim], all of them; a step copies its part if their dtype or device differs.
+        max_elements: the budget, as in `element_budget`; a single context and candidate may exceed it.
 
     Returns:
         (contexts, candidates), both at least 1.
@@ -50,7 +50,7 @@ def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: i
     copied = candidates.dtype != context.vectors.dtype or candidates.device != context.vectors.device
     for_copy = context.dim if copied else 0
     logits = context.n_codes * (1 if context.keys is None else 2)
-    if candidates.dim() == 3:  # each context has candidates of its own to copy
+    if candidates.dim() == 3:  # each context has its own candidates
         for_context, for_candidate = _FLOATS_PER_LOGIT * logits + for_copy, 0
     else:
         for_context, for_candidate = _FLOATS_PER_LOGIT * logits, for_copy

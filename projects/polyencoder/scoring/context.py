@@ -1,4 +1,4 @@
-"""An encoded context: a few vectors, and a mask of which are real."""
+"""`ContextEncoding`: the vectors of encoded contexts and their mask."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from polyencoder.scoring.keys import Keys
 
 @dataclass(frozen=True, eq=False)
 class ContextEncoding:
-    """Encoded contexts: `codes` vectors for each, of which a mask may say that some are padding.
+    """A batch of encoded contexts: `codes` vectors each, with a mask of padding.
 
-    A poly-encoder's context has many codes; a bi-encoder's is the case of one.
+    A poly-encoder's context has many codes, a bi-encoder's one.
 
     Args:
         vectors: [batch, codes, dim], floating point, at least one code.
-        mask: bool [batch, codes], True where the code is real; None says that all of them are.
-        keys: what weighs the vectors under multi-head attention; None where they weigh themselves.
+        mask: bool [batch, codes], False at padding; None without padding.
+        keys: the keys of multi-head attention; None if the vectors are their own keys.
 
     Raises:
-        InputError: if a shape or a dtype is another one.
+        InputError: a wrong shape or dtype.
     """
 
     vectors: Tensor
@@ -64,28 +64,28 @@ class ContextEncoding:
         return self.vectors.size(2)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
-        """The same contexts on another device or with vectors of another dtype (the mask stays boolean)."""
+        """Converts device and dtype (the mask stays boolean)."""
         return self._mapped(lambda one: one.to(device, None if one.dtype == torch.bool else dtype))
 
     def select(self, rows: int | slice | Tensor) -> ContextEncoding:
-        """Some contexts of the batch, by slice or by index tensor; an int gives a batch of that one context.
+        """Selects contexts by slice or index tensor; an int gives a batch of one.
 
         Raises:
-            InputError: if an int is outside the batch.
+            InputError: an int is outside the batch.
         """
         if isinstance(rows, int):
             if not -self.batch_size <= rows < self.batch_size:
-                raise InputError(f"context {rows} asked of a batch of {self.batch_size}")
+                raise InputError(f"context {rows} is outside the batch of {self.batch_size}")
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
         return self._mapped(lambda tensor: tensor[rows])
 
     def empty(self, batch_size: int) -> ContextEncoding:
-        """`batch_size` contexts of zeros with as many codes as these; if these have a mask, no code is real."""
+        """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
         return self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
 
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
-        """Write the contexts of `part`, which have no more codes, into these rows, int64 [batch of the part]."""
+        """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
         for whole, some in zip(self._tensors(), part._tensors(), strict=True):
             whole[rows, : some.size(1)] = some
 
@@ -94,7 +94,7 @@ class ContextEncoding:
         return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
-        """The contexts with each of their tensors changed."""
+        """Applies `change` to every tensor."""
         keys = self.keys
         return ContextEncoding(
             change(self.vectors),
@@ -104,7 +104,7 @@ class ContextEncoding:
 
 
 def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
-    """All contexts in one batch. Where some have fewer codes than others, these get codes that are masked."""
+    """Concatenates batches of contexts, padded and masked to the most codes."""
     codes = max(part.n_codes for part in parts)
     if any(part.mask is not None or part.n_codes < codes for part in parts):
         real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]

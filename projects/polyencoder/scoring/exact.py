@@ -1,12 +1,12 @@
-"""The poly-encoder's score, from logits alone.
+"""The poly-encoder's score, computed from logits alone.
 
-Section 4.4 of the paper attends over the codes y_1..y_m with the candidate c as the query, and multiplies what comes
-out with c. With l_i = c . y_i and p = softmax(l) that is
+Section 4.4 of the paper attends over the codes y_1..y_m with the candidate c as the query, and multiplies the result
+with c. With l_i = c . y_i and p = softmax(l) that is
 
     score = (sum_i p_i y_i) . c = sum_i p_i l_i
 
-so the attended vectors, [batch, candidates, dim] of them, are never needed: one matrix product gives the logits, and
-all else works on `codes` numbers for each pair. It also bounds the score, with W Lambert's function:
+so the attended vectors [batch, candidates, dim] are never needed: one matrix product gives the logits, and the rest
+works on `codes` numbers per pair. The logits also bound the score, with W Lambert's function:
 
     max_i l_i - W((m - 1) / e) <= score <= max_i l_i
 """
@@ -23,7 +23,7 @@ from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.keys import attended_by_heads
 
-_ROUNDING = 1e-4  # by which a score in fp32 may be above the largest of a thousand logits, as a share of it
+_ROUNDING = 1e-4  # relative rounding error by which a score in fp32 may exceed the largest of a thousand logits
 
 ATTENTION_TYPES = ("basic", "sqrt", "multihead")
 
@@ -31,17 +31,17 @@ ATTENTION_TYPES = ("basic", "sqrt", "multihead")
 def score(
     context: ContextEncoding, candidates: Tensor, *, attention: str = "basic", max_elements: int | None = None
 ) -> Tensor:
-    """Scores of all candidates for all contexts: exact, and differentiable with respect to both.
+    """Scores all candidates for all contexts: exact, and differentiable with respect to both.
 
     Args:
-        context: the encoded contexts. A code that is masked out has no weight, whatever its vector holds; a context
-            without any real code scores 0 with every candidate.
-        candidates: [n, dim], the same for each context, or [batch, n, dim]. The product runs in the dtype that holds
-            both sides (or in autocast's), the softmax in at least fp32.
-        attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax, and only there;
-            "multihead" weighs by the contexts' keys (see `scoring.keys`).
-        max_elements: the most floats that temporaries may take when no gradient is wanted; None for a number that
-            suits the device. With gradients all is scored in one piece.
+        context: the encoded contexts. A masked code has weight 0, whatever its vector; a context without unmasked
+            codes scores 0 with every candidate.
+        candidates: [n, dim], shared by the contexts, or [batch, n, dim]. The product runs in the promoted dtype of
+            both sides (or autocast's), the softmax in at least fp32.
+        attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax only; "multihead"
+            attends with the contexts' keys (see `scoring.keys`).
+        max_elements: the most floats for temporaries, without gradients; None for the device's default. With
+            gradients everything is scored in one chunk.
 
     Returns:
         [batch, n] on the contexts' device, fp32 (float64 if a side is float64).
@@ -69,10 +69,10 @@ def score(
 
 
 def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
-    """The scores [batch, n] of as many candidates as fit in memory: training, evaluation and search all call it.
+    """Scores [batch, n] of a chunk of candidates; training, evaluation and search all call it.
 
-    `candidates`, [n, dim] or [batch, n, dim], take the contexts' dtype and device; `scale` multiplies the logits inside
-    the softmax. The result is fp32, or float64 for float64 vectors.
+    `candidates`, [n, dim] or [batch, n, dim], are converted to the contexts' dtype and device; `scale` multiplies the
+    logits inside the softmax. The result is fp32, or float64 for float64 vectors.
     """
     mask, keys = context.mask, context.keys
     candidates = candidates.to(context.vectors)
@@ -91,9 +91,9 @@ def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -
 
 @torch.no_grad()
 def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
-    """How much each context vector counts in a candidate's score, of several heads their mean: [batch, n, codes].
+    """Attention weights of each candidate over the context vectors, averaged over heads: [batch, n, codes].
 
-    The weights of a candidate sum to 1. `candidates` are [n, dim] for all contexts; the errors are those of `score`.
+    A candidate's weights sum to 1. `candidates` are [n, dim], shared by the contexts; errors are those of `score`.
     """
     scale = scale_of(context, attention)
     check_candidates(context, candidates)
@@ -106,13 +106,13 @@ def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention
 
 
 def score_above(context: ContextEncoding, candidates: Tensor, least: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
-    """The scores of those candidates [n, dim] that may be above `least` [batch] for any context; others may be there.
+    """Scores the candidates [n, dim] that may exceed `least` [batch] for some context, and perhaps others.
 
-    No score is above the largest of its logits, which takes a fifth of the time of a softmax. The other arguments are
-    those of `score_chunk`; contexts have no keys.
+    A score is at most its largest logit, which takes a fifth of the time of a softmax. Other arguments are those of
+    `score_chunk`; contexts have no keys.
 
     Returns:
-        scores [batch, kept] as of `score_chunk`, and the rows that were kept, int64 [kept], in their order.
+        scores [batch, kept], and the kept rows, int64 [kept], ascending.
     """
     logits = _logits(context, candidates.to(context.vectors))  # [n, batch, codes]
     highest = logits.amax(dim=-1)
@@ -127,15 +127,15 @@ def score_above(context: ContextEncoding, candidates: Tensor, least: Tensor, *, 
 def _logits(context: ContextEncoding, candidates: Tensor) -> Tensor:
     vectors = context.vectors
     if context.mask is not None:
-        # So the logits of masked codes are 0, and their weights of 0 times them stay 0, in the gradient too.
+        # Logits of masked codes are 0, so their terms (weight 0) are 0 in the gradient, too, even for inf or nan.
         vectors = vectors.masked_fill(~context.mask.unsqueeze(-1), 0)
     return _products(vectors, candidates)
 
 
 def _products(vectors: Tensor, candidates: Tensor) -> Tensor:
-    """Inner products in at least fp32: [batch, n, codes] with candidates of their own, [n, batch, codes] with shared.
+    """Inner products in at least fp32: [batch, n, codes] for own candidates, [n, batch, codes] for shared ones.
 
-    Candidates first: one product for the whole batch, and the softmax runs over neighbours in memory.
+    Candidates first: one product for the whole batch, and the softmax runs over contiguous memory.
     """
     dtype = at_least_fp32(vectors.dtype)
     if candidates.dim() == 3:
@@ -144,7 +144,7 @@ def _products(vectors: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
-    """sum_i p_i l_i over the last dimension, [..., codes] -> [...]; `mask` (True = real) broadcasts to the logits."""
+    """sum_i p_i l_i over the last dimension, [..., codes] -> [...]; `mask` (False: padding) broadcasts to `logits`."""
     if logits.size(-1) == 1:
         return logits.squeeze(-1)  # the weight of one code is 1
     attention = _masked(logits if scale == 1 else logits * scale, mask)
@@ -152,12 +152,12 @@ def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
 
 
 def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """The lowest finite number, not -inf, at what is masked: without any real code the weights are uniform, not nan."""
+    """Masks with the lowest finite number, not -inf: if all codes are masked, weights are uniform, not nan."""
     return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
 def attention_scale(attention: str, *, dim: int) -> float:
-    """The factor of the logits inside the softmax, by the attention type.
+    """The factor of the logits inside the softmax, for an attention type.
 
     Raises:
         InputError: if the type is unknown.
@@ -171,13 +171,13 @@ def scale_of(context: ContextEncoding, attention: str) -> float:
     """`attention_scale` for these contexts.
 
     Raises:
-        InputError: if the type is unknown, or is `multihead` and the contexts have no keys, or the reverse.
+        InputError: the type is unknown, or is `multihead` for contexts without keys, or the reverse.
     """
     scale = attention_scale(attention, dim=context.dim)
     if context.batch_size and (attention == "multihead") != (context.keys is not None):
-        had = "no keys" if context.keys is None else "keys"
+        has = "no keys" if context.keys is None else "keys"
         raise InputError(
-            f"attention is {attention!r}, but the contexts have {had}; those of `multihead` alone have some"
+            f"attention is {attention!r}, but the contexts have {has}; only `multihead` contexts have keys"
         )
     return scale
 

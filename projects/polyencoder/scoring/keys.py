@@ -1,4 +1,4 @@
-"""Multi-head attention over the codes, as vectors of the context alone.
+"""Multi-head attention over the codes, folded into vectors of the context alone.
 
 ParlAI's `poly_attention_type` multihead attends over the codes y_1..y_m with the candidate c as the query of h heads,
 each with its rows of the projections Q, K, V and its columns of the output O:
@@ -6,15 +6,15 @@ each with its rows of the projections Q, K, V and its columns of the output O:
     p_h = softmax_i((Q_h c + q_h) . (K_h y_i + k_h) / sqrt(dim / heads))
     score = (o + sum_h O_h sum_i p_hi (V_h y_i + v_h)) . c
 
-Both products with c can be moved to the side of the context. With
+Both products with c can be moved to the context's side. With
 
     key    k_hi = Q_h^T (K_h y_i + k_h) / sqrt(dim / heads)      bias b_hi = q_h . (K_h y_i + k_h) / sqrt(dim / heads)
     value  l_hi = O_h (V_h y_i + v_h) + o / heads
 
-it is score = sum_h sum_i p_hi (l_hi . c) with p_h = softmax_i(k_hi . c + b_hi): for each code and head two inner
-products with the candidate, whose vector is what it is without heads. So `[batch, candidates, dim]` is not needed here
-either, and an index of candidates is that of any poly-encoder. Only, a weight p has nothing to do with the value l that
-it weighs: no bound on the score follows from the largest of them.
+score = sum_h sum_i p_hi (l_hi . c) with p_h = softmax_i(k_hi . c + b_hi): two inner products per code and head with
+the candidate, whose vector is the same as without heads. So `[batch, candidates, dim]` is not needed here either, and
+candidates are indexed as for any poly-encoder. But the weights do not depend on the values l: the largest value gives
+no bound on the score.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["Keys", "attended_by_heads"]
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys that attention weights are computed with, in place of the vectors of contexts.
+    """The keys of multi-head attention, from which attention weights are computed.
 
     Args:
-        vectors: [batch, codes, dim], for each code one after the other those of all heads, like the context's vectors.
+        vectors: [batch, codes, dim], where `codes` counts the heads of each code, consecutively, as in the values.
         biases: [batch, codes], added to their products with a candidate.
-        heads: how many; the weights of each are a softmax of their own.
+        heads: the number of heads, each with its own softmax.
 
     Raises:
         InputError: if a shape does not fit.
@@ -52,7 +52,7 @@ class Keys:
 
 
 def attended_by_heads(values: Tensor, logits: Tensor, *, heads: int) -> Tensor:
-    """sum_h sum_i p_hi l_hi over the last dimension, of a softmax for each head: [..., codes] -> [...]."""
+    """sum_h sum_i p_hi l_hi over the last dimension, with a softmax per head: [..., codes] -> [...]."""
     by_head = (-1, heads)
     weights = logits.unflatten(-1, by_head).softmax(dim=-2)
     return (weights * values.unflatten(-1, by_head)).sum(dim=(-2, -1))

@@ -1,4 +1,4 @@
-"""fp32 products of full precision, for scores that are called exact, whatever the program allows elsewhere."""
+"""Full-precision fp32 products for exact scores, whatever precision the program has set."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 __all__ = ["full_precision"]
 
 _lock = threading.Lock()
-_settings: list[_Precision] = []  # what was set before, once for each block that is open now
+_settings: list[_Precision] = []  # the precision to restore, once for each open block
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast on this device, and no TF32 (10 bits, GPUs) or bfloat16 (7 bits, CPUs) in products of fp32 matrices.
+    """Disables autocast on this device, and TF32 (GPUs) and bfloat16 (CPUs) in fp32 matrix products.
 
-    The latter is a setting of the process: the first block that begins makes it, the last that ends restores it.
+    The latter is process-wide: the first block sets it, the last one restores it.
     """
     with _lock:
         _settings.append(_settings[0] if _settings else _Precision())
@@ -36,17 +36,17 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 class _Precision:
-    """The current precision of fp32 products: for all, and, from torch 2.9 on, for each library."""
+    """The current precision of fp32 products: global, and from torch 2.9 for each library."""
 
     def __init__(self) -> None:
-        self._of_all = None
-        with suppress(RuntimeError):  # torch reads it only where the libraries agree with it
-            self._of_all = torch.get_float32_matmul_precision()
+        self._global = None
+        with suppress(RuntimeError):  # torch raises where the libraries' settings differ
+            self._global = torch.get_float32_matmul_precision()
         libraries: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
-        self._of_each = [(one, one.fp32_precision) for one in libraries if hasattr(one, "fp32_precision")]
+        self._libraries = [(one, one.fp32_precision) for one in libraries if hasattr(one, "fp32_precision")]
 
     def restore(self) -> None:
-        if self._of_all is not None:
-            torch.set_float32_matmul_precision(self._of_all)
-        for library, precision in self._of_each:
+        if self._global is not None:
+            torch.set_float32_matmul_precision(self._global)
+        for library, precision in self._libraries:
             library.fp32_precision = precision

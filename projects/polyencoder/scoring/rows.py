@@ -1,4 +1,4 @@
-"""Sources of candidate vectors for a scan: whatever can be read in order, a chunk at a time."""
+"""Sources of candidate vectors: read in chunks by a scan."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chunk", "Piece", "TensorSource", "VectorSource", "VectorStream", "pieces"]
+__all__ = ["Block", "Chunk", "TensorSource", "VectorSource", "VectorStream", "blocks"]
 
-# Of a piece that has fewer allowed rows than this share, those are copied out; otherwise all are scored.
-_FEW = 0.5
+# If a smaller share of a block's rows is allowed, these are copied out; otherwise all are scored.
+_SPARSE = 0.5
 
 
 class Chunk(NamedTuple):
-    """Rows that follow each other."""
+    """Consecutive rows."""
 
     first: int
     rows: Tensor
     """[n, dim], as stored."""
     scales: Tensor | None = None
-    """float32 [n], by which int8 rows are multiplied; None for floats."""
+    """float32 [n], the scales of int8 rows; None for floats."""
 
 
 class VectorStream(Protocol):
-    """Rows of vectors that can be read in order: a tensor, the files of an index, the pages of a server."""
+    """Vectors that can be read in order: a tensor, the files of an index, the pages of a server."""
 
     dim: int
-    """Numbers of a vector."""
+    """The dimension of a vector."""
     dtype: torch.dtype
-    """In which they are kept: a float, or int8, where a vector is its row times its scale."""
+    """As stored: a float, or int8, where a vector is its row times its scale."""
     device: torch.device
     """The device that holds them."""
 
@@ -39,12 +39,12 @@ class VectorStream(Protocol):
         ...
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """All rows in order, `size` at most in a chunk."""
+        """All rows in order, at most `size` in a chunk."""
         ...
 
 
 class VectorSource(VectorStream, Protocol):
-    """Rows of vectors that can be picked, too."""
+    """Vectors that can also be read by row."""
 
     def take(self, rows: Tensor) -> Tensor:
         """The vectors of these rows (int64 [n], in any order), floats [n, dim]."""
@@ -52,7 +52,7 @@ class VectorSource(VectorStream, Protocol):
 
 
 class TensorSource:
-    """A tensor [n, dim] of floats, in memory or memory-mapped, as `VectorSource`."""
+    """A float tensor [n, dim], in memory or memory-mapped, as a `VectorSource`."""
 
     def __init__(self, vectors: Tensor) -> None:
         self.dim = vectors.size(1)
@@ -71,63 +71,60 @@ class TensorSource:
         return self._vectors[rows.to(self.device)]
 
 
-class Piece(NamedTuple):
-    """Some rows as a scan scores them."""
+class Block(NamedTuple):
+    """Rows to score, in the scan's dtype and on its device."""
 
     indices: Tensor
-    """int64 [n], which rows they are."""
+    """int64 [n], their row numbers."""
     vectors: Tensor
-    """[n, dim], of the dtype and on the device where the scan runs."""
-    permitted: Tensor | None
-    """bool [n], True for the rows that may be found; None if all may."""
+    """[n, dim]."""
+    allowed: Tensor | None
+    """bool [n], True for rows that may be found; None if all may."""
 
     def allowed_of(self, scores: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of the scores [batch, n] of the piece's rows, or of those `kept`, the ones of rows that may be found.
-
-        And which rows these are.
-        """
+        """Selects the allowed rows of scores [batch, n], or [batch, kept]: their scores and row numbers."""
         indices = self.indices if kept is None else self.indices[kept]
-        if self.permitted is None:
+        if self.allowed is None:
             return scores, indices
-        among = self.permitted if kept is None else self.permitted[kept]
-        return scores[:, among], indices[among]
+        allowed = self.allowed if kept is None else self.allowed[kept]
+        return scores[:, allowed], indices[allowed]
 
 
-def pieces(
+def blocks(
     rows: VectorStream, size: int, *, first: int, k: int, allowed: Tensor | None, like: Tensor
-) -> Iterator[Piece]:
-    """The rows in order, floats of the dtype and on the device of `like`, int8 ones times their scales.
+) -> Iterator[Block]:
+    """Reads rows in order, converted to the dtype and device of `like`; int8 rows are scaled.
 
     Args:
-        rows: where they are.
-        size: the most rows of a piece.
-        first: the most of a piece until `k` rows that are allowed have come.
+        rows: the source.
+        size: the most rows of a block.
+        first: the most rows of a block until `k` allowed rows were read.
         k: see `first`.
-        allowed: bool [rows], True for the rows that may be found; None for all. Pieces without any are not read.
+        allowed: bool [rows], True for rows that may be found; None for all. Blocks without any are not read.
         like: see above.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
-    come = 0
+    n_read = 0
     for start, chunk, scales in rows.chunks(size):
         stop = 0
         while stop < len(chunk):
-            part = slice(stop, len(chunk) if come >= k else min(stop + first, len(chunk)))
+            part = slice(stop, len(chunk) if n_read >= k else min(stop + first, len(chunk)))
             indices = torch.arange(start, start + len(chunk))[part]
-            piece, scale, stop = chunk[part], None if scales is None else scales[part], stop + len(indices)
+            block, scale, stop = chunk[part], None if scales is None else scales[part], stop + len(indices)
             permitted = None if allowed is None else allowed[start:][part].cpu()
             if permitted is not None:
                 count = int(permitted.sum())
                 if count == 0:
                     continue
-                if count < _FEW * len(piece):
+                if count < _SPARSE * len(block):
                     kept = permitted.nonzero().squeeze(1)
-                    piece, indices = piece[kept.to(piece.device)], indices[kept]
+                    block, indices = block[kept.to(block.device)], indices[kept]
                     scale, permitted = None if scale is None else scale[kept], None
-                elif count == len(piece):
+                elif count == len(block):
                     permitted = None
-            come += len(piece) if permitted is None else count
+            n_read += len(block) if permitted is None else count
             if scale is not None:
-                piece = piece.to(like.device, wide).mul_(scale.to(like.device, wide).unsqueeze(1))
-            yield Piece(
-                indices.to(like.device), piece.to(like), None if permitted is None else permitted.to(like.device)
+                block = block.to(like.device, wide).mul_(scale.to(like.device, wide).unsqueeze(1))
+            yield Block(
+                indices.to(like.device), block.to(like), None if permitted is None else permitted.to(like.device)
             )

@@ -1,4 +1,4 @@
-"""Exact top-k search: the scan of all candidates, a running top-k over chunks.
+"""Exact top-k search: scans all candidates in chunks, with a running top-k.
 
 Memory is O(chunk x codes + k), whatever the number of candidates, which may be memory-mapped.
 """
@@ -13,21 +13,21 @@ from polyencoder.scoring.chunks import chunk_sizes, element_budget
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, check_candidates, scale_of, score, score_above, score_chunk
 from polyencoder.scoring.precision import full_precision
-from polyencoder.scoring.rows import TensorSource, VectorSource, VectorStream, pieces
+from polyencoder.scoring.rows import TensorSource, VectorSource, VectorStream, blocks
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
 __all__ = ["scan", "search"]
 
-# A scan in low precision keeps this many times k candidates, and at least `_SPARE_LEAST`, to be scored again: rounding
-# of a bf16 logit (1 part in 256) moves a candidate by a few places, seldom by more.
-_SPARE_FACTOR = 4
-_SPARE_LEAST = 256
+# A low-precision scan keeps this many times k candidates, and at least `_MIN_SHORTLIST`, to rescore: rounding of a bf16
+# logit (1 part in 256) moves a candidate by a few ranks, seldom by more.
+_SHORTLIST_FACTOR = 4
+_MIN_SHORTLIST = 256
 
-# Of fewer candidates than this many times those to be scored again, all are scored at once, exactly.
+# With fewer candidates than this many times the shortlist, all are scored exactly in one pass.
 _WORTH_TWO_PASSES = 4
 
-# Rows that are scored before it is asked which of the others may be better than the best of them.
-_FIRST = 2048
+# Rows scored before the k-th best score serves as a bound for the others.
+_FIRST_CHUNK = 2048
 
 
 @torch.no_grad()
@@ -41,46 +41,45 @@ def search(
     compute_dtype: torch.dtype | None = None,
     max_elements: int | None = None,
 ) -> TopK:
-    """The k best of the candidates for each context; of equal scores the lowest index comes first.
+    """Finds the k best candidates of each context; equal scores are ordered by index.
 
-    The scores returned are always computed in at least fp32 from the candidates as stored, also under
-    autocast. If the scan runs below that, only its choice of max(4 k, 256) candidates is rounded, and that choice alone
-    can miss one: the search is then nearly, not provably, exact. Of fewer than four times as many all are scored. A
-    score that is nan counts as -inf.
+    Returned scores are always computed in at least fp32 from the stored candidates, also under autocast. A scan in
+    lower precision chooses max(4 k, 256) candidates, which are rescored: it may miss one, so the search is nearly, not
+    provably, exact. With fewer than four times as many candidates all are scored in fp32. A nan counts as -inf.
 
     Args:
-        context: the encoded contexts, as in `score`, any number of them; they say where the search runs.
+        context: the encoded contexts, as in `score`; the search runs on their device.
         candidates: [n, dim] of any float dtype, on any device or memory-mapped, or another `VectorSource`, such as the
             files of an index. Never copied as a whole.
-        k: how many, at most n, or as many as are allowed.
-        allowed: bool [n], True for the candidates that may be found. Memory without any such is not read.
+        k: at most n, or the number of allowed candidates.
+        allowed: bool [n], True for candidates that may be found. Chunks without any are not read.
         attention: "basic", "sqrt" or "multihead", as in `score`.
-        compute_dtype: of the scan. `torch.bfloat16` is faster on processors with such instructions, above all with
-            candidates that are stored so, which are else converted. None for fp32, or float64 where a side is.
-        max_elements: the most floats that temporaries may take; None for a number that suits the device.
+        compute_dtype: of the scan. `torch.bfloat16` is faster on processors with such instructions, above all for
+            candidates stored in it, which need no conversion. None for fp32, or float64 if a side is.
+        max_elements: the most floats for temporaries; None for the device's default.
 
     Raises:
-        InputError: if k is below 1 or above the number of candidates, or if shapes, dtypes or the attention type do
-            not fit.
+        InputError: k is below 1 or above the number of candidates, or shapes, dtypes or the attention type do not
+            fit.
     """
     scale = scale_of(context, attention)
     if isinstance(candidates, Tensor):
         check_candidates(context, candidates)
         if candidates.dim() != 2:
-            raise InputError(f"search wants candidates [n, dim], shared by the contexts; got {list(candidates.shape)}")
+            raise InputError(f"search needs candidates [n, dim], shared by the contexts; got {list(candidates.shape)}")
     rows = TensorSource(candidates) if isinstance(candidates, Tensor) else candidates
     _check(context, rows, k=k, allowed=allowed)
 
-    dtype = torch.promote_types(context.vectors.dtype, rows.dtype)  # int8 rows say nothing of it
+    dtype = torch.promote_types(context.vectors.dtype, rows.dtype)  # int8 rows do not change it
     exact = context.to(dtype=at_least_fp32(dtype))
     if context.batch_size == 0:
         return TopK(exact.vectors.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=exact.vectors.device))
     fast = exact.to(dtype=compute_dtype)
-    keep = max(_SPARE_FACTOR * k, _SPARE_LEAST)
+    keep = max(_SHORTLIST_FACTOR * k, _MIN_SHORTLIST)
     rounded = fast.vectors.element_size() < exact.vectors.element_size()
     if rounded and _available(rows, allowed) >= _WORTH_TWO_PASSES * keep:
         found = scan(fast, rows, k=keep, allowed=allowed, scale=scale, max_elements=max_elements)
-        return _scored_again(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
+        return _rescored(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
     return scan(exact if rounded else fast, rows, k=k, allowed=allowed, scale=scale, max_elements=max_elements)
 
 
@@ -93,10 +92,10 @@ def scan(
     scale: float = 1.0,
     max_elements: int | None = None,
 ) -> TopK:
-    """The k best rows for each context, fewer where fewer come, in one pass in the contexts' dtype.
+    """Finds the k best rows of each context (or all, if fewer) in one pass, in the contexts' dtype.
 
-    Each chunk is read once, for all contexts. As soon as there are k, only those are scored whose logits say that they
-    may be better. `scale` is what `scoring.exact.scale_of` says of the attention type.
+    Each chunk is read once, for all contexts. From the k-th row on, only rows whose logits show that they may be better
+    are scored. `scale` is `scoring.exact.scale_of` the attention type.
     """
     device = contexts.vectors.device
     like = torch.empty(1, dtype=rows.dtype, device=rows.device).expand(max(len(rows), 1), rows.dim)
@@ -104,15 +103,15 @@ def scan(
     parts = [contexts.select(slice(i, i + at_once)) for i in range(0, contexts.batch_size, at_once)]
     running = [RunningTopK(k) for _ in parts]
     bounded = contexts.keys is None and contexts.n_codes > 1
-    first = max(_FIRST, k) if bounded else step
+    first = max(_FIRST_CHUNK, k) if bounded else step
     with full_precision(device):
-        for piece in pieces(rows, step, first=first, k=k, allowed=allowed, like=contexts.vectors):
+        for block in blocks(rows, step, first=first, k=k, allowed=allowed, like=contexts.vectors):
             for part, best in zip(parts, running, strict=True):
                 if bounded and best.least is not None:
-                    scores, kept = score_above(part, piece.vectors, best.least, scale=scale)
-                    best.add(*piece.allowed_of(scores, kept))
+                    scores, kept = score_above(part, block.vectors, best.least, scale=scale)
+                    best.add(*block.allowed_of(scores, kept))
                 else:
-                    best.add(*piece.allowed_of(score_chunk(part, piece.vectors, scale=scale)))
+                    best.add(*block.allowed_of(score_chunk(part, block.vectors, scale=scale)))
     found = [best.best for best in running if best.best is not None]
     if not found:
         nothing = contexts.vectors.new_empty(contexts.batch_size, 0, dtype=at_least_fp32(contexts.vectors.dtype))
@@ -120,11 +119,11 @@ def scan(
     return TopK(torch.cat([best.scores for best in found]), torch.cat([best.indices for best in found]))
 
 
-def _scored_again(
+def _rescored(
     context: ContextEncoding, rows: VectorSource, indices: Tensor, *, k: int, attention: str, max_elements: int | None
 ) -> TopK:
-    """The k best of the rows in `indices` [batch, kept], by their scores in the dtype of `context`."""
-    indices = indices.sort(dim=1).values  # for the order among equals
+    """Rescores the rows in `indices` [batch, kept] in the dtype of `context`: the k best."""
+    indices = indices.sort(dim=1).values  # equal scores are ordered by index
     kept = indices.size(1)
     at_once = max(1, element_budget(max_elements, indices.device) // (kept * context.dim))
     scores = []
@@ -152,5 +151,5 @@ def _check(context: ContextEncoding, rows: VectorStream, *, k: int, allowed: Ten
         )
     available = _available(rows, allowed)
     if not 1 <= k <= available:
-        which = "candidates" if allowed is None else "candidates that are allowed"
+        which = "candidates" if allowed is None else "allowed candidates"
         raise InputError(f"k must be between 1 and the number of {which}, {available}; got {k}")

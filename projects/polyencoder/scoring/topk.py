@@ -1,4 +1,4 @@
-"""The order of candidates, by score and then by position; a running top-k of candidates that come in chunks."""
+"""Orders candidates by score, then by position; a running top-k over chunks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class TopK(NamedTuple):
     scores: Tensor
     """[batch, k], fp32 or float64."""
     indices: Tensor
-    """int64 [batch, k], rows of the candidates."""
+    """int64 [batch, k], row numbers of the candidates."""
 
 
 class RunningTopK:
-    """The k best of candidates that come in pieces, each piece once; of equal scores the first to come stays first."""
+    """Top-k over chunks of candidates; equal scores keep the order of arrival."""
 
     def __init__(self, k: int) -> None:
         self.k = k
         self._best: TopK | None = None
 
     def add(self, scores: Tensor, indices: Tensor) -> None:
-        """Take in the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A score that is nan is -inf."""
+        """Adds the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A nan counts as -inf."""
         scores, best, least = comparable(scores), self._best, self.least
-        # Almost all candidates are below what is already kept. The few others of any context are sorted, in order of
-        # their indices and after those kept, so that the stable sort puts the lowest index first among equals.
+        # Almost all candidates are below the kept ones. The others of any context are appended in the order of their
+        # indices, so that the stable sort puts the lowest index first among equals.
         if least is not None:
             promising = scores > least.unsqueeze(1)
         else:
@@ -47,32 +47,32 @@ class RunningTopK:
 
     @property
     def least(self) -> Tensor | None:
-        """[batch]: what a score must be above to be among the k best; None while there are fewer."""
+        """[batch]: the k-th best score, which a new one must exceed; None while there are fewer."""
         best = self._best
         return None if best is None or best.scores.size(1) < self.k else best.scores[:, -1]
 
     @property
     def best(self) -> TopK | None:
-        """The best so far, fewer than k while fewer have come; None before any."""
+        """The best so far, at most k; None before the first chunk."""
         return self._best
 
 
 def ranked(found: TopK, k: int) -> TopK:
-    """The k best in order; equal scores keep the order in which they come."""
+    """Sorts and keeps the k best; the sort is stable."""
     scores, order = found.scores.sort(dim=1, descending=True, stable=True)
     return TopK(scores[:, :k], found.indices.gather(1, order[:, :k]))
 
 
 def comparable(scores: Tensor) -> Tensor:
-    """The scores with -inf for nan, which no order knows."""
+    """Replaces nan by -inf, so that scores can be sorted."""
     return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest scores of each row [..., n], or all n, best first, and their columns: both [..., min(k, n)].
+    """The k highest scores of each row [..., n], best first, and their columns: both [..., min(k, n)].
 
-    Of equal scores earlier columns come first, as `evaluation.ranks` counts them. `topk` takes any: a model that
-    gives all candidates the same score could seem to be always right. A score that is nan is -inf, as in `search`.
+    Equal scores are ordered by column, as in `evaluation.ranks`; `topk` orders them arbitrarily, so that a model with
+    constant scores could seem to be always right. A nan counts as -inf, as in `search`.
     """
     scores = comparable(scores)
     k = min(k, scores.size(-1))
@@ -85,6 +85,6 @@ def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise InputError where a score is nan: no order of these candidates would mean anything."""
+    """Raises InputError if a score is nan."""
     if scores.isnan().any():
-        raise InputError("the model gives scores that are not numbers (nan): its weights are damaged, or overflow")
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")

@@ -26,7 +26,7 @@ from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.files import explaining, fingerprint, leftovers, onto_the_disk, replacing
+from polyencoder.storage.files import atomic_write, fingerprint, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -50,10 +50,10 @@ def save_folder(
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
     weights = _weights(model, dtype)
     with (
-        explaining(target, CheckpointError),
-        replacing(target / CONFIG) as config_file,
-        replacing(target / TOKENIZER) as tokenizer_file,
-        replacing(target / WEIGHTS) as weights_file,
+        reporting_write_errors(target, CheckpointError),
+        atomic_write(target / CONFIG) as config_file,
+        atomic_write(target / TOKENIZER) as tokenizer_file,
+        atomic_write(target / WEIGHTS) as weights_file,
     ):
         tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(model.config.to_json(), encoding="utf-8")
@@ -64,7 +64,7 @@ def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Mapping[str,
     """Write weights with digests of theirs and of the files that belong to them, by the names these will get."""
     digests = {name: file_digest(file) for name, file in beside.items()}
     for file in beside.values():
-        onto_the_disk(file)  # before the weights have their name
+        fsync(file)  # before the weights have their name
     digests[WEIGHTS] = weights_fingerprint(weights)
     # one key: safetensors writes several in a random order, and equal models are to be equal files
     safetensors.torch.save_file(weights, path, metadata={DIGESTS: json.dumps(digests)})

@@ -25,7 +25,7 @@ _LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; f
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path in the folder of `path`; when the block ends well, the file there becomes `path`.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
@@ -44,18 +44,20 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     os.close(handle)
     try:
         yield temporary
-        onto_the_disk(temporary)
+        fsync(temporary)
         temporary.chmod(mode)  # a library may have put a private file of its own in its place
         os.replace(temporary, target)
-        onto_the_disk(target.parent)
+        fsync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
-def explaining(path: str | os.PathLike[str], error: type[PolyencoderError] = PolyencoderError) -> Iterator[None]:
-    """Turn what the system says when `path` cannot be written into an error of ours in one line."""
+def reporting_write_errors(
+    path: str | os.PathLike[str], error: type[PolyencoderError] = PolyencoderError
+) -> Iterator[None]:
+    """Raises an OSError of writing `path` as a one-line `error`."""
     try:
         yield
     except (OSError, SafetensorError) as cause:
@@ -91,7 +93,7 @@ def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> Non
 def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
     """Try a file in the folder that there is above it. It makes no folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
-    with explaining(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
+    with reporting_write_errors(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 
@@ -120,11 +122,11 @@ def _part_prefix(target: Path) -> str:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text to `path`, whole or not at all."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def onto_the_disk(path: str | os.PathLike[str]) -> None:
+def fsync(path: str | os.PathLike[str]) -> None:
     """Wait until what was written to a file, or the names in a folder, would outlast a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
-NOT_OF_THE_RUN = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
+RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
 
 # Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
 OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")
@@ -180,7 +180,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
 
 def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
     """The settings that a resumed run must have again; those that shape the model are that model's."""
-    return {name: value for name, value in flat_values(settings).items() if name not in NOT_OF_THE_RUN | SHAPES}
+    return {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPES}
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _write_card(
     resolved = flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
-    flags = {name: value for name, value in resolved.items() if name not in NOT_OF_THE_RUN and value is not None}
+    flags = {name: value for name, value in resolved.items() if name not in RESUME_IGNORES and value is not None}
     reports = {
         "valid": best.report or {},
         "before training" + (", a bi-encoder of the backbone" if baselines.stands_in else ""): baselines.before,

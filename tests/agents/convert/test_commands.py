@@ -191,7 +191,7 @@ def test_a_quantized_model_learns_and_is_kept_so(learn, small, evaluate, tmp_pat
     )
     further = learn(tmp_path / "further", init_model=str(tmp_path / "folder"), num_epochs=2.1)
     assert further["loss"] < 3
-    with pytest.raises(ConfigError, match="is quantized and stays so"):
+    with pytest.raises(ConfigError, match="is quantized, which cannot be undone"):
         learn(tmp_path / "other", init_model=str(path), quantization_aware=False)
 
 

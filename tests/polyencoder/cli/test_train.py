@@ -310,7 +310,7 @@ def test_bf16_is_a_precision(run, arguments, pairs, losses):
 
 def test_encoders_are_compiled(run, arguments, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match="to compile needs a C"):
+    with pytest.raises(ConfigError, match="compiling needs a C"):
         run(*arguments, "--architecture", "bi", "--compile")
 
 

@@ -17,7 +17,7 @@ from polyencoder.modeling.bf16 import why_bf16_gains_nothing
     ],
 )
 def test_a_processor_says_what_it_can(monkeypatch, tmp_path, line, gains):
-    monkeypatch.setattr(precision, "_bf16_share", lambda: 1.9)
+    monkeypatch.setattr(precision, "_bf16_speedup", lambda: 1.9)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\n")
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
     reason = why_bf16_gains_nothing("cpu")
@@ -29,15 +29,15 @@ def test_a_processor_says_what_it_can(monkeypatch, tmp_path, line, gains):
 def test_instructions_that_are_slower_than_those_of_float32(monkeypatch, tmp_path, line, measured):
     (tmp_path / "cpuinfo").write_text(f"flags : fpu {line}\n")
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(precision, "_bf16_share", lambda: 0.5)
+    monkeypatch.setattr(precision, "_bf16_speedup", lambda: 0.5)
     assert why_bf16_gains_nothing("cpu") == (
-        "this processor's products in bfloat16 run at 0.5 times the rate of those in float32" if measured else None
+        "this processor multiplies bfloat16 matrices at 0.5 times the rate of float32 ones" if measured else None
     )
 
 
 def test_the_rate_is_measured():
-    precision._bf16_share.cache_clear()
-    assert 0.01 < precision._bf16_share() < 100
+    precision._bf16_speedup.cache_clear()
+    assert 0.01 < precision._bf16_speedup() < 100
 
 
 def test_nothing_is_said_of_what_is_not_known(monkeypatch, tmp_path):

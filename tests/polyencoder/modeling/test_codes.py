@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from polyencoder.modeling.codes import LearntCodes, build_codes
+from polyencoder.modeling.codes import TrainedCodes, build_codes
 from polyencoder.text.tokens import TokenBatch
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
@@ -73,7 +73,7 @@ def test_every_output_of_a_short_context_counts_once(kind):
 
 @pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
 def test_codes_of_a_context_without_any_token_are_finite(attention):
-    codes = LearntCodes(4, DIM, attention=attention, heads=2)
+    codes = TrainedCodes(4, DIM, attention=attention, heads=2)
     outputs, tokens = batch([2, 3])
     tokens.mask[0] = False
     outputs.requires_grad_(True)
@@ -86,7 +86,7 @@ def test_codes_of_a_context_without_any_token_are_finite(attention):
 
 
 def test_codes_are_learnt_and_the_rest_is_not():
-    assert [name for name, _ in LearntCodes(4, DIM).named_parameters()] == ["codes"]
+    assert [name for name, _ in TrainedCodes(4, DIM).named_parameters()] == ["codes"]
     for kind in KINDS[1:]:
         assert not list(build_codes(kind, 4, DIM, attention="basic").parameters())
 
@@ -94,8 +94,8 @@ def test_codes_are_learnt_and_the_rest_is_not():
 def test_the_attention_type_of_the_codes_matters():
     outputs, tokens = batch([5])
     torch.manual_seed(0)
-    basic = LearntCodes(4, DIM, attention="basic")
-    sqrt = LearntCodes(4, DIM, attention="sqrt")
+    basic = TrainedCodes(4, DIM, attention="basic")
+    sqrt = TrainedCodes(4, DIM, attention="sqrt")
     sqrt.load_state_dict(basic.state_dict())
     assert not torch.allclose(basic(outputs, tokens).vectors, sqrt(outputs, tokens).vectors)
 

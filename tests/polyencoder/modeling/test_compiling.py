@@ -51,11 +51,11 @@ def test_a_compiled_encoder_is_the_same_encoder():
 
 def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match="^to compile needs a C\\+\\+ compiler, and there is no no-such-compiler"):
+    with pytest.raises(ConfigError, match="^compiling needs a C\\+\\+ compiler, but no-such-compiler is missing"):
         compile_encoders(holding(load_pretrained(backbone_folder("bert"))))
 
 
 def test_a_gpu_needs_triton(backbone_folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs the package `triton` on a GPU"):
+    with pytest.raises(ConfigError, match="on a GPU needs the package `triton`"):
         compile_encoders(holding(load_pretrained(backbone_folder("bert"))), device="cuda")

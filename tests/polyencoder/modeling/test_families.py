@@ -162,7 +162,7 @@ def test_a_row_without_padding_as_on_a_gpu(monkeypatch, reference, family):
     """The way of a GPU without a kernel of variable length, for which a CPU will do."""
     backbone = Backbone(model_of(family, None))
     assert backbone.packs
-    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, learns=True: _ragged(mask))
+    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, training=True: _ragged(mask))
     seen = []
     attend = Ragged.attend
     monkeypatch.setattr(Ragged, "attend", lambda self, *a, **o: seen.append(self) or attend(self, *a, **o))

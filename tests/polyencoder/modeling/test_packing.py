@@ -51,7 +51,7 @@ def test_a_sequence_without_tokens_gets_one():
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 40), st.booleans())
 def test_rows_that_are_cut_are_the_same_sequences_in_their_order(lengths, tokens, learns):
-    packing = pack(mask_of(lengths, width=9), learns=learns)
+    packing = pack(mask_of(lengths, width=9), training=learns)
     rows = packing.cut(tokens)
     for name in ("places", "positions"):
         assert torch.equal(torch.cat([getattr(row, name) for row in rows]), getattr(packing, name))

@@ -94,7 +94,7 @@ def test_modules_that_rankers_do_not_have(sentence_encoder, backbone_folder, cap
     shutil.copytree(backbone_folder("bert"), folder, dirs_exist_ok=True)
     Ranker.from_backbone(folder, device="cpu")
     assert f"{folder}: its Dense is left out" in caplog.text
-    assert f"{folder}: its pooling, lasttoken, is no reduction: taking the first output" in caplog.text
+    assert f"{folder}: its pooling, lasttoken, is not supported: using the first output" in caplog.text
 
 
 def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):
@@ -109,7 +109,10 @@ def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):
         ({"modules.json": "[{"}, "modules.json cannot be read"),
         ({"modules.json": "{}"}, "modules.json holds a dict, not a list"),
         ({"modules.json": '[{"type": "x.Pooling", "path": "../other"}]'}, "a folder outside of its own, ../other"),
-        ({"modules.json": '[{"type": "x.Pooling", "path": "2_Pooling"}]'}, "names 2_Pooling/config.json, which is not"),
+        (
+            {"modules.json": '[{"type": "x.Pooling", "path": "2_Pooling"}]'},
+            "names 2_Pooling/config.json, which does not exist",
+        ),
         ({"1_Pooling/config.json": "mean"}, "1_Pooling/config.json cannot be read"),
         ({"config_sentence_transformers.json": b"\xff"}, "config_sentence_transformers.json cannot be read"),
     ],

@@ -131,7 +131,7 @@ def test_packing_is_tried_by_one_thread_at_a_time(make_backbone_config):
     whole = build_backbone(make_backbone_config()).eval()
     for _ in range(8):
         backbone = copy.deepcopy(whole)
-        backbone.round(torch.bfloat16)
+        backbone.cast_weights(torch.bfloat16)
         begin = threading.Barrier(4)
 
         def ask(backbone=backbone, begin=begin):

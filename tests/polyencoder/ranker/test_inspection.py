@@ -56,4 +56,4 @@ def test_a_late_encoder_does_not_claim_that_one_vector_makes_its_scores(make_ran
     found = inspect_ranking(make_ranker("late"), CONTEXT, sentences)
     assert found.weights == []
     assert found.missing is not None
-    assert "compares tokens and turns, too" in found.missing
+    assert "also compares tokens and turns" in found.missing

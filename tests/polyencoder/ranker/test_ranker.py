@@ -95,7 +95,7 @@ def test_scores_that_are_no_numbers_are_an_error(ranker):
     with torch.no_grad():
         for weights in ranker.model.parameters():
             weights.fill_(torch.nan)
-    with pytest.raises(InputError, match="the model gives scores that are not numbers"):
+    with pytest.raises(InputError, match="the model.s scores are nan"):
         ranker.rank("hi", ["hello", "you"])
 
 

@@ -129,7 +129,7 @@ def test_nan_comes_last_but_is_found(make_vectors, tmp_path):
 
 
 def test_more_than_are_allowed_are_refused(make_vectors):
-    with pytest.raises(InputError, match="candidates that are allowed, 0; got 3"):
+    with pytest.raises(InputError, match="allowed candidates, 0; got 3"):
         search(draw_contexts(2, 2, 4), make_vectors(torch.randn(5, 4)), k=3, allowed=torch.zeros(5).bool())
 
 

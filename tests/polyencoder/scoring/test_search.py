@@ -19,7 +19,7 @@ def few_are_scanned_in_low_precision_too():
     """Else the few candidates of a test would all be scored in fp32 at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_module("polyencoder.scoring.search"), "_WORTH_TWO_PASSES", 0)
-        patch.setattr(import_module("polyencoder.scoring.search"), "_FIRST", 4)
+        patch.setattr(import_module("polyencoder.scoring.search"), "_FIRST_CHUNK", 4)
         yield
 
 
@@ -76,7 +76,7 @@ def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, sh
         mask[:, 0] = True
     context, candidates = ContextEncoding(torch.randn(3, 6, 16), mask), torch.randn(4000, 16)
     allowed = None if share is None else torch.rand(4000) < share
-    monkeypatch.setattr(import_module("polyencoder.scoring.search"), "_FIRST", 400)
+    monkeypatch.setattr(import_module("polyencoder.scoring.search"), "_FIRST_CHUNK", 400)
     scored = []
     attended = exact._attended
     monkeypatch.setattr(
@@ -155,7 +155,7 @@ def test_autocast_rounds_no_score(compute_dtype):
     assert torch.equal(found.indices, expected.indices)
 
 
-def test_low_precision_on_both_sides_is_scored_again_too():
+def test_low_precision_on_both_sides_is_rescored_too():
     torch.manual_seed(0)
     context, candidates = clustered(n=25, codes=4, contexts=3)
     context, candidates = context.to(dtype=torch.bfloat16), candidates.bfloat16()
@@ -189,7 +189,7 @@ def test_few_candidates_are_scored_exactly(monkeypatch):
     """Where most of them would be scored again, bf16 saves nothing, and misses nothing."""
     module = import_module("polyencoder.scoring.search")
     monkeypatch.setattr(module, "_WORTH_TWO_PASSES", 4)
-    monkeypatch.setattr(module, "_scored_again", lambda *_, **__: pytest.fail("two passes"))
+    monkeypatch.setattr(module, "_rescored", lambda *_, **__: pytest.fail("two passes"))
     context, candidates = ContextEncoding(torch.randn(2, 3, 4)), torch.randn(1023, 4)
     exact = search(context, candidates, k=64)
     found = search(context, candidates, k=64, compute_dtype=torch.bfloat16)

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from polyencoder.storage.files import check_writable, discard_leftovers, fingerprint, replacing, write_text
+from polyencoder.storage.files import atomic_write, check_writable, discard_leftovers, fingerprint, write_text
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
@@ -25,7 +25,7 @@ def test_an_error_leaves_what_was_there(tmp_path, error, old):
         path.write_text(old)
 
     def write() -> None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text("half of the ne")
             raise error
 
@@ -37,7 +37,7 @@ def test_an_error_leaves_what_was_there(tmp_path, error, old):
 
 def test_nothing_is_seen_before_the_end(tmp_path):
     path = tmp_path / "file.txt"
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         assert temporary.parent == path.parent  # on the same disk, or the renaming is no renaming
         temporary.write_text("new")
         assert not path.exists()

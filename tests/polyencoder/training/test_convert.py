@@ -231,7 +231,7 @@ def test_turns_are_numbered(make_settings, tmp_path):
 
 def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
     train_ranker(make_settings(max_updates=3))
-    assert "rises over 10 batches, and the run ends after 3, with a scale of " in caplog.text
+    assert "rises over 10 batches, but the run ends after 3, with a scale of " in caplog.text
     caplog.clear()
     train_ranker(make_settings(max_updates=10, out=f"{make_settings().data.out}2", epochs=None))
     assert "rises over" not in caplog.text

@@ -209,9 +209,9 @@ def test_what_does_not_go_together(make_settings, make_convert_ranker, tmp_path)
     make_convert_ranker().save_pretrained(tmp_path / "plain")
     with pytest.raises(ConfigError, match="quantization_update is read only with quantization_aware"):
         make_settings("out", quantization_update=3)
-    with pytest.raises(ConfigError, match="is quantized and stays so: leave quantization_aware out"):
+    with pytest.raises(ConfigError, match="is quantized, which cannot be undone: leave quantization_aware out"):
         train_ranker(make_settings("second", init=str(tmp_path / "first"), quantization_aware=False))
-    with pytest.raises(ConfigError, match="is not quantized: give quantization_aware, too"):
+    with pytest.raises(ConfigError, match="is not quantized: add quantization_aware"):
         train_ranker(make_settings("second", init=str(tmp_path / "plain"), quantization_update=3))
     with pytest.raises(ConfigError, match="quantization_aware is read only where architecture is convert, not bi"):
         TrainSettings(train="a", out="b", architecture="bi", backbone="c", quantization_aware=True)

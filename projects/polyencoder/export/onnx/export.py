@@ -32,7 +32,7 @@ from polyencoder.storage.checkpoint import (
     read_folder_config,
     weights_fingerprint,
 )
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
@@ -83,15 +83,15 @@ def export_onnx(
     differences, digests = dict[str, float](), dict[str, str]()
     with _no_empty_folder(target), ExitStack() as written:
         # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
-        description = written.enter_context(replacing(target / DESCRIPTION))
+        description = written.enter_context(atomic_write(target / DESCRIPTION))
         for name, step in steps.items():
-            path = written.enter_context(replacing(target / name))
+            path = written.enter_context(atomic_write(target / name))
             write_graph(traced[name], _inputs(step, example), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name))
             digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # which have digests of theirs
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
-                written.enter_context(replacing(target / name)).write_text(content, encoding="utf-8")
+                written.enter_context(atomic_write(target / name)).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
         description.write_text(Description(weights, candidates, differences, digests).to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):

@@ -16,7 +16,7 @@ from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, int8_name, read_description
 from polyencoder.packages import require
 from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, file_digest
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
@@ -42,11 +42,11 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     graphs = {name: _read_graph(source / name, onnx) for name in description.differences}
     digests = description.graphs if target.resolve() == source.resolve() else {}
     with ExitStack() as written:
-        described = written.enter_context(replacing(target / DESCRIPTION))  # entered first: it takes its place last
+        described = written.enter_context(atomic_write(target / DESCRIPTION))  # entered first: it takes its place last
         for name, graph in graphs.items():
             narrowing = _narrowing(graph)
             _store_in_int8(graph, narrowing, onnx)
-            path = written.enter_context(replacing(target / int8_name(name)))
+            path = written.enter_context(atomic_write(target / int8_name(name)))
             quantization.quantize_dynamic(
                 graph,
                 path,
@@ -62,7 +62,7 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
         described.write_text(replace(description, graphs=digests).to_json(), encoding="utf-8")
         if target.resolve() != source.resolve():
             for name in (CONFIG, TOKENIZER):
-                shutil.copyfile(source / name, written.enter_context(replacing(target / name)))
+                shutil.copyfile(source / name, written.enter_context(atomic_write(target / name)))
 
 
 def _read_graph(path: Path, onnx: Any) -> Any:

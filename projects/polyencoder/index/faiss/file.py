@@ -20,7 +20,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.files import fingerprint, replacing
+from polyencoder.storage.files import atomic_write, fingerprint
 
 __all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 
@@ -154,7 +154,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
             max_norm = max(max_norm, chunk.norm(dim=1).max().item())
             index.add(chunk.numpy())
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
-        with replacing(folder / name) as temporary:
+        with atomic_write(folder / name) as temporary:
             faiss.write_index(index, str(temporary))
             ends = _digest_of_ends(temporary)
     except PolyencoderError:

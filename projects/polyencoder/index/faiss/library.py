@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from polyencoder.modeling.cpu.products import is_intels
+from polyencoder.modeling.cpu.products import is_intel
 from polyencoder.packages import require
 
 __all__ = ["faiss_library"]
@@ -25,7 +25,7 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 def faiss_library() -> Any:
     """The module `faiss`. The environment is as it was afterwards; ConfigError where FAISS is not installed."""
     core = _CORES.get(torch.backends.cpu.get_cpu_capability())
-    if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intels():
+    if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intel():
         return require("faiss", extra="faiss")
     os.environ[_CORE] = core
     try:

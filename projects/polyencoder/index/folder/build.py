@@ -43,7 +43,7 @@ from polyencoder.index.folder.shards import Share, encode_here, encode_in_proces
 from polyencoder.index.meta import IndexMeta, separable
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.files import onto_the_disk, replacing
+from polyencoder.storage.files import atomic_write, fsync
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
@@ -161,7 +161,7 @@ def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, pro
     with ExitStack() as stack:
         with explained(folder):
             _remove_all(folder)
-            path = stack.enter_context(replacing(folder / UNFINISHED))
+            path = stack.enter_context(atomic_write(folder / UNFINISHED))
             connection = stack.enter_context(closing(connect_to_fill(path)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
@@ -244,9 +244,9 @@ def _finish(folder: Path, plan: IndexMeta) -> None:
         if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # the log will not be renamed with it
             raise sqlite3.OperationalError(f"{UNFINISHED} is in use by another program")
     _remove_all(folder, kept={UNFINISHED, *(file.name for file in files)})
-    onto_the_disk(folder)
+    fsync(folder)
     os.replace(folder / UNFINISHED, folder / DATABASE)
-    onto_the_disk(folder)
+    fsync(folder)
     with suppress(OSError):  # it is for people
         (folder / META).write_text(plan.to_json(), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""From token ids to one vector for each token: embeddings, and transformer blocks that see their neighbours.
+"""ConveRT's embeddings and transformer blocks with local attention: token ids to token vectors.
 
 Section 2.1 of the paper. From PolyAI's graphs: embeddings are multiplied by the square root of their dimension, and the
 sum of embeddings and positions is normalised; layer normalisations have an epsilon of 1e-12.
@@ -20,7 +20,7 @@ from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["Block", "Embeddings", "SelfAttention", "activation", "layer_norm"]
 
-SLOPE = 1.702  # of the approximation of GeLU
+SLOPE = 1.702  # of the GeLU approximation
 
 
 def layer_norm(size: int) -> nn.LayerNorm:
@@ -35,8 +35,8 @@ def activation(values: Tensor, name: str) -> Tensor:
 def feed_forward(inputs: Tensor, inner: nn.Linear, outer: nn.Linear, *, activation_name: str) -> Tensor:
     """Feed-forward 1: [tokens, dim] -> [tokens, dim].
 
-    x sigmoid(s x) is silu(s x) / s: with both factors left to the products, one pass over the inner vectors computes
-    what otherwise takes three, a fifth of a model's time.
+    x sigmoid(s x) = silu(s x) / s: with both factors folded into the matrix products, the activation is one pass over
+    the hidden vectors, not three, which saves a fifth of a model's time.
     """
     if activation_name != "gelu" or is_traced():
         return outer(activation(inner(inputs), activation_name))
@@ -47,7 +47,7 @@ def feed_forward(inputs: Tensor, inner: nn.Linear, outer: nn.Linear, *, activati
 class Embeddings(nn.Module):
     """Subword embeddings and positions: [tokens] -> [tokens, dim].
 
-    Position i has row i mod 47 of one table plus row i mod 11 of the other, so that there are 517 different ones.
+    Position i is row i mod 47 of one table plus row i mod 11 of the other: 517 distinct positions.
     """
 
     def __init__(self, config: ConvertConfig) -> None:
@@ -61,7 +61,7 @@ class Embeddings(nn.Module):
         for table in (self.words.weight, *self.positions):
             nn.init.normal_(table, std=dim**-0.5)
         if isinstance(self.words, QuantizationAwareEmbedding):
-            self.words.follow()
+            self.words.update_range()
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         vectors = self.words(ids) * math.sqrt(self.words.embedding_dim)
@@ -71,11 +71,11 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention to the tokens at most `limit` positions away, with a trained bias for each distance.
+    """Attention to tokens at most `limit` positions away, with a trained bias for each distance.
 
-    Queries, keys and values are projections of 64 dimensions, and an output projection brings the values back to 512.
+    Queries, keys and values are projections of 64 dimensions, and an output projection maps the values back to 512.
     The paper only says "a 64-dim projection for computing attention weights"; with projected values the model has the
-    59 MB that it says, and a block keeps the rank of its values small where the paper saves parameters.
+    paper's 59 MB.
     """
 
     def __init__(self, config: ConvertConfig, *, limit: int) -> None:
@@ -108,7 +108,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward 1, each with a residual and, behind it, a layer normalisation."""
+    """Attention and feed-forward 1, each with a residual connection and layer normalisation after it."""
 
     def __init__(self, config: ConvertConfig, *, limit: int) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""A batch of contexts taken apart: the last utterances, and what was said before them where there is any.
-
-And the vectors that a multi-context model makes of both.
-"""
+"""Splits contexts into the last utterance and the earlier ones (extra contexts), and names their vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
 
 
 def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-    """The three codes of contexts, [batch, 3, dim], each by itself; the extra one is masked where nothing was said."""
+    """Splits the three codes [batch, 3, dim] by name; the extra one is masked for contexts of one turn."""
     assert encoded.mask is not None
     codes = encoded.vectors.unbind(1)
     found: dict[str, ContextEncoding] = {
@@ -34,11 +31,11 @@ def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
 
 
 def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:
-    """Both texts of contexts, which the first separator divides (`TextEncoder`, truncation `recent_first`).
+    """Splits contexts at the first separator (`TextEncoder`, truncation `recent_first`).
 
     Returns:
-        The last utterances [batch, length]; the texts before them [rows, length], of those contexts that have any; and
-        which these are, [rows].
+        The last utterances [batch, length]; the extra contexts [rows, length], for contexts that have one; and these
+        contexts' rows, [rows].
     """
     separators = (tokens.ids == separator) & tokens.mask
     behind = separators.cumsum(1) > 0
@@ -56,9 +53,9 @@ def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBat
 
 
 def both_texts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch]:
-    """Both texts of each context, [batch, length] each: the last utterance, and what was said before it, if anything.
+    """Splits contexts into the last utterance and the extra context, [batch, length] each.
 
-    No token of the second is one where there is nothing.
+    An empty extra context is all padding.
     """
     last, earlier, rows = immediate_and_extra(tokens, separator=separator)
     width = max(last.ids.size(1), earlier.ids.size(1))

@@ -1,4 +1,4 @@
-"""`ConveRT`: one encoder for all texts, and a feed-forward network for each kind of them."""
+"""`ConveRT`: a shared encoder, and separate feed-forward networks for contexts and responses."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from polyencoder.text.tokens import TokenBatch
 __all__ = ["ConveRT", "SharedEncoder"]
 
 QUANTIZED_LOSS_SCALE = 128.0
-"""Of a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
+"""For a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
 
 T = TypeVar("T")
 
 
 class SharedEncoder(nn.Module):
-    """Token ids into one vector for each text, r_x or r_y (Figure 1): what transfers to other tasks."""
+    """Encodes a text as one vector, r_x or r_y (Figure 1), which transfers to other tasks."""
 
     def __init__(self, config: ConvertConfig) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class SharedEncoder(nn.Module):
 
 
 class _History(nn.Module):
-    """The parts that only a multi-context model has: networks for the extra contexts, and for both kinds combined."""
+    """The feed-forward networks of a multi-context model: for extra contexts, and for the combined vector."""
 
     def __init__(self, dim: int, sizes: ConvertConfig) -> None:
         super().__init__()
@@ -74,15 +74,15 @@ class _History(nn.Module):
 
 
 class ConveRT(RankerModel):
-    """Scores are cosines of a context's vector and a response's, times a scale (Section 2.1).
+    """ConveRT: scores are scaled cosines of context and response vectors (Section 2.1).
 
-    A multi-context model (Section 2.2) reads what was said before the last utterance, too.
+    A multi-context model (Section 2.2) also reads the utterances before the last one.
 
-    Vectors of candidates have length 1; the scale is in those of contexts, so that an index does not depend on it.
+    Candidate vectors have length 1; the scale is applied to context vectors, so that an index does not depend on it.
 
-    A quantized model has two forms, which give the same vectors. To learn, its weights are in float32, and rounded as
-    they are used (`quantization`). For inference, and on disk, they are what they are rounded to: embeddings in 8 bits,
-    the others in float32 again, in which they are computed with. `for_training` and `for_inference` change the form.
+    A quantized model has two forms with the same outputs. In training, weights are float32 and fake-quantized in the
+    forward pass (`quantization`). For inference, and on disk, they are quantized: embeddings in 8 bits, other weights
+    rounded to float16 (computed in float32). `for_training` and `for_inference` convert between them.
     """
 
     title = "ConveRT"
@@ -127,7 +127,7 @@ class ConveRT(RankerModel):
         return self.config.convert
 
     def set_dropout(self, rate: float) -> None:
-        """Learn with another dropout, after embeddings and attention."""
+        """Sets the dropout after embeddings and attention."""
         self._resize(replace(self.sizes, dropout=rate))
         for part in self.modules():
             if isinstance(part, nn.Dropout):
@@ -135,13 +135,13 @@ class ConveRT(RankerModel):
 
     @property
     def is_for_inference(self) -> bool:
-        """Whether the weights are rounded for good: such a model does not learn."""
+        """Whether the weights are quantized, and so cannot be trained."""
         return isinstance(self.encoder.embeddings.words, QuantizedEmbedding)
 
     def quantize(self, *, update: int = ConvertConfig.quantization_update) -> None:
-        """Have embeddings in 8 bits and other weights in 16 from now on, as those of a model that may learn.
+        """Turns on quantization-aware training: embeddings in 8 bits, other weights in 16.
 
-        update: after how many batches the range of the embeddings follows them.
+        update: the number of batches between updates of the embeddings' range.
         """
         self.for_training()
         self._resize(replace(self.sizes, quantized=True, quantization_update=update))
@@ -150,17 +150,17 @@ class ConveRT(RankerModel):
             table = QuantizationAwareEmbedding(*words.weight.shape, device="meta")
             table = table.to_empty(device=words.weight.device).train(words.training)
             table.weight = words.weight
-            table.follow()
+            table.update_range()
             self.encoder.embeddings.words = table
 
     def for_training(self) -> None:
-        """Give a quantized model weights in float32, which begin as what they were rounded to."""
+        """Dequantizes the weights to float32, for training."""
         if isinstance(words := self.encoder.embeddings.words, QuantizedEmbedding):
             self.encoder.embeddings.words = words.shadow()
             self.requires_grad_(True)
 
     def for_inference(self) -> None:
-        """Round the weights of a quantized model for good."""
+        """Quantizes the weights, for inference."""
         if isinstance(words := self.encoder.embeddings.words, QuantizationAwareEmbedding):
             round_parameters(self)
             self.encoder.embeddings.words = words.quantized()
@@ -187,18 +187,17 @@ class ConveRT(RankerModel):
         return self.scale.why_low(batches)
 
     def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
-        """Train for 8 and 16 bits if that was done before or is asked for; and with another dropout."""
+        """Applies `quantization_aware`, `quantization_update` and `dropout`."""
         aware, update = settings.get("quantization_aware"), settings.get("quantization_update")
         if self.sizes.quantized and aware is False:
             raise ConfigError(
-                f"{origin} is quantized and stays so: leave quantization_aware out", argument="quantization_aware"
+                f"{origin} is quantized, which cannot be undone: leave quantization_aware out",
+                argument="quantization_aware",
             )
         if aware or self.sizes.quantized:
             self.quantize(update=update or self.sizes.quantization_update)
         elif update is not None:
-            raise ConfigError(
-                f"{origin} is not quantized: give quantization_aware, too", argument="quantization_update"
-            )
+            raise ConfigError(f"{origin} is not quantized: add quantization_aware", argument="quantization_update")
         if settings.get("dropout") is not None:
             self.set_dropout(settings["dropout"])
 
@@ -207,11 +206,11 @@ class ConveRT(RankerModel):
             self.for_inference()
 
     def kept_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Of a quantized model embeddings in 8 bits with their range in float32, and other weights in float16."""
+        """The weights to save; for a quantized model 8-bit embeddings, their range in float32, the rest in float16."""
         if not self.sizes.quantized:
             return super().kept_weights(dtype)
         if dtype == torch.bfloat16:
-            raise ConfigError("a quantized convert model is kept in 8 bits and float16: leave dtype out")
+            raise ConfigError("a quantized convert model is stored in 8 bits and float16: leave dtype out")
         kept = self.as_kept()
         weights = {name: parameter.detach().half() for name, parameter in kept.named_parameters()}
         return {name: weights.get(name, tensor.detach()) for name, tensor in kept.state_dict().items()}
@@ -245,20 +244,20 @@ class ConveRT(RankerModel):
             return super().describe_weights(dtype)
         words = self.encoder.embeddings.words.weight.numel()
         numbers = sum(p.numel() for p in self.parameters()) + (words if self.is_for_inference else 0)
-        return f"{numbers:,}, {words:,} of them embeddings, kept in 8 bits, the others in float16"
+        return f"{numbers:,}: {words:,} of the embeddings stored in 8 bits, the others in float16"
 
     def after_batch(self) -> None:
-        """Raise the scale, and now and then have the range of embeddings follow these."""
+        """Advances the scale and, every `quantization_update` batches, updates the embeddings' range."""
         self.scale.advance()
         words, batches = self.encoder.embeddings.words, int(self.scale.batches)
         if isinstance(words, QuantizationAwareEmbedding) and batches % self.sizes.quantization_update == 0:
-            words.follow()
+            words.update_range()
 
     def _resize(self, sizes: ConvertConfig) -> None:
         self.config = replace(self.config, convert=sizes)
 
     def _rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
-        """Calls a method, in quantization-aware training with rounded weights."""
+        """Calls a method, with fake-quantized weights in quantization-aware training."""
         if self.sizes.quantized and not self.is_for_inference:
             return with_rounded_parameters(self, method, tokens)
         return method(tokens)
@@ -270,7 +269,7 @@ class ConveRT(RankerModel):
     def pooled(self, tokens: TokenBatch) -> Tensor:
         """r_x of Figure 1, the reduced sequence before feed-forward 2, of the last utterance: [batch, heads * dim].
 
-        The paper's intent classifiers learn from it: "We also experimented with later h_x encodings on the input side,
+        The paper's intent classifiers use it: "We also experimented with later h_x encodings on the input side,
         but stronger results were observed with r_x" (Section 3).
         """
         return self._rounded(self._reduced, tokens)
@@ -285,11 +284,11 @@ class ConveRT(RankerModel):
         return self.objectives(self.encode_objectives(tokens))[self.context_vector or ""]
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
-        """For a multi-context model three codes, `CONTEXT_VECTORS`; the last is masked where nothing was said before.
+        """Encodes contexts; for a multi-context model as three codes, `CONTEXT_VECTORS`, the last masked if empty.
 
         Section 2.2: "1) ranking responses given the immediate context [...], 2) ranking responses given only the extra
         (non-immediate) contexts, and 3) ranking responses given the averaged representation". From PolyAI's graph: the
-        average goes through a feed-forward network of its own; a context without a history has 0 for h_z.
+        average goes through its own feed-forward network; h_z of a single turn is 0.
         """
         return self._rounded(self._contexts, tokens)
 
@@ -306,9 +305,9 @@ class ConveRT(RankerModel):
         return self._of_both(immediate, extra, said)
 
     def from_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
-        """What `encode_objectives` gives, of both texts, [batch, length] each, of which the second may have no token.
+        """Like `encode_objectives`, from the split texts [batch, length] each; the second may be all padding.
 
-        It takes the same steps whatever the texts are, as an exported graph must: all of them are read.
+        Has no data-dependent control flow, for export.
         """
         assert self.history is not None
         ids, mask = torch.cat([last.ids, earlier.ids]), torch.cat([last.mask, earlier.mask])
@@ -324,7 +323,7 @@ class ConveRT(RankerModel):
         return ContextEncoding(vectors, torch.stack([torch.ones_like(said), torch.ones_like(said), said], dim=1))
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-        if self.history is None or encoded.n_codes == 1:  # no context at all
+        if self.history is None or encoded.n_codes == 1:  # no contexts
             return {"": encoded}
         return by_vector(encoded)
 

@@ -1,12 +1,12 @@
 """Quantization-aware training: embeddings rounded to 8 bits, other weights to 16, trained in 32 (Section 2.1).
 
-What learns are shadow copies in float32. A forward pass sees them as they will be kept, and gradients go straight
-through the rounding to them (Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons", 2013), as
+The trained weights are float32 copies. The forward pass quantizes them as they will be stored; gradients pass straight
+through the rounding (Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons", 2013), as
 in Micikevicius et al., "Mixed Precision Training" (2018). Layer normalisation, softmax and L2 normalisation compute in
 float32.
 
-The 16 bits are float16's, the paper's: its 11 significant bits round weights, none of which is near its largest number,
-65,504, eight times as finely as bfloat16's 8.
+The 16 bits are float16, as in the paper: 11 significant bits, to bfloat16's 8, and weights stay far below its largest
+number, 65,504.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from polyencoder.modeling.rounding import run_with
 
 __all__ = ["QuantizationAwareEmbedding", "QuantizedEmbedding", "Range", "round_parameters", "with_rounded_parameters"]
 
-HIGHEST = 255  # of the codes
-ROOM = 0.1  # of the range of values, above and below it
-LEAST_ROOM = 0.01
+MAX_CODE = 255
+MARGIN = 0.1  # added above and below, as a share of the range of values
+MIN_MARGIN = 0.01
 
 T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """The values of the codes 0 to 255 of a table: (code - zero_point) * scale.
+    """An affine quantization range: codes 0 to 255 stand for (code - zero_point) * scale.
 
     scale: float32, one number. zero_point: uint8, the code of 0.
     """
@@ -40,27 +40,27 @@ class Range(NamedTuple):
 
     @classmethod
     def around(cls, values: Tensor) -> Range:
-        """One that holds all values, and 0, with "room for growth above and below - 10% of the range, or 0.01"."""
+        """The range of all values and 0, with "room for growth above and below - 10% of the range, or 0.01"."""
         lowest, highest = values.detach().float().aminmax()
-        room = (ROOM * (highest - lowest)).clamp(min=LEAST_ROOM)
-        lowest, highest = (lowest - room).clamp(max=0), (highest + room).clamp(min=0)
-        scale = (highest - lowest) / HIGHEST
+        margin = (MARGIN * (highest - lowest)).clamp(min=MIN_MARGIN)
+        lowest, highest = (lowest - margin).clamp(max=0), (highest + margin).clamp(min=0)
+        scale = (highest - lowest) / MAX_CODE
         return cls(scale, (-lowest / scale).round().to(torch.uint8))
 
     def codes(self, values: Tensor) -> Tensor:
-        """uint8, the nearest to each value; that of the nearer end where it is outside of the range."""
-        return ((values / self.scale).round() + self.zero_point.float()).clamp(0, HIGHEST).to(torch.uint8)
+        """Quantizes to uint8: the nearest code, clamped to the range."""
+        return ((values / self.scale).round() + self.zero_point.float()).clamp(0, MAX_CODE).to(torch.uint8)
 
     def values(self, codes: Tensor) -> Tensor:
-        """float32: at most half of `scale` from what the codes were made of, if that was within the range."""
+        """Dequantizes to float32; the error is at most scale / 2 within the range."""
         return (codes.float() - self.zero_point.float()) * self.scale
 
 
 class QuantizationAwareEmbedding(nn.Embedding):
-    """A table in float32 whose rows are looked up rounded to 8 bits.
+    """A float32 embedding table whose rows are fake-quantized to 8 bits.
 
-    The range is kept until `follow`: it lags behind the weights. Gradients therefore go straight through to
-    values outside of it, too, which the next range will hold.
+    The range lags behind the weights until `update_range`. Gradients therefore also pass to values outside of it,
+    which the next range will hold.
     """
 
     scale: Tensor
@@ -76,14 +76,14 @@ class QuantizationAwareEmbedding(nn.Embedding):
         return Range(self.scale, self.zero_point)
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Have the range that the table has now."""
+    def update_range(self) -> None:
+        """Sets the range to that of the current weights."""
         new = Range.around(self.weight)
         self.scale.copy_(new.scale)
         self.zero_point.copy_(new.zero_point)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[...] -> [..., dim]. Only the rows that are asked for are rounded."""
+        """[...] -> [..., dim]. Quantizes only the rows it looks up."""
         rows: Tensor = _Quantized.apply(F.embedding(ids, self.weight), *self.range)
         return rows
 
@@ -96,7 +96,7 @@ class QuantizationAwareEmbedding(nn.Embedding):
 
 
 class QuantizedEmbedding(nn.Module):
-    """A table in 8 bits with one range, whose rows are looked up: [...] -> [..., dim] in float32."""
+    """An 8-bit embedding table with one range: [...] -> [..., dim] in float32."""
 
     weight: Tensor
     scale: Tensor
@@ -117,7 +117,7 @@ class QuantizedEmbedding(nn.Module):
 
     @torch.no_grad()
     def shadow(self) -> QuantizationAwareEmbedding:
-        """The table in float32, to train it further within its range."""
+        """The table in float32, for further training."""
         table = QuantizationAwareEmbedding(*self.weight.shape, device=self.weight.device)
         table.weight.copy_(Range(self.scale, self.zero_point).values(self.weight))
         table.scale.copy_(self.scale)
@@ -126,7 +126,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 class _Quantized(torch.autograd.Function):
-    """Values rounded to 8 bits; the gradient is that of the values."""
+    """Fake quantization to 8 bits, with a straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class _Quantized(torch.autograd.Function):
 
 
 class _Rounded(torch.autograd.Function):
-    """Values rounded to 16 bits; the gradient is that of the values."""
+    """Rounding to float16, with a straight-through gradient."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
-    """Calls a method of a model with all parameters but embeddings rounded to 16 bits.
+    """Calls a model's method with all parameters but embeddings rounded to float16.
 
     The parameters themselves are unchanged, and get the gradients.
     """
@@ -161,7 +161,7 @@ def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argume
 
 @torch.no_grad()
 def round_parameters(model: nn.Module) -> None:
-    """Round the parameters of a model, but those of embeddings, to 16 bits, for good."""
+    """Rounds a model's parameters, except embeddings, to float16, permanently."""
     for parameter in _others(model).values():
         parameter.copy_(parameter.half())
 

@@ -1,4 +1,4 @@
-"""A batch of sequences as the rows of their tokens: what a layer does with each token by itself needs no padding."""
+"""A batch of sequences packed as token rows, so that token-wise layers compute no padding."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from polyencoder.text.tokens import length_groups
 
 __all__ = ["Rows"]
 
-PASS = 64  # tokens of padding whose attention takes as long as that of one more group takes besides
+PASS = 64  # fixed cost of one more group in attention, in tokens of padding
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The places of the tokens in a padded batch, in the order of their rows.
+    """The positions of packed tokens in a padded batch.
 
-    mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens] of them in the flattened batch.
-    parts: where attention takes sequences of like length together, each part's own rows; empty where it takes all of
-    them. order: [batch] of the sequences in the parts.
+    mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens], their positions in the flattened
+    batch. parts: the groups of sequences of similar length that attention runs on; empty for a single group. order:
+    [batch], the sequences in the order of the parts.
     """
 
     mask: Tensor
@@ -38,7 +38,7 @@ class Rows:
 
     @classmethod
     def grouped(cls, mask: Tensor) -> Rows:
-        """By length, where that saves a CPU attention to padding."""
+        """Grouped by length, on a CPU, where this saves attention over padding."""
         if is_traced() or mask.device.type != "cpu":
             return cls.of(mask)
         lengths = mask.sum(1)
@@ -53,18 +53,18 @@ class Rows:
 
     @property
     def positions(self) -> Tensor:
-        """[tokens] the place of each in its sequence, from 0."""
+        """[tokens]: each token's position in its sequence, from 0."""
         return self.take(self.mask.long().cumsum(1) - 1)
 
     @cached_property
     def distances(self) -> Tensor:
-        """[length, length]: how far to the right of token i token j is."""
+        """[length, length]: j - i."""
         places = torch.arange(self.mask.size(1), device=self.mask.device)
         return places[None, :] - places[:, None]
 
     @cached_property
     def _is_full(self) -> bool:
-        """Whether there is no padding, so that nothing has to be moved."""
+        """Whether there is no padding, so that packing is a reshape."""
         return not is_traced() and len(self.places) == self.mask.numel()
 
     def take(self, padded: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ class Rows:
         return padded.index_copy(0, self.places, rows).view(batch, length, rows.size(-1))
 
     def each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Applies a function of tensors [tokens, ...] and their rows to one part after the other."""
+        """Applies a function of tensors [tokens, ...] and their `Rows` to each part."""
         if not self.parts:
             return function(*inputs, self)
         pieces = zip(*(tensor.split([len(part.places) for part in self.parts]) for tensor in inputs), strict=True)
         return torch.cat([function(*piece, part) for piece, part in zip(pieces, self.parts, strict=True)])
 
     def in_order(self, texts: Tensor) -> Tensor:
-        """[batch, ...] one for each sequence, in the order of the batch, where they come in that of the parts."""
+        """Reorders [batch, ...] from the order of the parts to that of the batch."""
         return texts if self.order is None else texts[self.order.argsort()]

@@ -1,1 +1,1 @@
-"""Faster and smaller transformers on a CPU."""
+"""CPU kernels and memory for transformers: attention, dropout, linear layers, the heap."""

@@ -1,9 +1,9 @@
-"""Scaled dot-product attention on a CPU, by whichever kernel is fastest for the inputs.
+"""Scaled dot-product attention on a CPU, with the fastest kernel for the inputs.
 
-torch's flash attention is the fastest, but not for everything: in bfloat16 its backward pass takes four times as long
-as in float32, in which it is therefore computed; and it knows no dropout of attention weights. What torch has for that
-goes through memory for each of its many small steps. Here a few heads at a time go through all of them, in the
-processor's cache, in float32 whatever the inputs' type.
+torch's flash attention is the fastest, with two exceptions: in bfloat16 its backward pass takes four times as long as
+in float32, so it is computed in float32; and it has no attention dropout. torch's fallback for dropout goes through
+memory for each of many small steps. Here a few heads at a time go through all steps in the processor's cache, in
+float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polyencoder.modeling.cpu.dropout import decides, draw, kept, raised
 
 __all__ = ["attention", "attention_with_dropout"]
 
-CACHED = 2**17  # attention weights that go through all steps together, for each thread
+CACHED = 2**17  # attention weights processed together, per thread
 
 
 def attention(
@@ -31,9 +31,9 @@ def attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """`scaled_dot_product_attention`, whichever way is faster here. The same heads for all three."""
-    mask_learns = attn_mask is not None and attn_mask.requires_grad  # a bias, of which ours gives no gradient
-    if decides(dropout_p) and not mask_learns:
+    """`scaled_dot_product_attention` with the faster kernel; the same number of heads in all three."""
+    needs_mask_gradient = attn_mask is not None and attn_mask.requires_grad  # which ours does not compute
+    if decides(dropout_p) and not needs_mask_gradient:
         return attention_with_dropout(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, scale=scale)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
     if query.dtype == torch.float32 or not torch.is_grad_enabled():
@@ -56,13 +56,13 @@ def attention_with_dropout(
     dropout_p: float,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(scale * query @ key.T + mask), of which some weights are dropped, @ value, in the type of the inputs.
+    """dropout(softmax(scale * query @ key.T + mask)) @ value, in the dtype of the inputs.
 
     Args:
         query, key, value: [batch, heads, length, dim].
-        attn_mask: bool, True where attention may go, or numbers to add; broadcast to [batch, heads, length, length].
-            A query that may go nowhere gets what means nothing, but is finite.
-        dropout_p: the share of attention weights that become 0, neither 0 nor 1 when rounded to 1 / 65,536.
+        attn_mask: bool (False masks) or a bias; broadcast to [batch, heads, length, length]. The output of a query with
+            all keys masked is arbitrary, but finite.
+        dropout_p: the dropout rate, neither 0 nor 1 when rounded to 1 / 65,536.
 
     Returns:
         [batch, heads, length, dim]
@@ -76,7 +76,7 @@ def attention_with_dropout(
 
 
 def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
-    """The bias that is added to the scores [batch x heads, length, length] for a mask, expanded no more than needed."""
+    """A mask as a bias of the scores [batch x heads, length, length], expanded no more than needed."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
@@ -86,7 +86,7 @@ def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
 
 
 class _Dropped(torch.autograd.Function):
-    """Attention of heads [n, length, dim], of which it keeps the weights, and 16 bits of chance for each."""
+    """Attention with dropout over [heads, length, dim]; saves the weights and 16 random bits for each."""
 
     @staticmethod
     def forward(
@@ -94,7 +94,7 @@ class _Dropped(torch.autograd.Function):
     ) -> Tensor:
         weights = query.new_empty(len(query), query.size(1), key.size(1))
         numbers, output = draw(weights.shape), torch.empty_like(value)
-        # What all weights are multiplied by is done to the smaller tensors beside them
+        # The factors are applied to the smaller tensors, not to the weights
         query, value = query * scale, value * raised(p)
         for heads in _cached(weights):
             part = weights[heads]

@@ -1,8 +1,7 @@
-"""Dropout with four decisions from each random number.
+"""Fast dropout on a CPU: four decisions from each random number.
 
-torch's generator for the CPU works on one core, and its dropout asks it for a number for every value: in training a
-sixth of the time. Decisions are arithmetic on whole numbers: torch has no fast code for truth values, to compare and to
-convert which takes five times as long.
+torch's CPU generator runs on one core, and its dropout draws a number for every value: a sixth of training time.
+Decisions are integer arithmetic, since comparing and converting booleans takes five times as long in torch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["CpuDropout", "decides", "draw", "dropout", "kept", "raised"]
 
-LOWEST, VALUES = -(2**15), 2**16  # of the 16 bits that decide
+LOWEST, VALUES = -(2**15), 2**16  # of the 16 random bits
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -26,20 +25,20 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def decides(p: float) -> bool:
-    """Whether some values are dropped and others are not, with this `p`."""
+    """Whether `p`, rounded to 1 / 65,536, is neither 0 nor 1."""
     return 0 < round(p * VALUES) < VALUES
 
 
 def draw(shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """A random number for each decision: int16 of this shape."""
+    """Draws a random int16 for each decision."""
     count = torch.Size(shape).numel()
     numbers = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
     return numbers.view(torch.int16)[:count].view(shape)
 
 
 def kept(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """0 where the number, of `draw`, is among the lowest, else 1."""
-    last = LOWEST + round(p * VALUES) - 1  # number that drops
+    """The mask of kept values (1) from the numbers of `draw`: the lowest share `p` is dropped (0)."""
+    last = LOWEST + round(p * VALUES) - 1  # the largest number that drops
     return numbers.clamp(last, last + 1).sub_(last).to(dtype)
 
 
@@ -49,7 +48,7 @@ def raised(p: float) -> float:
 
 
 class CpuDropout(nn.Dropout):
-    """`torch.nn.Dropout` by `dropout` on a CPU."""
+    """`torch.nn.Dropout` with `dropout` on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.device.type != "cpu" or is_traced():

@@ -1,4 +1,4 @@
-"""Linear layers and dropout for CPUs: modules that take the place of torch's in an encoder."""
+"""Replaces an encoder's linear layers and dropout by faster ones on a CPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["for_cpu"]
 
 
 def for_cpu(model: nn.Module) -> None:
-    """Replace linear layers and dropout in `model` by ours, which compute the same, faster on a CPU.
+    """Replaces linear layers and dropout in `model` by equivalent ones that are faster on a CPU.
 
-    In place, and for good: they share the parameters, under the same names, and are torch's on other devices and in
-    graphs. Linear layers are replaced on processors on which oneDNN is faster than what torch uses.
+    In place and permanently: they share the parameters, under the same names, and behave as torch's on other devices
+    and in graphs. Linear layers are replaced on processors on which oneDNN is faster than MKL.
     """
     for parent in list(model.modules()):
         for name, child in parent.named_children():

@@ -1,11 +1,11 @@
-"""Linear layers by oneDNN, where MKL does not use all that the processor can do.
+"""Linear layers with oneDNN, on processors where MKL is slower.
 
-torch computes products of float32 matrices with MKL, which gives processors of other makers than Intel its code for
-AVX2. oneDNN, which torch has for its other types, asks the processor itself: with AVX-512 it is up to twice as fast.
-The gradients of weights stay MKL's, the better one of the two at the product of two transposed matrices.
+torch computes float32 matrix products with MKL, which uses AVX2 on processors of other makers than Intel. oneDNN, which
+torch uses for other dtypes, uses AVX-512 there and is up to twice as fast. Gradients of weights are left to MKL, which
+is faster for products of two transposed matrices.
 
-oneDNN makes code for each shape of operands, some 2 MB, and remembers the last 1,024. Batches of texts have ever other
-shapes, so that a process grows by 2 GB (with torch's own bfloat16, too), unless `remember_few_shapes` was called.
+oneDNN compiles a kernel of some 2 MB for each shape and caches the last 1,024. Batches of texts vary in shape, so that
+a process grows by 2 GB (with torch's own bfloat16, too), unless `limit_shape_cache` was called.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CpuLinear", "is_intels", "linear", "onednn_is_faster", "remember_few_shapes", "scaled_linear"]
+__all__ = ["CpuLinear", "is_intel", "limit_shape_cache", "linear", "onednn_is_faster", "scaled_linear"]
 
-SMALLEST = 2**22  # multiplications from which on it is worth the way to oneDNN
+MIN_PRODUCTS = 2**22  # multiplications from which oneDNN's overhead is worth it
 
 
-def remember_few_shapes() -> None:
-    """Have oneDNN remember the code for 64 shapes, for a process that reads texts of all lengths.
+def limit_shape_cache() -> None:
+    """Limits oneDNN's kernel cache to 64 shapes, for a process that reads texts of all lengths.
 
-    By an environment variable, which oneDNN reads when it is first used; there is no other way to tell the one inside
-    torch. So the commands call this when they start, and importing the library does not.
+    Sets an environment variable, which oneDNN reads on first use: torch offers no other way. The commands call this at
+    their start; importing the library does not.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` by oneDNN: what is large, in float32 and dense."""
+    """`torch.nn.functional.linear` with oneDNN, if large, float32 and dense."""
     operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
-    if input.numel() * weight.size(0) < SMALLEST or any(tensor.dtype != torch.float32 for tensor in operands):
+    if input.numel() * weight.size(0) < MIN_PRODUCTS or any(tensor.dtype != torch.float32 for tensor in operands):
         return F.linear(input, weight, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands):
         output: Tensor = _Linear.apply(input, weight, bias)
@@ -49,14 +49,14 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def scaled_linear(input: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
-    """scale * input @ weight^T + bias, [n, in] -> [n, out]: a product can scale its results without another pass."""
+    """scale * input @ weight^T + bias, [n, in] -> [n, out], without another pass for the scale."""
     if input.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and onednn_is_faster():
         return torch.add(bias, linear(input, weight), alpha=scale)
     return torch.addmm(bias, input, weight.t(), alpha=scale)
 
 
 class CpuLinear(nn.Linear):
-    """`torch.nn.Linear` by `linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
+    """`torch.nn.Linear` with `linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.device.type != "cpu" or is_traced() or torch.is_autocast_enabled("cpu"):
@@ -90,17 +90,17 @@ def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether MKL does what oneDNN could, on a processor for which it has only its second best."""
+    """Whether torch would use MKL's AVX2 code on a processor with AVX-512."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or is_intels():
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or is_intel():
         return False
     return _product_is_right()
 
 
 @torch.no_grad()
 def _product_is_right() -> bool:
-    """Whether the operator, which is none of torch's public ones, still computes what `linear` takes it for."""
+    """Whether the operator, which is not public, computes a linear layer in this version of torch."""
     values = torch.arange(1.0, 2 * 3 * 8 + 4 * 8 + 4 + 1).sin().split([2 * 3 * 8, 4 * 8, 4])
     input, weight, bias = values[0].view(2, 3, 8), values[1].view(4, 8), values[2]
     cases = ((input, weight, bias), (input, weight, None), (input[..., :4], weight.t(), None))  # the last as backward
@@ -111,9 +111,9 @@ def _product_is_right() -> bool:
         return False
 
 
-def is_intels() -> bool:
-    """Whether the processor is one of Intel's, or nobody says whose it is."""
+def is_intel() -> bool:
+    """Whether the processor is Intel's, or unknown."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return "AuthenticAMD" not in platform.processor()  # Windows names the maker; elsewhere it is not known
+        return "AuthenticAMD" not in platform.processor()  # Windows names the maker

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from polyencoder.errors import CheckpointError, TrainingError, first_line
-from polyencoder.storage.files import discard_leftovers, replacing
+from polyencoder.storage.files import atomic_write, discard_leftovers
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
@@ -111,7 +111,7 @@ class Checkpoints(Callback):
         if not run.processes.is_first:
             return
         try:
-            with replacing(self.path) as temporary, open(temporary, "wb") as file:
+            with atomic_write(self.path) as temporary, open(temporary, "wb") as file:
                 torch.save({"format_version": FORMAT_VERSION, "settings": self._settings, "run": state}, file)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as an error of its own
             cause = error if isinstance(error, OSError) else error.__context__

@@ -10,7 +10,7 @@ from typing import Any
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import main_measures, number_of_candidates
 from polyencoder.packages import require
-from polyencoder.storage.files import replacing
+from polyencoder.storage.files import atomic_write
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.log import AMONG, batch_measures
 from polyencoder.training.objective import Outcome
@@ -96,7 +96,7 @@ class LearningCurve(Callback):
             if axes.lines and panel != RATE:
                 axes.legend()
         axes.set_xlabel("updates")
-        with replacing(self.path) as temporary:
+        with atomic_write(self.path) as temporary:
             figure.savefig(temporary, format="png")
 
     def label(self, kind: str) -> str:

@@ -71,5 +71,5 @@ def test_other_values(make_agent, respond):
     with pytest.raises(ValueError, match="invalid output_scaling value: 'automatic'"):
         make_agent("biencoder", output_scaling="automatic")
     agent = make_agent("biencoder", output_scaling="auto", normalize_sent_emb=True)
-    with pytest.raises(ConfigError, match="normalize already gives"):
+    with pytest.raises(ConfigError, match="normalize already scales"):
         respond(agent, *TURNS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyencoder.index.faiss import library as faiss_library
-from polyencoder.modeling.cpu.products import is_intels
+from polyencoder.modeling.cpu.products import is_intel
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def kernels(**environment: str) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at Linux's maps of a process")
 def test_the_processor_is_known():
     found = kernels()
-    if not found or not is_intels():
+    if not found or not is_intel():
         pytest.skip("needs an Intel processor and a FAISS with an OpenBLAS of its own")
     expected = {"AVX512": ["SkylakeX"], "AVX2": ["Haswell"]}
     assert found == expected.get(torch.backends.cpu.get_cpu_capability(), found)
@@ -56,7 +56,7 @@ def test_only_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(faiss_library, "require", lambda *_, **__: told.append(os.environ.get("OPENBLAS_CORETYPE")))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     for intels in (True, False):
-        monkeypatch.setattr(faiss_library, "is_intels", lambda intels=intels: intels)
+        monkeypatch.setattr(faiss_library, "is_intel", lambda intels=intels: intels)
         faiss_library.faiss_library()
     assert told == ["SkylakeX", None]
     assert "OPENBLAS_CORETYPE" not in os.environ

@@ -35,7 +35,7 @@ def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
     table = QuantizationAwareEmbedding(*values.shape)
     with torch.no_grad():
         table.weight.copy_(values)
-    table.follow()
+    table.update_range()
     return table
 
 
@@ -100,7 +100,7 @@ def test_the_range_is_the_same_until_it_follows():
         table.weight[1, 0] = 5.0
     assert float(table(torch.tensor(1))[0]) < 1
     assert torch.equal(table.range.scale, before)
-    table.follow()
+    table.update_range()
     assert float(table(torch.tensor(1))[0]) == pytest.approx(5, abs=0.02)
 
 

@@ -26,7 +26,7 @@ def model():
 def faster(request, monkeypatch):
     """Whether this processor is one on which linear layers are replaced."""
     monkeypatch.setattr(modules, "onednn_is_faster", lambda: request.param)
-    monkeypatch.setattr(products, "SMALLEST", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
     monkeypatch.setattr(products, "_product", lambda input, weight, bias: nn.functional.linear(input, weight, bias))
     return request.param
 

@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def everything_goes_there(monkeypatch):
-    monkeypatch.setattr(products, "SMALLEST", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_other_types_are_torchs(monkeypatch, dtype):
 
 
 def test_what_is_small_is_torchs(monkeypatch):
-    monkeypatch.setattr(products, "SMALLEST", 5 * 6 * 4 + 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 5 * 6 * 4 + 1)
     monkeypatch.setattr(products, "_product", None)
     x, weight = torch.randn(5, 6), torch.randn(4, 6)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
@@ -96,7 +96,7 @@ def test_what_is_small_is_torchs(monkeypatch):
 @pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
 def test_memory_of_shapes_is_bounded(set_before, expected):
     """In a process of its own: oneDNN reads it when it is first used."""
-    script = "import os; from polyencoder.modeling.cpu import products; products.remember_few_shapes(); "
+    script = "import os; from polyencoder.modeling.cpu import products; products.limit_shape_cache(); "
     script += "print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEDNN_")} | set_before
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
@@ -144,7 +144,7 @@ def _another_signature(input, weight):
 )
 def test_an_operator_that_has_changed_is_not_used(monkeypatch, product):
     """It is none of torch's public ones: another signature or meaning of it must not slip through."""
-    monkeypatch.setattr(products, "is_intels", lambda: False)
+    monkeypatch.setattr(products, "is_intel", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert onednn_is_faster()
     onednn_is_faster.cache_clear()

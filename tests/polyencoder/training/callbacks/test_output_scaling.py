@@ -95,7 +95,7 @@ def test_dropout_does_not_count_and_training_goes_on(make_model, make_backbone_c
 
 
 def test_what_cannot_be_scaled(make_model, batches):
-    with pytest.raises(ConfigError, match="normalize already gives vectors the length 1"):
+    with pytest.raises(ConfigError, match="normalize already scales vectors to length 1"):
         measured_scaling(make_model("bi", normalize=True), *batches)
     for gain in (0.0, float("nan")):
         model = make_model("bi")
