@@ -74,7 +74,7 @@ def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
         "selection:convai2",
         "0.8367",
         "`--batchsize`",
-        "kept in float32",
+        "stored in float32",
         "# again",
         'from_pretrained("again")',
     ):

@@ -118,7 +118,7 @@ def test_the_card(make_ranker, architecture):
     n_parameters = sum(p.numel() for p in ranker.model.parameters())
     for line in (
         f"| architecture | {kind} |",
-        f"| parameters | {n_parameters:,}, kept in bfloat16 |",
+        f"| parameters | {n_parameters:,}, stored in bfloat16 |",
         "| encoder | bert, 2 layers, 16 dimensions, 320 tokens |",
         "| context | the latest 40 tokens |",
         "| ONNX graphs | float32 and int8 |",

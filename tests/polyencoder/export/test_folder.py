@@ -137,7 +137,7 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
     assert sorted(os.listdir(uploaded)) == NAMES
     card = (uploaded / "README.md").read_text()
     assert 'Ranker.from_pretrained("me/ranker")' in card
-    assert "kept in bfloat16" in card
+    assert "stored in bfloat16" in card
     save_folder(tmp_path / "saved", ranker.model, ranker.text, dtype="bfloat16")
     expected = Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences)
     assert torch.equal(Ranker.from_pretrained(uploaded).score(["hello"], sentences), expected)

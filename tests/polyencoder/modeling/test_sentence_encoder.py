@@ -111,7 +111,7 @@ def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):
         ({"modules.json": '[{"type": "x.Pooling", "path": "../other"}]'}, "a folder outside of its own, ../other"),
         (
             {"modules.json": '[{"type": "x.Pooling", "path": "2_Pooling"}]'},
-            "names 2_Pooling/config.json, which does not exist",
+            "2_Pooling/config.json, which does not exist",
         ),
         ({"1_Pooling/config.json": "mean"}, "1_Pooling/config.json cannot be read"),
         ({"config_sentence_transformers.json": b"\xff"}, "config_sentence_transformers.json cannot be read"),
