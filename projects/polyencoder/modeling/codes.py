@@ -1,4 +1,4 @@
-"""The m vectors of a context: the four kinds of Section 4.4 and Appendix C of the poly-encoder paper, and its turns."""
+"""A poly-encoder's m context vectors: the four kinds of Section 4.4 and Appendix C of the paper, and turn means."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainedCodes(nn.Module):
         return ContextEncoding(self.weights(outputs, tokens) @ outputs, None)
 
     def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
-        """The weight of each output in each context vector, of several heads their mean: [batch, m, length]."""
+        """The weight of each output in each context vector, averaged over heads: [batch, m, length]."""
         if self.attention is not None:
             return self.attention.weights(self.codes, outputs, tokens.mask).mean(1)
         logits = self.codes @ outputs.transpose(1, 2) * self.scale
@@ -44,7 +44,7 @@ class TrainedCodes(nn.Module):
 
 
 class FixedVectors(nn.Module):
-    """Outputs, or means of outputs, are the context vectors: nothing is trained."""
+    """Context vectors without trained weights: outputs, or means of outputs."""
 
     def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
         """The weight of each output in each context vector: [batch, m, length]."""
@@ -54,7 +54,7 @@ class FixedVectors(nn.Module):
 
 
 class FirstOutputs(FixedVectors):
-    """The first m outputs; a context of fewer tokens gives fewer vectors (Appendix C)."""
+    """The first m outputs; fewer for a shorter context (Appendix C)."""
 
     def __init__(self, n_codes: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class FirstOutputs(FixedVectors):
 
 
 class LastOutputs(FixedVectors):
-    """The last m real outputs and, when asked, the first one h_1 beside them (Appendix C).
+    """The last m outputs and, with `with_first`, the first one h_1 (Appendix C).
 
     h_1 is not repeated if it is among the last m.
     """
@@ -91,7 +91,7 @@ class LastOutputs(FixedVectors):
 
 
 class TurnMeans(FixedVectors):
-    """The mean output of each of the latest m turns; a context of fewer turns gives fewer vectors.
+    """The mean output of each of the latest m turns; fewer for a context of fewer turns.
 
     `turn_end` is the id of the token that ends a turn.
     """
@@ -114,7 +114,7 @@ class TurnMeans(FixedVectors):
 def build_codes(
     kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1, turn_end: int | None = None
 ) -> TrainedCodes | FixedVectors:
-    """The module that makes the context vectors of this kind."""
+    """Builds the module for a kind of context vectors."""
     if kind == "turns":
         return TurnMeans(n_codes, turn_end=turn_end)
     if kind == "codes":

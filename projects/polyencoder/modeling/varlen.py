@@ -1,7 +1,7 @@
 """Variable-length attention on a GPU: packed sequences, without padding.
 
-By torch (`torch.nn.attention.varlen`, from torch 2.10 on), for 16-bit numbers on a GPU of compute capability 8.0 or
-more. It knows no dropout.
+Uses `torch.nn.attention.varlen` (torch 2.10 or later), which needs 16-bit dtypes and a GPU of compute capability 8.0
+or more, and has no dropout.
 """
 
 from __future__ import annotations

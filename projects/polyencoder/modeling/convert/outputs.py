@@ -19,10 +19,10 @@ __all__ = ["AnnealedScale", "FeedForward", "Reduction"]
 class Reduction(nn.Module):
     """Self-attended vectors summed, and divided by the square root of their number: both fused (note 8).
 
-    Each head attends with queries and keys of its own, and without values: what it gives each token is a weighted sum
-    of the inputs themselves. So the sum over the tokens is one weighted sum with summed weights, and the attended
-    sequence is never made. From PolyAI's graphs: no biases, scores are not divided by the square root of their
-    dimension, and padding takes part neither as key nor as query.
+    Each head has its own queries and keys, but no values: it attends over the inputs themselves. So the sum over tokens
+    is one weighted sum of inputs with summed weights, and the attended sequence is never computed. From PolyAI's
+    graphs: no biases, scores are not divided by the square root of their dimension, and padding is masked both as key
+    and as query.
     """
 
     def __init__(self, dim: int, *, heads: int, size: int) -> None:
@@ -52,10 +52,9 @@ class FeedForward(nn.Module):
     Contexts and responses each have their own.
 
     From PolyAI's graphs: the input is normalised; a hidden layer is a matrix without bias, the activation, a layer
-    normalisation; the output has a projection of the raw input added and is normalised. That projection, `skip`, is
-    one for contexts, extra contexts and responses, and is given. Whether a hidden layer has a skip of its own the
-    graphs cannot tell, whose layers are of different sizes: here those do that have as many outputs as inputs, as
-    all in the paper, which speaks of "skip connections".
+    normalisation; a projection of the raw input, `skip`, is added to the output, which is normalised. `skip` is shared
+    by contexts, extra contexts and responses, and passed in. Hidden layers with as many outputs as inputs also have a
+    skip connection: all in the paper, none in the graphs, whose layers differ in size.
     """
 
     def __init__(self, input_size: int, config: ConvertConfig) -> None:
@@ -84,10 +83,9 @@ class FeedForward(nn.Module):
 
 
 class AnnealedScale(nn.Module):
-    """From 1 to the square root of the dimension, linearly over the first batches (Section 2.1): cosines to scores.
+    """Scale of cosines, annealed linearly from 1 to the square root of the dimension (Section 2.1).
 
-    How many batches there were is a buffer: it is saved with the weights, continues in a resumed run, and is kept
-    when the model is fine-tuned.
+    The batch count is a buffer: saved with the weights, continued in a resumed run and in fine-tuning.
     """
 
     batches: Tensor
@@ -98,24 +96,24 @@ class AnnealedScale(nn.Module):
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
     def forward(self) -> Tensor:
-        """The current scale: a number."""
+        """The current scale, a scalar."""
         done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
         return 1 + (self.highest - 1) * done
 
     def why_low(self, batches: int) -> str | None:
-        """Why a run of `batches` more batches is too short for the scale to rise; None if it is long enough.
+        """Why `batches` more batches are too few for the scale to reach its maximum; None if they are enough.
 
-        With a low scale the model learns little.
+        With a low scale, training is slow.
         """
         done = int(self.batches) + batches
         if done >= self.over:
             return None
         scale = 1 + (self.highest - 1) * done / self.over
         return (
-            f"the scale of cosines rises over {self.over} batches, and the run ends after {done}, with a scale of "
-            f"{scale:.1f} in the place of {self.highest:.1f}: a new model may have a smaller scale_batches"
+            f"the scale of cosines rises over {self.over} batches, but the run ends after {done}, with a scale of "
+            f"{scale:.1f} instead of {self.highest:.1f}: set a smaller scale_batches for a new model"
         )
 
     def advance(self) -> None:
-        """After a batch."""
+        """Counts a batch."""
         self.batches += 1

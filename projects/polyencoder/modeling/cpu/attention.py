@@ -125,6 +125,6 @@ class _Dropped(torch.autograd.Function):
 
 
 def _cached(weights: Tensor) -> Iterator[slice]:
-    """Slices of the heads [n, length, length], each of as many as the caches hold."""
+    """Slices of the heads [n, length, length] that fit the caches."""
     step = max(1, CACHED * torch.get_num_threads() // max(1, weights.shape[1:].numel()))
     return (slice(start, start + step) for start in range(0, len(weights), step))

@@ -30,7 +30,7 @@ __all__ = ["BERT_OUTPUT_STD", "MeasuredScaling", "measured_scaling", "output_std
 _log = logging.getLogger(__name__)
 
 BERT_OUTPUT_STD = 0.5
-"""The standard deviation of BERT's outputs, to the one digit that matters here.
+"""The standard deviation of BERT's outputs, to one digit.
 
 The paper gives no number. A post-layer-norm encoder ends in a layer normalisation, whose outputs have a standard
 deviation near the root mean square of its gains: 1 before training, less after it. Those outputs of bert-base-uncased
@@ -83,9 +83,9 @@ class MeasuredScaling(Callback):
 
 @torch.no_grad()
 def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
-    """The standard deviation of what the transformers of a ranker give for these texts, before any scaling.
+    """The standard deviation of a ranker's transformer outputs for these texts, before scaling.
 
-    Over all numbers of all outputs, each tower on its own kind of text; padding does not count.
+    Over all outputs of both towers, each on its own kind of text, without padding.
     """
     if model.towers is None:
         raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
@@ -99,18 +99,16 @@ def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: Token
     """The `output_scaling` that gives a ranker's outputs the standard deviation of BERT's.
 
     Args:
-        model: with the weights that it starts from.
-        contexts, candidates: a batch or a few of the task that it is for. One batch is enough: a hundred tokens already
-            give tens of thousands of numbers.
+        model: with its initial weights.
+        contexts, candidates: a batch of the task's texts: a hundred tokens already give tens of thousands of numbers.
 
     Raises:
-        ConfigError: the model gives its vectors length 1, so that the size of outputs means nothing.
-        InputError: the outputs are all alike, or not finite: there is nothing to match.
+        ConfigError: the model normalizes its vectors, so that the scale of outputs has no effect.
+        InputError: the outputs are constant, or not finite.
     """
     if model.config.normalize:
         raise ConfigError(
-            "output_scaling is auto, but normalize already gives vectors the length 1, whatever the size of outputs; "
-            "give a number",
+            "output_scaling is auto, but normalize already scales vectors to length 1; give a number",
             argument="output_scaling",
         )
     deviation = output_std(model, contexts, candidates)
