@@ -1,4 +1,4 @@
-"""Training: the `Trainer`, its losses, optimizer, schedule, precision and callbacks. Nothing of it knows ParlAI."""
+"""Training: `Trainer`, losses, optimizer, schedule, precision and callbacks, independent of ParlAI."""
 
 from __future__ import annotations
 

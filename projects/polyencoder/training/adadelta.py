@@ -1,4 +1,4 @@
-"""ADADELTA in the caches of a CPU: ConveRT's optimizer, whose passes over 38 million numbers took a fifth of a step."""
+"""Cache-friendly ADADELTA for CPUs: ConveRT's optimizer, which took a fifth of a step for 38 million weights."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from torch import Tensor
 
 __all__ = ["Adadelta"]
 
-PIECE = 1 << 16  # numbers that take every operation of an update before the next ones do
+PIECE = 1 << 16  # weights updated at a time
 
 
 class Adadelta(torch.optim.Adadelta):
     """`torch.optim.Adadelta`, with the same numbers and states (Zeiler, "ADADELTA", 2012, algorithm 1).
 
-    torch makes a pass over all of a parameter for each of ten operations; here all ten are done with a piece of it
-    while that is in the cache.
+    torch makes ten passes over a whole parameter; here all ten operations run on a piece of it, within the cache.
     """
 
     @torch.no_grad()
@@ -55,5 +54,5 @@ class Adadelta(torch.optim.Adadelta):
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same part of each tensor, one part after the other."""
+    """Splits tensors into aligned pieces."""
     return zip(*(tensor.detach().view(-1).split(PIECE) for tensor in tensors), strict=True)

@@ -1,4 +1,4 @@
-"""The parts of a run that its `TrainingConfig` describes: the objective with its teacher, mined negatives, updates."""
+"""Builds the parts of a run from its `TrainingConfig`: objective and teacher, mined negatives, updates."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
-    """The objective: the cross-entropy of the label and, where there is one, the teacher's loss.
+    """Builds the objective: the label's cross-entropy and, with a teacher, the distillation loss.
 
     Raises:
-        CheckpointError, ConfigError: there is no such teacher.
+        CheckpointError, ConfigError: the teacher cannot be loaded.
     """
     loss: Loss = CrossEntropy(config.label_smoothing)
     distillation = config.distillation
@@ -50,7 +50,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
 
 
 def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
-    """The callback that mines hard negatives, where the configuration asks for some."""
+    """The callback that mines hard negatives, if configured."""
     if not config.hard_negatives.count:
         return []
     ranker = Ranker(learner.model, learner.text, device=learner.device)
@@ -58,7 +58,7 @@ def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
-    """The optimizer with its schedule and precision, and layer freezing, which decides what it updates.
+    """Builds the optimizer with schedule and precision, after layer freezing.
 
     Raises:
         ConfigError: no parameter is trainable, or the precision cannot be used.

@@ -29,7 +29,7 @@ from polyencoder.training.losses import smoothed_cross_entropy
 __all__ = ["LinearMap", "MapSettings", "PairVectors", "fit_map", "mapped", "pair_vectors"]
 
 EVAL_CANDIDATES = 100
-"""Responses of other pairs that what is held out is ranked among, as in the published code."""
+"""The number of candidates of an evaluation, as in the published code."""
 
 
 Numbers = Annotated[
@@ -65,14 +65,14 @@ class MapSettings(Settings):
 
 
 class PairVectors(NamedTuple):
-    """Pairs as an encoder sees them."""
+    """The encoded contexts and responses of pairs."""
 
     contexts: Tensor
     """[pairs, dim]."""
     responses: Tensor
     """[pairs, dim]."""
     texts: Tensor
-    """[pairs]: which text each response is; equal ones are not each other's wrong responses."""
+    """[pairs]: ids of the response texts; equal responses are not negatives of each other."""
 
     def split(self, count: int) -> tuple[PairVectors, PairVectors]:
         """The first `count`, and the others."""
@@ -84,24 +84,24 @@ class PairVectors(NamedTuple):
 
 
 class LinearMap(NamedTuple):
-    """The map that did best on what was held out."""
+    """The best map on the held-out pairs."""
 
     matrix: Tensor
     """[dim, dim]: W + alpha I."""
     recall: float
-    """R@1 among `EVAL_CANDIDATES` on what was held out; and `before`, that of the unchanged vectors."""
+    """Held-out R@1 among `EVAL_CANDIDATES`; `before`: that of the unmapped vectors."""
     before: float
     learning_rate: float
     regularizer: float
     epochs: int
-    """Those of training; 0 where none was better than the unchanged vectors."""
+    """Epochs of training; 0 if no map was better than the identity."""
 
 
 def pair_vectors(encoder: Scorer, pairs: Sequence[Example], *, progress: bool = False) -> PairVectors:
-    """The vectors of pairs' contexts and responses; each different response is encoded once.
+    """Encodes the contexts and responses of pairs; equal responses are encoded once.
 
     Raises:
-        InputError: there is no pair, or the encoder does not have one vector for each context.
+        InputError: no pairs, or the encoder does not have one vector per context.
     """
     place = {text: i for i, text in enumerate(dict.fromkeys(pair.label for pair in pairs))}
     contexts = [pair.turns for pair in pairs]
@@ -118,16 +118,16 @@ def fit_map(
     *,
     on_progress: Callable[[str], object] | None = None,
 ) -> LinearMap:
-    """The best map of the grid.
+    """Trains a map for each point of the grid; returns the best.
 
     Args:
-        train: two pairs at least.
-        held_out: others, of which recall chooses.
+        train: at least two pairs.
+        held_out: other pairs, to choose by recall.
         settings: the grid, and the other hyperparameters.
         on_progress: called with one line per finished trial.
 
     Raises:
-        InputError: there are too few pairs.
+        InputError: too few pairs.
     """
     settings = settings or MapSettings()
     if len(train.texts) < 2 or len(held_out.texts) < 2:
@@ -148,7 +148,7 @@ def fit_map(
 
 
 def mapped(model: RankerModel, matrix: Tensor) -> RankerModel:
-    """A copy of a ranker's model whose candidates are mapped by a matrix [dim, dim], behind a map that it may have."""
+    """A copy of a ranker's model with candidates mapped by a matrix [dim, dim], after any existing map."""
     made = copy.deepcopy(model)
     layer = nn.Linear(model.dim, model.dim, bias=False, device=matrix.device)
     with torch.no_grad():
@@ -158,7 +158,7 @@ def mapped(model: RankerModel, matrix: Tensor) -> RankerModel:
 
 
 def _fit(start: LinearMap, train: PairVectors, held_out: PairVectors, settings: MapSettings) -> LinearMap:
-    """The best epoch of one trial. W begins with 0 and alpha with 1: the vectors unchanged, which is `start`."""
+    """The best epoch of one trial, from W = 0 and alpha = 1, the identity, which is `start`."""
     identity = start.matrix
     weights, alpha = nn.Parameter(torch.zeros_like(identity)), nn.Parameter(identity.new_ones(()))
     optimizer = torch.optim.Adagrad([weights, alpha], lr=start.learning_rate, initial_accumulator_value=0.1)
@@ -183,7 +183,7 @@ def _fit(start: LinearMap, train: PairVectors, held_out: PairVectors, settings: 
 
 
 def _scores(matrix: Tensor, pairs: PairVectors) -> Tensor:
-    """Of each context and each pair's response, [pairs, pairs]; -inf for another pair's equal response."""
+    """Scores of each context with each pair's response, [pairs, pairs]; -inf for another pair's equal response."""
     same = pairs.texts.unsqueeze(0) == pairs.texts.unsqueeze(1)
     same.fill_diagonal_(False)
     return (pairs.contexts @ (pairs.responses @ matrix.T).T).masked_fill(same, -torch.inf)
@@ -196,7 +196,7 @@ def _loss(matrix: Tensor, pairs: PairVectors, *, smoothing: float) -> Tensor:
 
 @torch.no_grad()
 def _recall(matrix: Tensor, pairs: PairVectors) -> float:
-    """R@1 among the responses of `EVAL_CANDIDATES` pairs; 0 of a map that is not finite, as a high rate gives."""
+    """R@1 among the responses of `EVAL_CANDIDATES` pairs; 0 for a non-finite map (a diverged trial)."""
     if not matrix.isfinite().all():
         return 0.0
     hits = 0

@@ -1,4 +1,4 @@
-"""The library's log on standard error, unless the program has set up its own."""
+"""Shows the library's log on standard error, unless the program configures logging itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["logged", "logged_by_default"]
 
 @contextmanager
 def logged(*, show: bool) -> Iterator[None]:
-    """The library's log on standard error."""
+    """Shows the library's log on standard error."""
     log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     level = log.level
@@ -27,7 +27,7 @@ def logged(*, show: bool) -> Iterator[None]:
 
 @contextmanager
 def logged_by_default(*, show: bool) -> Iterator[None]:
-    """The same, unless the program has set up a log of its own."""
+    """`logged`, unless the program configures logging itself."""
     if logging.getLogger("polyencoder").hasHandlers():
         yield
     else:

@@ -1,4 +1,4 @@
-"""The training and validation data of a run: in memory, or streamed."""
+"""Opens the training and validation data of a run, in memory or streamed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ __all__ = ["RunData", "open_data"]
 _log = logging.getLogger(__name__)
 
 ENDS = 1 << 16  # bytes
-HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs, and at most a tenth
+HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 
 
 @dataclass(frozen=True)
 class RunData:
     """The data of a run.
 
-    train: the examples of an epoch, and size: how many there are, of a stream about how many. valid: to rank, each with
-    its candidates. responses: those of the training data, of a stream the first ones. sampler: draws candidates for
-    examples that have none of their own; None where an example needs none. bad: the records that were left out, of a
-    stream those that were read so far.
+    train: the training examples, and size: their number, estimated for a stream. valid: validation examples with
+    candidates. responses: the training responses; for a stream, the first ones. sampler: samples candidates for
+    examples without their own; None if not needed. bad: the records skipped so far.
     """
 
     train: Sequence[Example] | Source[Example]
@@ -44,16 +43,16 @@ class RunData:
     sampler: NegativeSampler | None
     bad: BadExamples
     digest: str
-    """Of what is trained and evaluated on; of a stream, of the sizes of its files and their beginnings and ends."""
+    """Of the training and validation data; for a stream, of the sizes, beginnings and ends of its files."""
 
 
 def open_data(settings: TrainSettings) -> RunData:
-    """Open what the settings name.
+    """Opens the data that the settings name.
 
-    Without validation data the last of the training pairs are held out, always the same ones.
+    Without validation data the last training pairs are held out.
 
     Raises:
-        InputError: it cannot be read, or there is too little of it.
+        InputError: the data cannot be read, or is too small.
     """
     bad = BadExamples(skip=settings.data.skip_bad_examples)
     files = settings.data
@@ -72,7 +71,7 @@ def open_data(settings: TrainSettings) -> RunData:
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
-        raise InputError(f"{settings.data.train}: has {size} pairs to learn from; there must be at least 2")
+        raise InputError(f"{settings.data.train}: has {size} training pairs; at least 2 are needed")
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     ranked = _to_rank(valid, responses, settings)
@@ -83,7 +82,7 @@ def open_data(settings: TrainSettings) -> RunData:
 
 
 def _of_files(names: str) -> Iterator[str]:
-    """The fingerprint of the files of a stream; of a dataset of the hub, its name."""
+    """Fingerprints of a stream's files; for a hub dataset, its name."""
     for name in data_files(names):
         if name.startswith(HUB):
             continue
@@ -95,10 +94,10 @@ def _of_files(names: str) -> Iterator[str]:
 
 
 def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], settings: TrainSettings) -> list[Example]:
-    """The pairs with candidates: as many for whatever the training examples have, unless there are too few responses.
+    """Adds sampled candidates to validation pairs, always the same number unless there are too few responses.
 
     Raises:
-        InputError: there are fewer than the training examples need.
+        InputError: fewer responses than the training examples need.
     """
 
     def among(count: int) -> list[Example]:
@@ -113,10 +112,10 @@ def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], setti
 
 
 def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
-    """The training data as a source that is read anew in each epoch, its size, and its first responses."""
+    """A source that reads the training files in each epoch, its estimated size, and its first responses."""
     files = data_files(settings.data.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
-        raise InputError(f"{unseekable}: is no file that can be read again in each epoch, as streaming does")
+        raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
 
     def examples(file: str) -> Iterator[Example]:
         return (_example(pair, settings) for pair in read_pairs(file, columns=_columns(settings), bad=bad))
@@ -143,7 +142,7 @@ def _columns(settings: TrainSettings) -> Columns:
 
 
 def _example(pair: Example, settings: TrainSettings) -> Example:
-    """The pair without candidates that training does not read."""
+    """Drops candidates that training does not use."""
     return pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
 
 

@@ -1,4 +1,4 @@
-"""Knowledge distillation: the labels' cross-entropy and, beside it, how far scores are from a teacher's."""
+"""Knowledge distillation: the labels' cross-entropy plus a loss against a teacher's scores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Distillation", "DistillationConfig"]
 
 
 class Distillation:
-    """(1 - weight) x the loss of the labels + weight x that of the teacher.
+    """(1 - weight) x loss of the labels + weight x loss against the teacher.
 
     Args:
-        teacher: whose scores are the target.
-        config: how.
+        teacher: scores the candidates.
+        config: weight, loss, temperature and number of candidates.
         labels: the loss of the labels.
     """
 
@@ -49,7 +49,7 @@ class Distillation:
 
 
 def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:
-    """The rows in the pool of these columns of its scores; below 0 for no candidate."""
+    """Maps columns of a pool's scores to rows of the pool; -1 for no candidate."""
     if pool.index is None:
         return columns
     return pool.index.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -1)

@@ -1,7 +1,6 @@
-"""Distributed training: this process among the others, and its collectives with them.
+"""Distributed training: rank, world size and collectives.
 
-Collective: every process of the default group makes the same calls in the same order. Alone, each of them is what it is
-with one process.
+Every process of the default group must make the same calls in the same order. Without a group they are no-ops.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ __all__ = ["Processes", "broadcast_weights", "gather_objects", "gather_vectors",
 
 T = TypeVar("T")
 
-BUCKET = 1 << 23  # numbers that go over the wire at once: 32 MB in fp32
+BUCKET = 1 << 23  # numbers sent at once: 32 MB in fp32
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train together, as one of them sees them: its rank, and how many there are."""
+    """This process's rank, and the number of processes."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def of_this_group(cls) -> Processes:
-        """Those of the default process group; without one this process alone."""
+        """From the default process group; a single process without one."""
         return cls(dist.get_rank(), dist.get_world_size()) if _is_grouped() else cls()
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and logs for all of them."""
+        """Whether this process writes and logs for all."""
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
@@ -62,27 +61,26 @@ def sum_of_all(count: int, *, device: torch.device) -> int:
 
 
 def broadcast_weights(model: nn.Module) -> None:
-    """Give the model of every process the weights of the first one's."""
+    """Copies the first process's weights to all."""
     if _is_grouped():
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, 0)
 
 
 def gather_vectors(vectors: Tensor, counts: Sequence[int]) -> Tensor:
-    """All processes' vectors, one after the other in the order of their ranks, on each of them.
+    """All-gathers the processes' vectors, in the order of ranks, differentiably.
 
-    The gradient of what came from another process goes back to it: every process gets the sum, over all processes, of
-    the gradients of its own vectors. So a loss that is the sum of the processes' losses has the gradients that one
-    process with all vectors would compute.
+    Every process gets the sum over all processes of the gradients of its vectors. So a loss that is the sum of the
+    processes' losses has the gradients of one process with all vectors.
 
     Args:
-        vectors: [counts[rank], dim], floating point; none at all is fine.
-        counts: how many vectors each process has, the same on all of them.
+        vectors: [counts[rank], dim], floating point; may be empty.
+        counts: the number of vectors of each process, the same on all.
 
     Returns:
-        [sum(counts), dim] in the dtype of `vectors`; between processes they travel in fp32.
+        [sum(counts), dim] in the dtype of `vectors`; sent in fp32.
     """
-    if not vectors.requires_grad:  # else the backward pass, in which all take part, would leave this process out
+    if not vectors.requires_grad:  # all processes must take part in the backward pass
         vectors = vectors.detach().requires_grad_()
     gathered: Tensor = _Gather.apply(vectors, tuple(counts))
     return gathered
@@ -108,10 +106,10 @@ class _Gather(torch.autograd.Function):
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace the gradient of each parameter by the sum of all processes' gradients.
+    """All-reduces the gradients: the sum over all processes.
 
-    A process that has none for a parameter counts as zero; a parameter for which nobody has one keeps none. Frozen
-    parameters are passed over.
+    A missing gradient counts as zero; a parameter without a gradient in any process keeps none. Frozen parameters are
+    skipped.
     """
     learning = [parameter for parameter in parameters if parameter.requires_grad]
     if not learning or not _is_grouped():
@@ -132,7 +130,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in runs of one dtype and about `BUCKET` numbers: few collectives, and little memory for each."""
+    """Groups tensors into buckets of one dtype and about `BUCKET` numbers."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         full = sum(t.numel() for t in bucket) + tensor.numel() > BUCKET

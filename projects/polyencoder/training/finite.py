@@ -1,4 +1,4 @@
-"""Non-finite updates are skipped: those whose loss or gradients are nan or infinite; too many end training."""
+"""Skips updates with non-finite loss or gradients; too many in a row end training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DIVERGED = "its training has diverged; a lower learning rate or a longer warm-up
 
 
 class FiniteUpdates:
-    """Counts the updates in a row that have to be left out, and ends training when these are too many.
+    """Counts consecutive skipped updates, and ends training after too many.
 
     Args:
-        limit: at least 1: this many in a row are an error.
+        limit: this many in a row are an error; at least 1.
     """
 
     def __init__(self, *, limit: int) -> None:
@@ -30,26 +30,26 @@ class FiniteUpdates:
             raise ConfigError(f"max_nonfinite is {limit}; it must be at least 1", argument="max_nonfinite")
         self._limit = limit
         self.in_a_row = 0
-        """Updates that were left out since the last one that was not; a resumed run continues to count."""
+        """Updates skipped in a row; a resumed run continues to count."""
         self._bad_loss: float | None = None  # of a batch since the last update
 
     def check_losses(self, losses: Tensor) -> bool:
-        """Take note of a batch's losses [batch], before the update that it is part of; whether they are finite."""
+        """Notes a batch's losses [batch] before its update; whether they are finite."""
         total = float(losses.sum())
         if not math.isfinite(total):
             self._bad_loss = total
         return math.isfinite(total)
 
     def leaves_out(self, model: nn.Module, *, number: int, scaled: bool) -> bool:
-        """Whether the next update has to be left out, in all processes alike. Their gradients are summed already.
+        """Whether to skip the next update, the same in all processes. Gradients must be summed already.
 
         Args:
-            model: whose gradients they are.
+            model: the model with the gradients.
             number: of the update, from 1.
-            scaled: the gradients are those of a scaled loss (float16), whose scaler leaves out what overflows.
+            scaled: whether the loss is scaled (float16), so that its scaler skips overflows.
 
         Raises:
-            TrainingError: as many before it were left out as are allowed.
+            TrainingError: `limit` updates in a row were not finite.
         """
         bad_loss, self._bad_loss = self._bad_loss, None
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -65,11 +65,11 @@ class FiniteUpdates:
         if self.in_a_row >= self._limit:
             raise TrainingError(
                 f"update {number}: {reason}, as in the {self._limit} updates up to it, as many as max_nonfinite "
-                f"allows. What was saved before stays. {DIVERGED.capitalize()}",
+                f"allows. Saved models are unchanged. {DIVERGED.capitalize()}",
                 argument="max_nonfinite",
             )
         _log.warning(
-            f"update {number}: {reason}, so it is left out. {self._limit - self.in_a_row} more in a row end training "
+            f"update {number}: {reason}, so it is skipped. {self._limit - self.in_a_row} more in a row end training "
             f"(max_nonfinite is {self._limit})"
         )
         return True

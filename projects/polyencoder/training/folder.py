@@ -1,4 +1,4 @@
-"""The folder of a run: the model, and in it `training/` with its checkpoint, record and learning curve."""
+"""The folder of a run: the model, and `training/` with checkpoint, record and learning curve."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Processes]:
-    """Have a run's folder for this run alone; gives the processes of the run, of which the first writes.
+    """Locks a run's folder for this run; yields the run's processes.
 
     Raises:
-        CheckpointError: it holds a model that no run has written there.
+        CheckpointError: it holds a model that was not trained there.
         TrainingError: another process trains in it.
     """
     if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
-        raise CheckpointError(f"{out}: holds a model, and no run to resume ({FOLDER}/); give another folder")
+        raise CheckpointError(f"{out}: holds a model, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:

@@ -1,9 +1,8 @@
-"""Gathered negatives: a step of several processes is that of one process with the examples of all of them.
+"""Gathered negatives: a step of several processes equals one process's step with all examples.
 
-Every process has a batch of its own. In each step they tell each other what their candidates are, encode each different
-text once, in one of them, and score their own contexts with all of the vectors. The loss is the mean over all examples,
-and the gradients of the weights are summed before the update. So neither batches of unequal size nor a batch of which
-nothing can be used changes the update, or leaves others waiting.
+Every process has its own batch. In each step they exchange their candidates, encode each distinct text once, in one of
+them, and score their own contexts with all vectors. The loss is the mean over all examples, and gradients are summed
+before the update. So unequal or unusable batches neither change the update nor block other processes.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["GatheredStep", "gathered_step"]
 class GatheredStep:
     """This process's part of a step of all processes.
 
-    pool: what its examples choose from. examples: how many the processes have together. counts: how many texts of the
-    pool each process encodes, in the pool's order; None where each has a pool of its own. rank: of this process.
+    pool: the candidates of its examples. examples: the number of examples of all processes. counts: how many texts of
+    the pool each process encodes, in the pool's order; None if each has its own pool. rank: of this process.
     """
 
     pool: CandidatePool
@@ -44,11 +43,10 @@ class GatheredStep:
 def gathered_step(
     pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable] | None = None
 ) -> GatheredStep:
-    """The step of all processes, in which this one has `pool` and `examples` examples.
+    """Combines the processes' pools into a step; this process has `pool` and `examples` examples.
 
-    With `gather` all processes' pools become one, in which each text is once: in the place, and so with the process,
-    where it is first. Texts with equal `keys`, by default themselves, are one. Without processes to join nothing
-    changes.
+    With `gather` all pools are merged and deduplicated by `keys` (by default the texts); a text belongs to the first
+    process that has it. With a single process nothing changes.
     """
     if processes.count == 1:
         return GatheredStep(pool, examples)
@@ -70,7 +68,7 @@ def gathered_step(
 
 
 def _widened(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
-    """A pool with more texts, its own at these places. What an example may not choose of its own stays excluded."""
+    """Extends a pool to more texts, with its own at these positions; exclusions are kept."""
     labels, mask = pool.labels, pool.mask
     if labels is None:
         return CandidatePool(texts)

@@ -1,4 +1,4 @@
-"""Gradient caching: large batches in the memory of a few texts, with the same gradients."""
+"""Gradient caching: the gradients of large batches in the memory of a few texts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ __all__ = ["encode"]
 def encode(
     model: RankerModel, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
 ) -> tuple[ContextEncoding, Tensor]:
-    """Both sides of a batch, [batch, codes, dim] (`encode_objectives`) and [n, dim], differentiable.
+    """Encodes contexts [batch, codes, dim] (`encode_objectives`) and candidates [n, dim], differentiably.
 
     Args:
-        model: the ranker that is trained.
-        contexts, candidates: either may have no rows, which cost nothing.
-        max_tokens: the most tokens, padding included, whose activations are kept at a time; None for no limit. A side
-            with more goes through in pieces of like length, and both sides' activations are computed again for the
-            gradients. These are the same as without a limit, but for the order in which dropout draws its numbers and
-            the rounding of bfloat16.
+        model: the ranker being trained.
+        contexts, candidates: either may be empty.
+        max_tokens: the most tokens, with padding, whose activations are kept at a time; None for no limit. A larger
+            side is encoded in chunks of similar length, and activations are recomputed in the backward pass. Gradients
+            are the same, except for dropout's random numbers and bfloat16 rounding.
     """
     sides = contexts.ids.numel(), candidates.ids.numel()
     pieces = None if max_tokens is None or max(sides) <= max_tokens else Pieces(model)

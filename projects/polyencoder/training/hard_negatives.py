@@ -1,7 +1,7 @@
-"""Hard-negative mining: wrong candidates that the current model ranks high, found in an index.
+"""Hard-negative mining: wrong candidates that the model ranks high, from an index.
 
-Some of what scores highest is right, though no one has labelled it. Two settings leave it alone: the best ranks can be
-passed over, as in DPR's and RocketQA's training, and so can whatever comes near the label's own score or above it.
+The highest-scoring candidates include unlabelled right answers (false negatives). Two settings avoid them: skipping the
+best ranks, as in DPR and RocketQA, and a margin below the label's score.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
 
 
 class Found(Protocol):
-    """A candidate that a search has found."""
+    """A hit of a search."""
 
     @property
     def text(self) -> str: ...
@@ -33,7 +33,7 @@ class Found(Protocol):
 
 
 class Searchable(Protocol):
-    """Encoded candidates that can be searched: an index, or `EncodedTexts`."""
+    """An index, or `EncodedTexts`."""
 
     def __len__(self) -> int: ...
 
@@ -48,7 +48,7 @@ class ScoredText(NamedTuple):
 
 
 class EncodedTexts:
-    """Texts with their vectors [texts, dim], searched in memory by scoring all. `attention`: as of `score`."""
+    """Texts with their vectors [texts, dim], searched exhaustively in memory. `attention`: as in `score`."""
 
     def __init__(self, texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> None:
         self._texts, self._vectors, self._attention = texts, vectors, attention
@@ -57,7 +57,7 @@ class EncodedTexts:
         return len(self._texts)
 
     def search(self, contexts: ContextEncoding, *, top_k: int) -> list[list[ScoredText]]:
-        """The best candidates of each context, best first; of equal scores the earlier text."""
+        """The best candidates of each context, best first; equal scores in the order of texts."""
         found = search(contexts, self._vectors, k=top_k, attention=self._attention)
         return [
             [ScoredText(self._texts[row], score) for row, score in zip(rows, scores, strict=True)]
@@ -69,10 +69,9 @@ class Miner:
     """Mines hard negatives from an index.
 
     Args:
-        ranker: the bi- or poly-encoder that is trained. If it has been trained since the index was made, contexts of
-            its present weights are compared with candidates of its earlier ones.
+        ranker: a ranker with vectors; contexts are encoded with its current weights, while the index may be older.
         index: of the candidates.
-        settings: which are taken.
+        settings: which candidates to take.
 
     Raises:
         InputError: the ranker is a cross-encoder, or the index is empty.
@@ -81,7 +80,7 @@ class Miner:
     def __init__(self, ranker: TextRanker, index: Searchable, settings: HardNegatives) -> None:
         separable(ranker)
         if len(index) == 0:
-            raise InputError("the index is empty: there is no candidate to mine")
+            raise InputError("the index is empty: no candidates to mine")
         self._ranker = ranker
         self._index = index
         self._settings = settings
@@ -90,10 +89,9 @@ class Miner:
     def __call__(
         self, contexts: ContextEncoding, labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
     ) -> list[list[str]]:
-        """The hard negatives of each context, hardest first: `count`, or as many as there are.
+        """The hard negatives of each context, hardest first: at most `count`.
 
-        None of them equals the label, nor one of the texts that are `right` as well for the context, up to case, white
-        space and whatever else the ranker's tokens do not show; and none comes twice.
+        Excludes the label, other `right` texts and duplicates, compared up to case, white space and tokenization.
         """
         excluded = [
             set(self._keys([label, *more])) for label, more in zip(labels, right or [[]] * len(labels), strict=True)
@@ -104,7 +102,7 @@ class Miner:
         settings = self._settings
         first, last = settings.ranks
         top_k = last + max(map(len, excluded))
-        while True:  # an index may have a text several times, so that more must be asked for
+        while True:  # duplicates in the index may require a larger search
             top_k = min(top_k, len(self._index))
             found = self._index.search(contexts, top_k=top_k)
             wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
@@ -117,18 +115,18 @@ class Miner:
         ]
 
     def _wrong(self, hits: Sequence[Found], right: Collection[Hashable]) -> list[Found]:
-        """The hits that are none of these texts, each different text once, where it is best."""
+        """The distinct hits that are not among these texts."""
         wrong: dict[Hashable, Found] = {}
         for key, hit in zip(self._keys([hit.text for hit in hits]), hits, strict=True):
             wrong.setdefault(key, hit)
         return [hit for key, hit in wrong.items() if key not in right]
 
     def _keys(self, texts: Sequence[str]) -> list[Hashable]:
-        """Equal for texts that are one answer: up to case and white space, and to what their tokens show."""
+        """Keys for comparing texts up to case, white space and tokenization."""
         return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
 
     def _ceilings(self, contexts: ContextEncoding, labels: Sequence[str]) -> list[float]:
-        """The most that a negative of each context may score."""
+        """The maximum score of a negative for each context."""
         margin = self._settings.margin
         if margin is None:
             return [float("inf")] * len(labels)

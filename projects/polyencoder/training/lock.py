@@ -1,7 +1,6 @@
-"""Locks a model file for one training; the system releases the lock when the process ends.
+"""Locks a model for one training run; the system releases the lock when the process ends.
 
-A kill cannot leave it behind. The file stays after a kill, means nothing then, and is taken over. Readers of the model
-take no lock.
+After a kill the lock file remains, but is no longer locked. Readers of the model take no lock.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from polyencoder.errors import CheckpointError, TrainingError
 __all__ = ["TrainingLock"]
 
 _SHARED: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionary()
-"""This process's locks that its other trainings of the model may have as well."""
+"""This process's locks, shared by its trainings of the same model."""
 
 
 class TrainingLock:
-    """A lock that is held for as long as somebody keeps this object, or until `release`.
+    """A lock held for the lifetime of this object, or until `release`.
 
     Args:
-        model_file: it is `X.lock` of this.
-        argument: its name in errors.
+        model_file: the lock file is `{model_file}.lock`.
+        argument: the argument's name in errors.
 
     Raises:
-        TrainingError: another training has it; the message names its process.
-        CheckpointError: nothing can be written there.
+        TrainingError: another process trains the model; the message names it.
+        CheckpointError: the lock file cannot be written.
     """
 
     def __init__(self, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> None:
@@ -48,21 +47,21 @@ class TrainingLock:
         except filelock.Timeout:
             raise TrainingError(
                 f"{os.fspath(model_file)} is being trained by {_owner(self.path)}: wait for it to end, stop it, or "
-                "give this training a place of its own",
+                "train in another place",
                 argument=argument,
             ) from None
         except OSError as error:
             raise CheckpointError(
-                f"{os.fspath(model_file)}: nothing can be written there ({error.strerror or error}); give a "
-                "place in a folder of your own",
+                f"{os.fspath(model_file)}: cannot be written ({error.strerror or error}); give a path in a folder "
+                "that you can write to",
                 argument=argument,
             ) from None
         self.release = finalize(self, _give_back, lock, os.getpid())
 
     @classmethod
     def shared(cls, model_file: str | os.PathLike[str]) -> TrainingLock:
-        """The lock of a model file, for this process; where it has it already, that one. Errors as of a new one."""
-        key = os.getpid(), _path(model_file)  # a process that was forked has none
+        """This process's existing lock of a model file, or a new one."""
+        key = os.getpid(), _path(model_file)  # not inherited by forks
         lock = _SHARED.get(key)
         if lock is None or not lock.release.alive:
             lock = _SHARED[key] = cls(model_file)
@@ -84,7 +83,7 @@ def _owner(path: str) -> str:
 
 
 def _give_back(lock: filelock.BaseFileLock, owner: int) -> None:
-    """Remove the file and the lock, if this is the process that has it, not one that it forked."""
+    """Releases the lock and removes its file, unless this is a forked process."""
     if os.getpid() == owner:
         with suppress(OSError):
             os.unlink(lock.lock_file)

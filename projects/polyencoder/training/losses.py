@@ -1,7 +1,6 @@
 """Losses: cross-entropy with label smoothing, KL and margin-MSE for distillation; [batch] from scores [batch, n].
 
-Where a score is -inf, there is no such candidate; where a teacher's is, it did not score it. The loss leaves it
-out.
+A score of -inf is padding; a teacher's -inf means not scored. Both are masked.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ __all__ = ["distillation_kl", "margin_mse", "smoothed_cross_entropy"]
 
 
 def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
-    """The cross-entropy against 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
+    """Cross-entropy with 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
 
     Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
-    remaining probability mass is evenly redistributed across in-batch negative examples". So the label gets nothing of
-    the rest, as it does of torch's `label_smoothing`. `labels` [batch] are its columns; where it is the only candidate,
-    nothing is spread.
+    remaining probability mass is evenly redistributed across in-batch negative examples". Unlike torch's
+    `label_smoothing`, none of it goes to the label. `labels` [batch] are the label's columns; without other candidates
+    there is no smoothing.
     """
     logs = torch.log_softmax(scores, dim=-1)
     places = labels.unsqueeze(-1)
@@ -43,11 +42,11 @@ def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0
 
 
 def margin_mse(scores: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
-    """The mean square of how much the margins between the label and each other candidate differ from the teacher's.
+    """Mean squared error of the margins between the label and each other candidate, against the teacher's margins.
 
     Equation 3 of Hofstätter et al., "Improving efficient neural ranking models with cross-architecture knowledge
-    distillation" (2020), for any number of negatives. `labels` [batch] are the columns of the labels. 0 where there is
-    no negative.
+    distillation" (2020), for any number of negatives. `labels` [batch] are the columns of the labels. 0 without
+    negatives.
     """
     places = labels.unsqueeze(-1)
     negative = (teacher > -torch.inf).scatter(-1, places, False)

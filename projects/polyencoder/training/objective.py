@@ -1,4 +1,4 @@
-"""The training objective: from a batch to a differentiable loss, and to metrics for the report."""
+"""Training objective: a batch to a differentiable loss and metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyencoder.training.losses import smoothed_cross_entropy
 __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
 
 Sums = Mapping[str, tuple[float, int]]
-"""Metrics as a sum and the number of what was summed, 0 for a plain sum: batches and processes can be added up."""
+"""Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
 
 MAX_BATCHES_WITHOUT_NEGATIVES = 100  # at the beginning of a run
 
@@ -33,9 +33,8 @@ MAX_BATCHES_WITHOUT_NEGATIVES = 100  # at the beginning of a run
 class Outcome:
     """The outcome of a batch.
 
-    loss: to differentiate; the sum over all processes is the mean loss of all their examples. losses: [batch], and
-    scores: [batch, n], -inf where an example has no candidate, both detached. pool: the candidates that were scored.
-    sums: further metrics.
+    loss: differentiable; its sum over all processes is the mean loss of their examples. losses: [batch], and scores:
+    [batch, n], -inf at padding, both detached. pool: the scored candidates. sums: further metrics.
     """
 
     loss: Tensor
@@ -49,13 +48,13 @@ class Outcome:
 
 
 class Objective(Protocol):
-    """The objective that a `Trainer` minimises; None for a batch in which no process has an example."""
+    """The objective that a `Trainer` minimises; returns None if no process has an example."""
 
     def __call__(self, batch: Batch | None) -> Outcome | None: ...
 
 
 class Loss(Protocol):
-    """The loss of each example, [batch], from masked scores [batch, n]; and metrics of its own."""
+    """The loss of each example [batch] from masked scores [batch, n], with further metrics."""
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]: ...
 
@@ -79,7 +78,7 @@ class CrossEntropy:
 
 
 class Scored(NamedTuple):
-    """The scores of one objective, [batch, n]; and which examples have it, [batch], None for all."""
+    """The scores of one objective, [batch, n], and a mask of the examples that have it, [batch]; None for all."""
 
     name: str
     scores: Tensor
@@ -87,25 +86,23 @@ class Scored(NamedTuple):
 
 
 class Ranking:
-    """Ranking the label above the other candidates of its example, in one process or several.
+    """Ranks the label above the other candidates, in one process or several.
 
-    The losses of a model with several objectives are summed; scores that are reported are those of the first.
+    The losses of a model's objectives are summed; reported scores are the first one's.
 
     Args:
-        model: the ranker that learns.
-        text: its tokenizer, for candidates that come in the midst of a step.
+        model: the ranker being trained.
+        text: its tokenizer, for candidates added within a step.
         loss: of the scores.
-        gather_negatives: where all examples of a batch share their candidates, those of the other processes' batches
-            are candidates too.
-        grad_cache: a bi- or poly-encoder's memory, in contexts of the longest length (gradient caching); 0: no limit.
-        pair_tokens: a cross-encoder's memory, in tokens of pairs; 0: no limit.
-        max_without_negatives: this many batches at the beginning of a run in which the label is the only candidate are
-            an error; None for no limit, as negatives may come to be mined.
+        gather_negatives: with in-batch candidates, also use those of the other processes' batches.
+        grad_cache: contexts of maximum length per chunk of gradient caching; 0: no limit.
+        pair_tokens: a cross-encoder's tokens per chunk of gradient caching; 0: no limit.
+        max_without_negatives: this many batches without negatives at the start of a run are an error; None for no
+            limit, if negatives are mined later.
 
     Attributes:
-        skipped: batches of this process that were left out, since the label was the only candidate of its example: the
-            loss is 0, whatever the model is. skipped_examples: these, also of batches that have others.
-        has_trained: whether any batch was not.
+        skipped: batches of this process skipped because the label was the only candidate. skipped_examples: such
+            examples, in these batches and in others. has_trained: whether any batch was not skipped.
     """
 
     def __init__(
@@ -127,10 +124,10 @@ class Ranking:
         self.max_tokens = (grad_cache * text.config.longest_context if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
-        """`batch` is None in a process that has no example of its own in this step, in which it helps the others.
+        """Scores a batch; None in a process without examples, which still takes part in the collectives.
 
         Raises:
-            InputError: there is nothing to learn, in batch after batch.
+            InputError: `max_without_negatives` batches without negatives.
         """
         own = batch = None if batch is None else self._without_twins(batch)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
@@ -165,7 +162,7 @@ class Ranking:
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def _without_twins(self, batch: Batch) -> Batch:
-        """The batch with candidates that become the same tokens as one: else they were each other's negatives."""
+        """Merges candidates with equal tokens, which would be negatives of each other."""
         pool = without_twins(batch.pool, self._keys(batch.pool))
         return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
 
@@ -184,11 +181,11 @@ class Ranking:
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)
 
     def _keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
-        """The key of each candidate: its tokens, by which twins are found."""
+        """The tokens of each candidate, to find duplicates."""
         return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
 
     def check_has_trained(self) -> None:
-        """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
+        """Raises InputError if every batch was skipped."""
         if self.skipped and not self.has_trained:
             raise InputError(
                 f"nothing was trained: in all of {self.skipped} batches the label was the only candidate; give a "
@@ -203,9 +200,9 @@ class Ranking:
             self.check_has_trained()
 
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
-        """Scores of the step's candidates, for each objective of the model."""
+        """Scores the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
-        if model.reads_pairs:  # its pairs are read here, whoever's candidates they are
+        if model.reads_pairs:  # pairs with all processes' candidates are scored here
             candidates = self._tokens(step.pool.texts, batch, step)
             return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
         candidates = self._tokens(step.own_texts, batch, step)
@@ -215,20 +212,20 @@ class Ranking:
         vectors = vectors if step.pool.index is None else vectors[step.pool.index]
         objectives = model.objectives(encoded).items()
         dtype = torch.promote_types(vectors.dtype, torch.float32)
-        with torch.autocast(vectors.device.type, enabled=False):  # a score of 16 has steps of 1/8 in bfloat16
+        with torch.autocast(vectors.device.type, enabled=False):  # bfloat16's resolution at 16 is 1/8
             return [
                 Scored(name, model.score(one.to(dtype=dtype), vectors.to(dtype)), _present(one))
                 for name, one in objectives
             ]
 
     def _tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
-        """The tokens of these candidates, maybe none: the batch's own where nobody else's are beside them."""
+        """The tokens of these candidates: the batch's own if there are no others."""
         if step.counts is None and batch.candidates is not None:
             return batch.candidates
         return self.text.pad(self.text.candidate_ids(texts)).to(batch.contexts.ids.device)
 
     def _assist(self, step: GatheredStep) -> Outcome:
-        """This process's part of a step in which it has no example: its backward pass, with the others'."""
+        """Takes part in a step without examples of its own: collectives in the backward pass need every process."""
         device = next(self.model.parameters()).device
         ids = torch.zeros(0, 1, dtype=torch.long, device=device)
         nothing = torch.zeros((), device=device, requires_grad=True)
@@ -241,5 +238,5 @@ class Ranking:
 
 
 def _present(context: ContextEncoding) -> Tensor | None:
-    """A mask of the contexts that have any code, [batch]; None where all have."""
+    """Mask [batch] of the contexts with any code; None if all have."""
     return None if context.mask is None else context.mask.any(1)

@@ -1,7 +1,7 @@
-"""Optimizers, with weight decay for weight matrices alone: biases and layer norms have none.
+"""Optimizers, with weight decay on weight matrices only.
 
-Embeddings may be a group of their own, whose gradients are clipped by themselves and whose decay is that of the rows
-that a batch looked up: the L2 regularization of these, as ConveRT's graphs have it.
+Embeddings may be a separate group with its own gradient clipping, and weight decay on the rows a batch looked up only
+(L2 regularization, as in ConveRT's graphs).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ADAMS = ("adam", "adamw", "adamax")
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The optimizer of the trainable parameters of a model.
+    """Builds the optimizer of a model's trainable parameters.
 
     Raises:
         ConfigError: no parameter is trainable.
@@ -54,7 +54,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, embedding_clip: float | None = None
 ) -> list[dict[str, Any]]:
-    """The trainable parameters, in groups for an optimizer: with weight decay, without, and clipped embeddings."""
+    """Parameter groups: with weight decay, without, and clipped embeddings."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     apart = [p for p in learning if id(p) in tables] if embedding_clip is not None else []
@@ -69,7 +69,7 @@ def parameter_groups(
 
 @torch.no_grad()
 def clip_embeddings(optimizer: Optimizer) -> None:
-    """Before a step: the decay of the rows that were looked up joins the gradients of embeddings, which are clipped."""
+    """Before a step: adds weight decay to the looked-up rows' gradients, and clips embeddings' gradients."""
     for group in optimizer.param_groups:
         if group.get("clip") is None:
             continue

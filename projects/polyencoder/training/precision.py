@@ -16,16 +16,15 @@ __all__ = ["Precision", "PrecisionName"]
 
 
 class Precision:
-    """The precision of a step on a device. Weights, gradients and the optimizer's states stay in float32.
+    """Mixed precision on a device. Weights, gradients and optimizer state stay in float32.
 
     Args:
-        name: "float32", "bfloat16" or, on a GPU alone, "float16".
-        device: where the model is.
-        loss_scale: what the loss is multiplied by, and gradients are divided by again, so that float16 holds the small
-            ones; None: with float16 as much as does not overflow, found by trying, else 1.
+        name: "float32", "bfloat16" or, on a GPU, "float16".
+        device: the model's.
+        loss_scale: a fixed loss scale; None: dynamic with float16, else 1.
 
     Raises:
-        ConfigError: there is no such precision, or not on this device; the scale is not above 0.
+        ConfigError: unknown precision, or not supported on this device; a scale not above 0.
     """
 
     def __init__(self, name: PrecisionName, device: torch.device, *, loss_scale: float | None = None) -> None:
@@ -42,12 +41,12 @@ class Precision:
 
     @property
     def warning(self) -> str | None:
-        """Why this precision gains nothing here, if so."""
+        """Why this precision is no faster on this device; None if it is."""
         return why_bf16_gains_nothing(self._device) if self.name == "bfloat16" else None
 
     @property
     def scales(self) -> bool:
-        """Whether the scale is found by trying: gradients may overflow until `unscale`, and are then left out."""
+        """Whether the loss scale is dynamic, so that steps with overflows are skipped."""
         return self._scaler.is_enabled()
 
     def autocast(self) -> torch.autocast:
@@ -58,7 +57,7 @@ class Precision:
         self._scaler.scale(loss if self._fixed is None else loss * self._fixed).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Make the gradients those of the loss itself, before they are clipped."""
+        """Unscales the gradients, before they are clipped."""
         if self.scales:
             self._scaler.unscale_(optimizer)
         elif self._fixed is not None:
@@ -66,7 +65,7 @@ class Precision:
             torch._foreach_div_(gradients, self._fixed)
 
     def step(self, optimizer: Optimizer) -> None:
-        """The optimizer's step; left out where scaled gradients have overflowed, and the scale is then lowered."""
+        """The optimizer's step; with a dynamic scale, overflows skip it and lower the scale."""
         self._scaler.step(optimizer)
         self._scaler.update()
 

@@ -1,4 +1,4 @@
-"""The process group of distributed training, on one host or several, as torchrun starts them."""
+"""Process group of distributed training under torchrun, on one host or several."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["TIMEOUT", "VARIABLES", "Place", "is_grouped", "process_group"]
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-JOINING = timedelta(minutes=30)  # the first may have a vocabulary to train
-TIMEOUT = 1800.0  # seconds, from then on: others may have candidates to encode, a model to write
+JOINING = timedelta(minutes=30)  # the first process may have a vocabulary to train
+TIMEOUT = 1800.0  # seconds after joining: other processes may encode candidates or write a model
 
 
 def is_grouped() -> bool:
-    """Whether torchrun has started this process."""
+    """Whether torchrun started this process."""
     return all(os.environ.get(name) for name in VARIABLES)
 
 
 @dataclass(frozen=True)
 class Place:
-    """The rank of this process and the world size: of all processes, and of those on its host."""
+    """Rank and world size, global and on this host."""
 
     rank: int
     count: int
@@ -44,16 +44,14 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """The place that torchrun gave this process.
+        """Reads torchrun's environment variables.
 
         Raises:
             ConfigError: torchrun did not start this process.
         """
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
-            raise ConfigError(
-                f"{missing[0]} is not set: it is torchrun that sets it, so start this process with torchrun"
-            )
+            raise ConfigError(f"{missing[0]} is not set: start this process with torchrun")
         rank, count, local_rank, local_count = (int(os.environ[name]) for name in VARIABLES[:4])
         return cls(rank, count, local_rank, local_count)
 
@@ -62,27 +60,26 @@ class Place:
 def process_group(
     place: Place, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[torch.device]:
-    """Join the others, over NCCL where each process has a GPU, else over gloo; gives the device of this process.
+    """Joins the process group, over NCCL if each process has a GPU, else gloo; yields this process's device.
 
-    A block that raises leaves the group unchanged: the others notice by themselves, and to leave it
-    in order one would have to wait for them.
+    If the block raises, the group is not destroyed, since that would wait for the other processes.
 
     Args:
         place: of this process.
-        settings: of the run, which must be the same in all of them.
-        timeout: seconds that a process waits for another one.
-        on_cpu: leave GPUs alone.
+        settings: of the run, which must be the same in all processes.
+        timeout: seconds to wait for other processes.
+        on_cpu: do not use GPUs.
 
     Raises:
-        ConfigError: no time to wait, more processes than GPUs, a host that others cannot reach, or other settings.
+        ConfigError: invalid timeout, more processes than GPUs, an unreachable host, or different settings.
     """
     if not 0 < timeout < float("inf"):
         raise ConfigError(f"timeout is {timeout}; it must be seconds, above 0", argument="timeout")
     on_gpu = torch.cuda.is_available() and not on_cpu
     if on_gpu and place.local_count > torch.cuda.device_count():
         raise ConfigError(
-            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): have torchrun "
-            "start as many processes, or train on CPUs",
+            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): start one process "
+            "per GPU, or train on CPUs",
             argument="on_cpu",
         )
     if on_gpu:
@@ -98,10 +95,10 @@ def process_group(
 
 
 def _meet(place: Place, backend: str) -> Store:
-    """Wait for all processes; gives the store in which each has put its host.
+    """Waits for all processes; returns the store with each one's host.
 
     Raises:
-        ConfigError: over gloo, one of several hosts would tell the others an address that is theirs as well.
+        ConfigError: with gloo, a host would announce a loopback address.
     """
     store: Store
     store, _, _ = next(rendezvous("env://", timeout=JOINING))
@@ -109,7 +106,7 @@ def _meet(place: Place, backend: str) -> Store:
     store.set(f"host of {place.rank}", json.dumps(host))
     hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(place.count)]
     store.set(f"read by {place.rank}", "")
-    if place.rank == 0:  # the store is in this process, which an error below ends: not before the others have read it
+    if place.rank == 0:  # this process owns the store: on an error below, others must have read it first
         store.wait([f"read by {rank}" for rank in range(place.count)])
     if backend == "gloo" and len({host["name"] for host in hosts}) > 1:
         for host in hosts:
@@ -122,7 +119,7 @@ def _meet(place: Place, backend: str) -> Store:
 
 
 def _own_address() -> str:
-    """The address that gloo gives for this host: that of its name, unless a network interface is given."""
+    """The address gloo announces for this host: that of its name, unless a network interface is set."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return "0.0.0.0"
     try:
@@ -132,7 +129,7 @@ def _own_address() -> str:
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError, in every process, unless all were started with the same settings."""
+    """Raises ConfigError, in every process, if settings differ between processes."""
     first, *others = gather_objects(dict(settings))
     for rank, given in enumerate(others, 1):
         for name in sorted(first.keys() | given.keys()):

@@ -1,4 +1,4 @@
-"""The progress of a run and its goal: examples, updates and seconds done, and when it is over."""
+"""Progress and goal of a run, in examples, updates and seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Goal", "Progress"]
 
 @dataclass
 class Progress:
-    """The progress of a run, including the parts before it was resumed.
+    """The progress of a run, including the time before it was resumed.
 
     examples, of all processes; batches and updates; seconds, of steps and evaluations.
     """
@@ -26,33 +26,33 @@ class Progress:
 
 @dataclass(frozen=True)
 class Goal:
-    """When a run ends: at whichever of these comes first, None where there is no such limit."""
+    """When a run ends: at the first limit reached; None for no limit."""
 
     examples: float | None = None
     updates: int | None = None
     seconds: float | None = None
 
     def share(self, done: Progress) -> float | None:
-        """The part of the run that is done, from 0 to 1; None if that is unknown."""
+        """The fraction of the run that is done; None if unknown."""
         pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
         return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
 
     def time(self, done: Progress) -> float:
-        """The share of the time that has passed, from 0 to 1; 0 where there is no limit."""
+        """The fraction of the time limit that has passed; 0 without a limit."""
         return min(1.0, done.seconds / self.seconds) if self.seconds else 0.0
 
     def is_reached(self, done: Progress) -> bool:
         return self.share(done) == 1.0
 
     def total_updates(self, *, batch: int, accumulate: int) -> int | None:
-        """The number of updates of the whole run, with `batch` examples a batch; None if unknown."""
+        """The number of updates of the run, with `batch` examples per batch; None if unknown."""
         limits = [] if self.updates is None else [self.updates]
         if self.examples is not None:
             limits.append(-int(-self.examples // batch) // accumulate)
         return max(1, min(limits)) if limits else None
 
     def seconds_left(self, done: Progress, *, rate: float) -> float | None:
-        """An estimate of the time left, at `rate` examples a second, evaluations not counted."""
+        """Estimates the time left at `rate` examples per second, without evaluations."""
         lefts = []
         if self.seconds:
             lefts.append(self.seconds - done.seconds)

@@ -1,4 +1,4 @@
-"""Random states: all generators that training draws from, seeded, saved and restored together."""
+"""Seeds, saves and restores the random generators of training together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seed_everything(seed: int) -> None:
 
 
 def random_state(own: random.Random | None = None) -> dict[str, Any]:
-    """The state of all generators, and of one of the caller's own, as tensors, numbers and texts."""
+    """The state of all generators, and of the caller's, as tensors, numbers and texts."""
     name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
     return {
         "python": _packed(random),
@@ -29,7 +29,7 @@ def random_state(own: random.Random | None = None) -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any], own: random.Random | None = None) -> None:
-    """Put all generators where `random_state` saw them."""
+    """Restores the state of `random_state`."""
     _unpack(state["python"], random)
     name, keys, *others = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *others))  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""A whole training run from files to a model folder: what `polyencoder train` does, in one call.
+"""Trains a ranker from files to a model folder: `polyencoder train` in one call.
 
 >>> report = train_ranker(TrainSettings(backbone="sentence-transformers/all-MiniLM-L6-v2", train="my/train.jsonl",
 ...                                   valid="my/valid.jsonl", out="runs/my"))
@@ -51,7 +51,7 @@ METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
 RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
 
-# Settings that shape the model, by where it has them; where they are not given, they are those of the one to begin with
+# Settings of the model, by their place in its configuration; defaults are the initial model's
 OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")
 OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size", "number_turns")
 OF_A_CONVERT = (*CONVERT_SIZES, "dropout")
@@ -60,13 +60,13 @@ SHAPES = {*OF_A_NEW_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
 
 @dataclass(frozen=True)
 class RunReport:
-    """The report of a run: R@1 and the like of the validation examples, by who ranked them, and where the model is."""
+    """The report of a run: validation metrics of baselines and trained model, and the model's folder."""
 
     before: dict[str, float]
-    """Of what was trained, or of a bi-encoder of its backbone where that was random in part (`as_bi_encoder`)."""
+    """Before training; of a bi-encoder of the backbone if the model was partly random (`as_bi_encoder`)."""
     as_bi_encoder: bool
     tfidf: dict[str, float]
-    """Empty where the training responses have no words."""
+    """Empty if the training responses have no words."""
     trained: dict[str, float]
     """The best evaluation of the run."""
     out: Path
@@ -76,20 +76,19 @@ class RunReport:
     stopped: str | None
     """Why the run ended before its goal, if it did."""
     kept: int
-    """After how many updates the model in the folder was, 0 for the one before training."""
+    """The number of updates of the saved model; 0 for the one before training."""
     warning: str | None
-    """Why training may not have helped, where the model is no better than before."""
+    """Why training may not have helped, if the model is no better than before."""
 
 
 def train_ranker(settings: TrainSettings) -> RunReport:
-    """Train a ranker on files and write it, with its model card, to a folder; resume such a run if it was killed.
+    """Trains a ranker on files and writes it, with its model card, to a folder; resumes a run that was killed.
 
     Raises:
         ConfigError: settings that contradict each other.
-        InputError: data that cannot be used.
-        TrainingError: the losses are not finite again and again, the end could not be written, or another process
-            trains in that folder.
-        CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
+        InputError: invalid data.
+        TrainingError: training diverged, the last checkpoint could not be written, or another process trains there.
+        CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _train(settings, processes)
@@ -97,7 +96,7 @@ def train_ranker(settings: TrainSettings) -> RunReport:
 
 def _train(settings: TrainSettings, processes: Processes) -> RunReport:
     for files in filter(None, (settings.data.train, settings.data.valid)):
-        data_files(files)  # looks for them before the model is loaded, which is quick beside reading them
+        data_files(files)  # missing files are an error before the model is loaded
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
     data = open_data(settings)
@@ -107,9 +106,7 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
         data.valid,
         untrained=partial(untrained_ranker, settings),
         responses=data.responses,
-        on_untrained=None
-        if settings.convert.vocabulary
-        else best.begin,  # that of a new ConveRT is random, and drawn anew
+        on_untrained=None if settings.convert.vocabulary else best.begin,  # a new ConveRT is random
     )
     trainer = Trainer(
         ranker,
@@ -131,7 +128,7 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
     if trainer.skipped_examples and processes.is_first:
-        _log.warning("left out %d times: an example whose response is its only candidate", trainer.skipped_examples)
+        _log.warning("skipped %d times: an example whose response is its only candidate", trainer.skipped_examples)
     if settings.data.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run
@@ -156,7 +153,7 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
 
 
 def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
-    """The numbers of the run: a quantized ConveRT computes in 16 bits on a GPU, and scales its loss."""
+    """The run's `TrainingConfig`; a quantized ConveRT trains in 16 bits on a GPU, with a loss scale."""
     scores = str(Path(settings.data.out) / TEACHER_SCORES)
     config = settings.training.changed(**{"distillation.scores": scores})
     if ranker.model.loss_scale is None:
@@ -166,7 +163,7 @@ def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
 
 
 def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
-    # what each process has of the data goes by their number
+    # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
@@ -184,7 +181,7 @@ def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
-    """The values that the settings in `SHAPES` have in the model, given ones or the initial model's."""
+    """The model's values of the settings in `SHAPES`."""
     config = ranker.model.config
     shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
     shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
@@ -196,14 +193,14 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
 
 
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:
-    """The sizes of a run: pairs, and of the first of them the tokens; parameters."""
+    """Logs the number of pairs, their lengths in tokens, and parameters."""
     own = data.train
     some = own[:SAMPLE] if isinstance(own, Sequence) else list(islice(own.items(), SAMPLE))
     contexts = trainer.text.contexts([one.turns for one in some]).mask.sum() / len(some)
     labels = trainer.text.candidates([one.label for one in some]).mask.sum() / len(some)
     parameters = list(trainer.model.parameters())
     _log.info(
-        "%s pairs, of about %d and %d tokens; %s parameters, %s of them learn",
+        "%s pairs, of about %d and %d tokens; %s parameters, %s of them trained",
         f"{data.size:,}",
         contexts,
         labels,
@@ -221,7 +218,7 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
 
 
 def _shown(settings: TrainSettings, *, is_first: bool) -> list[Callback]:
-    """The first process's output: a progress line in a terminal, else log lines; and a curve."""
+    """The first process's output: a progress line in a terminal, else log lines; a curve."""
     if not is_first:
         return [Log(every_seconds=None)]
     out = Path(settings.data.out)

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: a linear warm-up, then a decay with the updates or with validations.
+"""Learning-rate schedules: linear warm-up, then decay by updates or on a plateau.
 
-A schedule is a factor of the updates done so far and of a few plain numbers, which a checkpoint keeps: a run that is
-resumed has the rates of one that was never stopped.
+The rate is a function of the updates so far and a few numbers stored in checkpoints: a resumed run has the rates of an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polyencoder.settings.training import ScheduleConfig, ScheduleName
 
 __all__ = ["Schedule", "ScheduleConfig", "ScheduleName"]
 
-BETTER = 1e-4  # a validation loss has fallen when it is lower by this share, as torch's ReduceLROnPlateau counts it
+BETTER = 1e-4  # relative improvement of a validation loss, the `threshold` of torch's ReduceLROnPlateau
 
 
 WARMUP = 100
@@ -24,19 +24,19 @@ MEASURED = 5  # updates after which their speed is known
 
 
 class Schedule:
-    """Sets the learning rate of an optimizer; the rate that its groups have when it comes is the full one.
+    """Sets the learning rate of an optimizer; the groups' initial rate is the maximum.
 
-    A run is as far as its time or its updates are, whichever is further: where time will end it before its updates are
-    done, warm-up and decay are shares of the updates that are to be expected at the speed so far.
+    With a time limit that ends the run before its updates, warm-up and decay are fractions of the updates expected at
+    the speed so far.
 
     Args:
-        optimizer: whose rate it is.
-        config: how it changes.
-        total_updates: of the whole run, if time does not end it; None if that is not known.
-        by_time: whether time may end it, which `step` is then given.
+        optimizer: the optimizer.
+        config: the schedule.
+        total_updates: of the run, without a time limit; None if unknown.
+        by_time: whether there is a time limit; `step` then needs the time.
 
     Raises:
-        ConfigError: the schedule needs the end of the run, which is not known, or its warm-up takes all of the updates.
+        ConfigError: the schedule needs an unknown number of updates, or its warm-up takes all of them.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Schedule:
         self._name = config.name or ("linear" if is_known else "constant")
         if self._name in ("linear", "cosine") and not is_known:
             raise ConfigError(
-                f"the schedule {config.name!r} needs to know how many updates there will be: give their number, or "
-                "train for epochs of data whose size is known"
+                f"the schedule {config.name!r} needs the number of updates: give it, or train for epochs of data of "
+                "known size"
             )
         self._optimizer, self._config, self._total = optimizer, config, total_updates
         if config.warmup_updates is not None and total_updates is not None and config.warmup_updates >= total_updates:
@@ -67,7 +67,7 @@ class Schedule:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def step(self, updates: int, *, time: float = 0.0) -> None:
-        """After an update: how many were done, in which share of the time limit, 0 without one."""
+        """After an update: the number of updates and the fraction of the time limit, 0 without one."""
         self._updates, self._time = updates, time
         self._set()
 
@@ -81,7 +81,7 @@ class Schedule:
 
     @property
     def warmup_updates(self) -> int:
-        """Over how many updates the rate rises to its full value."""
+        """The number of warm-up updates."""
         config, expected = self._config, self.expected_updates
         if config.warmup_updates is not None:
             return config.warmup_updates
@@ -91,7 +91,7 @@ class Schedule:
         return share if config.longest_warmup is None else min(config.longest_warmup, share)
 
     def validated(self, loss: float) -> None:
-        """After a validation, of which the schedule "plateau" takes note unless it is still warming up."""
+        """After a validation, for the schedule "plateau"; ignored during warm-up."""
         if self._name != "plateau" or self._updates < self.warmup_updates:
             return
         if loss < self._best * (1 - BETTER):

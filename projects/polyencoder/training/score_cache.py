@@ -1,4 +1,4 @@
-"""A teacher's scores on disk: one SQLite file, which several teachers, runs and processes may share."""
+"""Caches a teacher's scores in one SQLite file, which teachers, runs and processes may share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BUSY_SECONDS = 60
 
 
 class ScoreCache:
-    """Scores by their key, a 16-byte digest of model, context and candidate.
+    """Scores by key, a 16-byte digest of model, context and candidate.
 
-    What `put` was given is there after a kill, all of a call or nothing of it.
+    `put` is a transaction, which survives a kill.
 
     Args:
-        path: the file, made if it is not there; None to remember in memory alone.
+        path: the file, created if missing; None to cache in memory.
 
     Raises:
-        CheckpointError: the file is damaged, something else or from a newer version, or its folder cannot be written.
+        CheckpointError: the file is damaged, another format or a newer version, or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -43,7 +43,7 @@ class ScoreCache:
             ((tables,),) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master")
             if tables and (application, version) != (_APPLICATION, FORMAT_VERSION):
                 raise CheckpointError(
-                    f"{path}: is no file of teacher's scores of format {FORMAT_VERSION}: remove it, or name another"
+                    f"{path}: not a cache of teacher's scores of format {FORMAT_VERSION}: remove it, or give another"
                 )
             if not tables:
                 self._connection.executescript(
@@ -57,7 +57,7 @@ class ScoreCache:
         return int(count)
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        """The scores of those keys that have one."""
+        """The cached scores of these keys."""
         found: dict[bytes, float] = {}
         with self._explained():
             for start in range(0, len(keys), _AT_ONCE):
@@ -67,7 +67,7 @@ class ScoreCache:
         return found
 
     def put(self, scores: Mapping[bytes, float]) -> None:
-        """Remember these scores. A key that has one keeps it."""
+        """Caches scores; existing keys are unchanged."""
         with self._explained(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", scores.items())
@@ -82,5 +82,5 @@ class ScoreCache:
         except (sqlite3.Error, OSError) as error:
             raise CheckpointError(
                 f"{self._path}: teacher's scores cannot be read or written ({first_line(error)}): make room if the "
-                "disk is full; if the file is damaged, remove it, or name another"
+                "disk is full; if the file is damaged, remove it, or give another"
             ) from error

@@ -1,4 +1,4 @@
-"""The ranker that a run begins with, and the untrained one that its result is compared with."""
+"""Builds the initial ranker of a run, and the untrained baseline."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to train: an existing one to continue, or a new one around the backbone.
 
     Raises:
-        ConfigError: it is of another architecture, or the settings do not suit it.
+        ConfigError: `init` has another architecture, or settings contradict it.
     """
     ranker = _initial(settings) if settings.model.init else _new(settings)
     if settings.model.output_scaling == "auto" and ranker.model.config.normalize:
         raise ConfigError(
-            "output_scaling 'auto': vectors have the length 1 (normalize), whatever outputs are; give a number",
+            "output_scaling is 'auto', but vectors are normalized to length 1 (normalize); give a number",
             argument="output_scaling",
         )
     if settings.model.compile:
@@ -34,11 +34,11 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
 
 
 def untrained_ranker(settings: TrainSettings) -> Ranker:
-    """The ranker that is evaluated before training.
+    """The ranker to evaluate before training.
 
-    A new poly- or cross-encoder is random in part, so the backbone's own vectors take its place: a bi-encoder. Not
-    so where a cross-encoder begins with a pre-trained head for next utterances, nor where a context has one vector: a
-    new late-interaction encoder scores as a bi-encoder does. A new ConveRT is all random.
+    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone stands in. Not for a cross-encoder
+    with a pre-trained next-utterance head, nor for a late-interaction encoder, which starts as a bi-encoder. A new
+    ConveRT is random.
     """
     own = family(settings.model.architecture)
     if settings.model.init or not own.has_backbone:
@@ -78,7 +78,7 @@ def _initial(settings: TrainSettings) -> Ranker:
     ranker.model.config = config
     own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
     ranker.model.continue_with(own, origin=settings.model.init)
-    # without the calibration, which is of other weights than the trained ones
+    # without the calibration, which does not apply to the trained weights
     return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.evaluation.device)
 
 
@@ -111,7 +111,7 @@ def _over_vocabulary(settings: TrainSettings) -> Ranker:
 
 
 def _lengths(settings: TrainSettings) -> dict[str, Any]:
-    """The fields of the text's configuration that were given."""
+    """The explicit fields of the text's configuration."""
     model, convert = settings.model, settings.convert
     given = {
         "text_truncate": model.text_truncate,

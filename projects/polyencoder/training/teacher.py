@@ -1,7 +1,7 @@
-"""A teacher: a trained ranker whose scores are another one's target. Each pair of texts is scored once.
+"""Teacher of knowledge distillation: scores pairs of texts with a ranker, each pair once.
 
-Distillation from a cross-encoder is as dear as the cross-encoder, so its scores are kept (`ScoreCache`): another epoch
-over the same pairs, another seed or another student costs no more than looking them up.
+A cross-encoder's scores are expensive and therefore cached (`ScoreCache`): further epochs, seeds and students only look
+them up.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Teacher", "shortlist"]
 
 
 class Teacher:
-    """Scores pairs of texts with a ranker, or looks up the scores that it gave them.
+    """Scores pairs of texts with a ranker, or looks up cached scores.
 
     Args:
-        ranker: a cross-encoder, as a rule; a bi- or poly-encoder teaches as well.
-        cache: where the scores are kept. Their keys hold a fingerprint of the ranker: others may keep theirs there too.
-        bf16: let the ranker compute in bfloat16. Scores of the two precisions are kept apart.
+        ranker: usually a cross-encoder.
+        cache: the cache. Keys include a fingerprint of the ranker, so that teachers can share it.
+        bf16: compute in bfloat16; cached separately.
 
     Attributes:
-        asked: how many pairs the ranker was asked for so far.
+        asked: the number of pairs the ranker has scored.
     """
 
     def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False) -> None:
@@ -43,8 +43,8 @@ class Teacher:
     def scores(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
 
-        `index` [batch, n] names each context's candidates by their place in `candidates`; below 0 there is none, and
-        the score is -inf.
+        `index` [batch, n]: each context's candidates as positions in `candidates`; negative is padding, which scores
+        -inf.
         """
         if len(contexts) != len(index):
             raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
@@ -55,7 +55,7 @@ class Teacher:
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
         keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
         known = self._cache.get(keys)
-        missing: dict[bytes, int] = {}  # where each pair occurs first
+        missing: dict[bytes, int] = {}  # key -> first occurrence
         for place, key in enumerate(keys):
             if key not in known:
                 missing.setdefault(key, place)
@@ -72,7 +72,7 @@ class Teacher:
     def _ask(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
-        """The ranker's scores at these places of `index`; nothing else is read."""
+        """Scores these positions of `index`."""
         self.asked += len(rows)
         some, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)
@@ -86,9 +86,9 @@ class Teacher:
 
 
 def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
-    """[batch, n] columns of `scores`: each example's label, then its other candidates from the best; -1 for none.
+    """Columns of `scores` [batch, n]: each example's label, then its best other candidates; -1 is padding.
 
-    As many as there are, if they are fewer than `n`. A score of -inf is no candidate.
+    At most `n`. A score of -inf is padding.
     """
     places = labels.unsqueeze(-1)
     others = scores.detach().scatter(-1, places, -torch.inf)

@@ -30,27 +30,26 @@ SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
 
 class Trainer:
-    """Trains a ranker. Its parts, an objective, updates and callbacks, can each be given or left to the configuration.
+    """Trains a ranker. Objective, updates and callbacks can be given, or are built from the configuration.
 
     Examples:
         >>> Trainer(ranker, TrainingConfig(epochs=3), train=examples).fit()
 
-    A framework with a loop of its own calls `step` alone, and needs no `train`.
+    A framework with its own loop calls `step`, and needs no `train`.
 
     Args:
-        ranker: whose model learns, in place; `ranker.text` tokenizes.
-        config: the numbers of the run.
-        train: the examples: a list, or a source of them, which is read as needed.
-        batches: in the place of `train`, gives batches that are made already, from where the run is; it is called when
-            a checkpoint was put back, and each process has a batch in each step.
-        sampler: draws candidates for examples that have none of their own.
-        callbacks: what happens beside the steps, in this order, after the mining of hard negatives.
-        objective: what is minimised; None for the cross-entropy of the label among its candidates, and what the
-            configuration says of a teacher.
-        updates: what changes the weights; None for the optimizer and schedule of the configuration.
+        ranker: its model is trained in place; `ranker.text` tokenizes.
+        config: the hyperparameters.
+        train: a list of examples, or a source.
+        batches: instead of `train`, returns batches from the run's position on; called after a checkpoint was restored.
+            Each process needs a batch in each step.
+        sampler: samples candidates for examples without their own.
+        callbacks: called in this order, after hard-negative mining.
+        objective: what to minimise; None for the cross-entropy of the label, with the configured teacher.
+        updates: the optimizer updates; None for the configured optimizer and schedule.
 
     Raises:
-        ConfigError: the configuration cannot be followed, for example since the model is frozen.
+        ConfigError: an invalid configuration, for example a frozen model.
     """
 
     def __init__(
@@ -80,20 +79,20 @@ class Trainer:
         with_turns = self.config.distillation.has_teacher
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
         self.is_over = False
-        """Whether the goal is reached, for all processes alike."""
+        """Whether the goal is reached, in all processes."""
         self._why: str | None = None
-        self._clock = time.monotonic()  # until when `progress.seconds` counts
+        self._clock = time.monotonic()  # `progress.seconds` is counted up to here
 
     # ---- the step
 
     def step(self, batch: Batch | None) -> Outcome | None:
-        """Learn from a batch: score it, differentiate the loss, change the weights, and count and tell what was done.
+        """Trains on a batch: forward and backward pass, update, progress and callbacks.
 
         Args:
-            batch: on whichever device; None in a process that has none while others have, which it helps.
+            batch: on any device; None in a process without a batch, which still takes part in the collectives.
 
         Returns:
-            What the batch gave, before the update; None where no process had an example.
+            The batch's outcome before the update; None if no process had an example.
         """
         self.model.train()
         self.updates.zero_grad()
@@ -115,7 +114,7 @@ class Trainer:
         return outcome
 
     def _count(self, examples: int) -> None:
-        """Counts a batch of `examples` examples in this process, and as many in each of the others."""
+        """Counts a batch of `examples` examples in each process."""
         now = time.monotonic()
         self.progress.seconds += now - self._clock
         self._clock = now
@@ -129,14 +128,14 @@ class Trainer:
     # ---- the loop
 
     def fit(self) -> Progress:
-        """Train until the goal is reached or a callback stops the run.
+        """Trains until the goal is reached or a callback stops the run.
 
         Raises:
-            TrainingError: the losses are not finite again and again.
-            InputError: an example cannot be used, or nothing was trained.
+            TrainingError: training diverged.
+            InputError: an invalid example, or nothing was trained.
         """
         if self._source is None and self._given is None:
-            raise ConfigError("there is nothing to train on: give the Trainer its training examples (train=...)")
+            raise ConfigError("nothing to train on: give the Trainer its training examples (train=...)")
         self._why = None
         broadcast_weights(self.model)
         try:
@@ -153,18 +152,18 @@ class Trainer:
         return self.progress
 
     def _seed_apart(self) -> None:
-        """Weights are the first process's; dropout is each one's own."""
+        """Broadcasts the first process's weights; seeds dropout differently in each process."""
         if (rank := self.processes.rank) > 0:
             seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
 
     def start(self) -> None:
-        """Before the first step, which `fit` says itself. A checkpoint may put the run where another one stopped."""
+        """Calls `on_start`, before the first step; `fit` does so itself."""
         for callback in self.callbacks:
             callback.on_start(self)
         self._clock = time.monotonic()
 
     def check_has_trained(self) -> None:
-        """Raise InputError if there were batches, and in none of them anything to choose: a run for nothing."""
+        """Raises InputError if every batch was skipped."""
         if isinstance(self.objective, Ranking):
             self.objective.check_has_trained()
 
@@ -177,14 +176,14 @@ class Trainer:
             )
 
     def end(self) -> None:
-        """After the last step, which `fit` says itself."""
+        """Calls `on_end`, after the last step; `fit` does so itself."""
         for callback in self.callbacks:
             callback.on_end(self)
 
     def _run(self) -> None:
         with closing(prefetched(self._batches())) as batches:  # also after an error, while that is kept
             first = next(batches, None)
-            # each asks the others: who has a batch would wait in its first step for one that has none
+            # collective: a process with a batch would wait in its first step for one without
             given = gather_objects(first is not None)
             for batch in chain([first], batches) if all(given) else ():
                 self.step(batch)
@@ -211,31 +210,31 @@ class Trainer:
             yield from map(self._collator, batches)
 
     def _has_ended(self) -> bool:
-        """Whether the goal is reached, or a callback of any process has stopped the run: of all processes alike."""
+        """Whether the goal is reached or a callback of any process has stopped the run; the same in all processes."""
         self._why = next((why for why in gather_objects(self._why) if why is not None), None)
         return self._why is not None or self.is_over
 
     def stop(self, why: str) -> None:
-        """End the run after this step, in all processes, whichever of them says so."""
+        """Ends the run after this step, in all processes, if any of them calls this."""
         self._why = why
 
     @property
     def skipped(self) -> int:
-        """Batches that were left out, since there was nothing to choose in them."""
+        """Batches skipped because the label was the only candidate of every example."""
         return self.objective.skipped if isinstance(self.objective, Ranking) else 0
 
     @property
     def skipped_examples(self) -> int:
-        """Examples that were left out, of these batches and of others."""
+        """Examples skipped, in these batches and in others."""
         return self.objective.skipped_examples if isinstance(self.objective, Ranking) else 0
 
     @property
     def stopped(self) -> str | None:
-        """Why a callback ended the run, if one did."""
+        """Why a callback ended the run; None if none did."""
         return self._why
 
     def evaluated(self, report: Mapping[str, float]) -> None:
-        """Tell all callbacks, and the schedule, of an evaluation's metrics. A framework that evaluates calls it too."""
+        """Passes an evaluation's metrics to all callbacks and the schedule."""
         if "loss" in report:
             self.updates.schedule.validated(report["loss"])
         for callback in self.callbacks:
@@ -244,16 +243,16 @@ class Trainer:
     # ---- resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to resume, in tensors, numbers, texts and containers of them.
+        """The state to resume from: tensors, numbers, texts and containers of them.
 
-        With several processes each has to ask, and is given the random states and the callbacks' states of all.
+        Collective: every process must call it, and gets the random and callback states of all.
         """
         run = self.run_state()
         of_each = {"random": gather_objects(random_state()), "callbacks": gather_objects(run["callbacks"])}
         return {"model": self.model.state_dict(), **run, **of_each}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restores the state of `state_dict`."""
         self.model.load_state_dict(state["model"])
         self.load_run_state(state)
         states, rank = state["random"], self.processes.rank
@@ -263,7 +262,7 @@ class Trainer:
             self._seed_apart()
 
     def run_state(self) -> dict[str, Any]:
-        """The part of `state_dict` without weights and random states, for a framework that keeps these itself."""
+        """`state_dict` without weights and random states, for a framework that saves these itself."""
         return {
             "updates": self.updates.state_dict(),
             "progress": self.progress.to_dict(),
@@ -274,7 +273,7 @@ class Trainer:
         }
 
     def load_run_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `run_state` gave."""
+        """Restores the state of `run_state`."""
         self.updates.load_state_dict(state["updates"])
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
@@ -288,7 +287,7 @@ class Trainer:
             if callback.name in states:
                 callback.load_state_dict(states[callback.name])
 
-    # ---- made of the configuration
+    # ---- from the configuration
 
     def _goal(self) -> Goal:
         config = self.config

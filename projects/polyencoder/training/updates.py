@@ -1,4 +1,4 @@
-"""Optimizer updates: gradients accumulated, clipped, checked, and handed to the optimizer and its schedule."""
+"""Optimizer updates: gradient accumulation, clipping, finiteness check, optimizer and schedule steps."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ __all__ = ["OptimizerUpdates"]
 
 
 class OptimizerUpdates:
-    """Updates by an optimizer of torch.
+    """Updates by a torch optimizer.
 
     Args:
-        model: the one that is trained.
-        optimizer, schedule, precision: how.
-        accumulate: of how many batches an update takes the mean gradient.
-        clip: the largest norm of all gradients together; None for no limit.
-        max_nonfinite: how many updates in a row may be left out for losses or gradients that are not finite.
+        model: the model being trained.
+        optimizer, schedule, precision: its parts.
+        accumulate: the number of batches per update (gradient accumulation, mean).
+        clip: the maximum global gradient norm; None for no limit.
+        max_nonfinite: the maximum number of consecutive updates skipped for non-finite losses or gradients.
 
     Attributes:
-        count: the updates so far. norm: of the last update's gradients, before they were clipped.
-        left_out: updates that were left out so far. time: the share of the run's time that has passed, as whoever
-        trains says; 0 where there is no limit.
+        count: the updates so far. norm: the last update's gradient norm before clipping. left_out: the updates skipped.
+        time: the fraction of the time limit that has passed, set by the trainer; 0 without one.
     """
 
     def __init__(
@@ -58,34 +57,34 @@ class OptimizerUpdates:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """The next update's learning rate."""
         return self.schedule.learning_rate
 
     @property
     def is_under_way(self) -> bool:
-        """Whether gradients are collected for an update that needs further batches."""
+        """Whether gradients of an incomplete update are accumulated."""
         return self._collected > 0
 
     def autocast(self) -> torch.autocast:
-        """The precision that a batch is scored in."""
+        """Autocast for the forward pass."""
         return self.precision.autocast()
 
     def zero_grad(self) -> None:
-        """Before a batch: forget the gradients of the last update."""
+        """Before a batch: clears the gradients of the last update."""
         if self._collected == 0:
             self.optimizer.zero_grad()
 
     def check_losses(self, losses: Tensor) -> None:
-        """Leave out the update of a batch whose losses [batch] are not finite."""
+        """Skips the update of a batch with non-finite losses [batch]."""
         self._finite.check_losses(losses)
 
     def backward(self, loss: Tensor) -> None:
-        """Add a batch's gradients."""
+        """Accumulates a batch's gradients."""
         self.precision.backward(loss / self._accumulate)
         self._collected = (self._collected + 1) % self._accumulate
 
     def step(self) -> None:
-        """Change the weights, if enough batches were collected."""
+        """Updates the weights, if enough batches are accumulated."""
         if self._collected:
             return
         parameters = list(self.model.parameters())
@@ -104,7 +103,7 @@ class OptimizerUpdates:
         self.schedule.step(self.count, time=self.time)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs, in tensors, numbers and containers of them."""
+        """The state to resume from: tensors, numbers and containers of them."""
         gradients = [p.grad for p in self.model.parameters()] if self._collected else []
         return {
             "count": self.count,

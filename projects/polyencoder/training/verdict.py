@@ -1,4 +1,4 @@
-"""The warning of a run that did not improve its model, with the usual reasons that apply."""
+"""Warns about a run that did not improve its model, with likely reasons."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from polyencoder.training.trainer import Trainer
 __all__ = ["why_no_better"]
 
 FEW_UPDATES = 100
-HIGHER_LOSS = 1.02  # times that before training
-FEW_DIFFERENT = 0.1  # of the responses
+HIGHER_LOSS = 1.02  # relative to before training
+FEW_DIFFERENT = 0.1  # share of distinct responses
 
 
 def why_no_better(
@@ -21,17 +21,17 @@ def why_no_better(
     of_another: bool,
     responses: Iterable[str],
 ) -> str | None:
-    """A warning where the best evaluation of a run is no better than the model before training; None where it is.
+    """A warning if the best evaluation of a run is no better than before training; None if it is.
 
     Args:
         trainer: of the run, at its end.
-        before, best: metrics of the same examples.
-        of_another: whether `before` is of a bi-encoder of the backbone, since the model began with random layers.
+        before, best: metrics on the same examples.
+        of_another: whether `before` is of a bi-encoder of the backbone, since the model started partly random.
         responses: of the training data.
     """
     if best["hits@1"] > before["hits@1"]:
         return None
-    loss = None if of_another else before["loss"]  # whose scale of scores is another one
+    loss = None if of_another else before["loss"]  # another model's loss does not compare
     reasons = _reasons(trainer, before=loss, after=best["loss"], responses=list(responses))
     than = "a bi-encoder of the backbone" if of_another else "before"
     difference = best["hits@1"] - before["hits@1"]
@@ -51,5 +51,5 @@ def _reasons(trainer: Trainer, *, before: float | None, after: float, responses:
         share = trainer.skipped / max(1, trainer.progress.batches)
         found.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
     if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
-        found.append(f"only {different:,} of the {len(responses):,} training responses are different")
+        found.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
     return found or ["data that is more like the validation data, another learning_rate or more epochs may"]

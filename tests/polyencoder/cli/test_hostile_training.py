@@ -12,11 +12,11 @@ from tests.polyencoder.cli.commands import CALIBRATE, EVALUATE, TRAIN, instead, 
 
 TRAINING = {
     "data that is not there": (instead(TRAIN, "pairs.jsonl", "no.jsonl"), "no such file"),
-    "no data": (instead(TRAIN, "pairs.jsonl", "empty.jsonl"), "empty.jsonl: has 0 pairs to learn from"),
-    "too little data": (instead(TRAIN, "pairs.jsonl", "one.jsonl"), "one.jsonl: has 1 pairs to learn from"),
+    "no data": (instead(TRAIN, "pairs.jsonl", "empty.jsonl"), "empty.jsonl: has 0 training pairs"),
+    "too little data": (instead(TRAIN, "pairs.jsonl", "one.jsonl"), "one.jsonl: has 1 training pairs"),
     "too little to stream": (
         [*instead(TRAIN, "pairs.jsonl", "one.jsonl"), "--streaming", "--valid", "pairs.jsonl"],
-        "one.jsonl: has 1 pairs to learn from",
+        "one.jsonl: has 1 training pairs",
     ),
     "no data name": (instead(TRAIN, "pairs.jsonl", ""), "needs its training data (train)"),
     "a folder": (instead(TRAIN, "pairs.jsonl", "model"), "is a folder"),

@@ -266,7 +266,7 @@ def test_a_dataset_of_the_hub_is_streamed(run, arguments, pairs, tmp_path, monke
 
 def test_what_is_streamed_is_read_again_and_not_held_out(run, arguments, pairs):
     os.mkfifo(pairs / "pipe")
-    with pytest.raises(InputError, match="pipe: is no file that can be read again in each epoch"):
+    with pytest.raises(InputError, match="pipe: cannot be read again in each epoch"):
         run(*arguments, "--streaming", "--train", pairs / "pipe")
     valid = arguments.index("--valid")
     with pytest.raises(ConfigError, match=r"nothing can be held out: give validation data \(valid\)"):
@@ -293,7 +293,7 @@ def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, ar
         Ranker.from_pretrained(pairs / name, device="cpu").model.config.output_scaling for name in ("unbroken", "out")
     ]
     assert scalings[0] == scalings[1] != 1.0
-    with pytest.raises(ConfigError, match="output_scaling 'auto': vectors have the length 1"):
+    with pytest.raises(ConfigError, match="output_scaling is 'auto', but vectors are normalized"):
         run(*arguments, *flags, "--normalize", "--out", pairs / "other")
 
 
@@ -377,7 +377,7 @@ def test_a_model_that_is_there_stays(run, arguments, pairs):
     run(*arguments, "--architecture", "bi", "--epochs", 1)
     shutil.rmtree(pairs / "out" / "training")
     before = (pairs / "out" / "model.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match="holds a model, and no run to resume"):
+    with pytest.raises(CheckpointError, match="holds a model, but no run to resume"):
         run(*arguments, "--architecture", "bi", "--epochs", 2)
     assert (pairs / "out" / "model.safetensors").read_bytes() == before
 

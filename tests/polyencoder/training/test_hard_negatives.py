@@ -137,5 +137,5 @@ def test_what_cannot_be_mined(make_ranker):
     with pytest.raises(InputError, match="3 contexts, but 2 labels"):
         Miner(ranker, index, HardNegatives(count=1))(ranker.encode_contexts(CONTEXTS), LABELS[:2])
     index.remove(["0"])
-    with pytest.raises(InputError, match="the index is empty: there is no candidate to mine"):
+    with pytest.raises(InputError, match="the index is empty: no candidates to mine"):
         Miner(ranker, index, HardNegatives(count=1))

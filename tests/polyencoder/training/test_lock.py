@@ -94,7 +94,7 @@ def test_it_can_be_given_back(tmp_path):
 
 def test_the_error_names_the_other_process(another_process, tmp_path):
     child = another_process(tmp_path / "model")
-    message = rf"{tmp_path}/model is being trained by process {child}, since .*place of its own"
+    message = rf"{tmp_path}/model is being trained by process {child}, since .*in another place"
     for _ in range(2):  # asking does not take it off
         with pytest.raises(TrainingError, match=message):
             TrainingLock.shared(tmp_path / "model")
@@ -130,6 +130,6 @@ def test_a_process_that_was_forked_has_none(tmp_path):
 
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="nothing can be written there .*of your own") as error:
+    with pytest.raises(CheckpointError, match="cannot be written .*that you can write to") as error:
         TrainingLock.shared(tmp_path / "file" / "model")
     assert error.value.argument == "model_file"

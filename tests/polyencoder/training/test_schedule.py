@@ -50,7 +50,7 @@ def test_by_default_the_rate_falls_to_the_end_if_that_is_known():
 
 
 def test_a_schedule_needs_an_end():
-    with pytest.raises(ConfigError, match="needs to know how many updates"):
+    with pytest.raises(ConfigError, match="needs the number of updates"):
         rates(ScheduleConfig(name="linear"), total=None, updates=1)
 
 

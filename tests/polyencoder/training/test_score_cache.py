@@ -92,7 +92,7 @@ def test_files_that_are_something_else(path):
     path.unlink()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine(x)")
-    with pytest.raises(CheckpointError, match="is no file of teacher's scores of format 1"):
+    with pytest.raises(CheckpointError, match="not a cache of teacher's scores of format 1"):
         ScoreCache(path)
 
 

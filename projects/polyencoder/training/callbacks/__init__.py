@@ -1,4 +1,4 @@
-"""Callbacks of a training run: each is beside the steps, and can be left out."""
+"""Callbacks of a training run, each optional."""
 
 from __future__ import annotations
 

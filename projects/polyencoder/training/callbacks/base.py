@@ -1,4 +1,4 @@
-"""`Callback`: the moments of a run at which a callback may act."""
+"""`Callback`: the hooks of a training run."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Run(Protocol):
 
     @property
     def skipped(self) -> int:
-        """Batches that were left out, since there was nothing to choose in them."""
+        """Batches skipped because the label was the only candidate of every example."""
         ...
 
     @property
     def skipped_examples(self) -> int:
-        """Examples that were left out, of these batches and of others."""
+        """Examples skipped, in these batches and in others."""
         ...
 
     def stop(self, why: str) -> None:
-        """End the run after this step, in all processes, whichever of them calls this."""
+        """Ends the run after this step, in all processes, if any of them calls this."""
         ...
 
     def evaluated(self, report: Mapping[str, float]) -> None:
-        """Tell all callbacks of an evaluation."""
+        """Passes an evaluation's metrics to all callbacks."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -51,32 +51,32 @@ class Run(Protocol):
 
 
 class Callback:
-    """Hooks of a run, which do nothing by default; a subclass overrides some. They are called in the trainer's order.
+    """Hooks of a run, no-ops by default, called in the trainer's order of callbacks.
 
-    `name` is where a checkpoint has the callback's state.
+    `name` is the key of its state in a checkpoint.
     """
 
     name = ""
 
     def on_start(self, run: Run) -> None:
-        """Before the first step; a checkpoint may put the run where another one stopped."""
+        """Before the first step; a checkpoint may restore a run here."""
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
-        """The batch to train on in the place of this one; None if this process has none in this step."""
+        """Returns the batch to train on, possibly changed; None if this process has none in this step."""
         return batch
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        """After a batch, in which this process had no example if there is no outcome."""
+        """After a step; no outcome if this process had no example."""
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        """After an evaluation, whose metrics these are."""
+        """After an evaluation, with its metrics."""
 
     def on_end(self, run: Run) -> None:
-        """After the last step, unless the run broke off with an error."""
+        """After the last step, unless the run failed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs, in tensors, numbers, texts and containers of them."""
+        """The state to resume from: tensors, numbers, texts and containers of them."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restores the state of `state_dict`."""

@@ -1,4 +1,4 @@
-"""The baselines of a run: TF-IDF, and the ranker before training."""
+"""Evaluates the baselines of a run: TF-IDF, and the ranker before training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 
 class Baselines(Callback):
-    """Ranks the validation examples before the first step, once for a run, however often it is resumed.
+    """Evaluates the baselines before the first step, once per run, also if it is resumed.
 
     Args:
         examples: to rank.
-        untrained: makes the ranker whose metrics are `before`.
-        responses: gives the training responses, which TF-IDF takes its weights from.
-        on_untrained: called with the metrics of the ranker before training, unless another one stood in for it.
+        untrained: builds the ranker before training.
+        responses: returns the training responses, for the weights of TF-IDF.
+        on_untrained: called with the metrics before training, unless they are a stand-in's.
     """
 
     name = "baselines"
@@ -49,9 +49,9 @@ class Baselines(Callback):
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
         self.stands_in = False
-        """Whether it replaces the model to be trained, which is random in part."""
+        """Whether `before` is another model's, because the model to be trained is partly random."""
         self.tfidf: dict[str, float] = {}
-        """Those of the keyword baseline; none where the responses have no words."""
+        """The metrics of TF-IDF; empty if the responses have no words."""
 
     def on_start(self, run: Run) -> None:
         if self.before:

@@ -1,4 +1,4 @@
-"""Checkpointing: one file, whole or not there, from which the same command resumes a run bit by bit."""
+"""Checkpointing: one atomically written file, from which the same command resumes a run bit-exactly."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints(Callback):
-    """Keeps the state of a run after each evaluation, and resumes from it when the run is started again.
+    """Saves the state of a run after each evaluation, and resumes from it.
 
-    Where several batches make an update, it waits for that.
+    With gradient accumulation it waits for the update.
 
-    With several processes the first one writes; all of them read. A disk that is full does not end a run, unless it is
-    full at the end.
+    With several processes the first one writes, all read. A full disk does not end a run, unless the last checkpoint
+    cannot be written.
 
     Args:
         path: of the checkpoint.
-        settings: of the run, in plain values: a run that was begun with others is not resumed.
-        changeable: settings that may change when the run is resumed.
-        given: those that were given explicitly, which an error names first.
-        instead: what else could be done, for that error.
-        every_seconds: write one so often between evaluations, too; None: after evaluations alone.
+        settings: of the run, as plain values; resuming with others is an error.
+        changeable: settings that may differ in a resumed run.
+        given: settings that were given explicitly, which an error names first.
+        instead: the alternative that the error suggests.
+        every_seconds: also write one at this interval; None: only after evaluations.
     """
 
     name = "checkpoints"
@@ -78,7 +78,7 @@ class Checkpoints(Callback):
         _log.info("resumed from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
-        """Raise CheckpointError unless the run was begun with these settings; one that came later may be any."""
+        """Raises CheckpointError for settings that differ from the checkpoint's; new settings may have any value."""
         now = self._settings
         others = [name for name in begun if name not in self._changeable and now.get(name) != begun[name]]
         if others:
@@ -90,7 +90,7 @@ class Checkpoints(Callback):
             )
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        self._due = True  # after the callbacks behind this one have seen the evaluation
+        self._due = True  # written in `after_step`, when all callbacks have seen the evaluation
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         if self._every is not None and gather_objects(time.monotonic() - self._written >= self._every)[0]:
@@ -105,7 +105,7 @@ class Checkpoints(Callback):
             raise TrainingError(f"{self.path} could not be written: {self._failed}")
 
     def write(self, run: Run) -> None:
-        """Replace the checkpoint by the present state of the run."""
+        """Writes the current state of the run."""
         self._due, self._written = False, time.monotonic()
         state = run.state_dict()
         if not run.processes.is_first:
@@ -113,7 +113,7 @@ class Checkpoints(Callback):
         try:
             with atomic_write(self.path) as temporary, open(temporary, "wb") as file:
                 torch.save({"format_version": FORMAT_VERSION, "settings": self._settings, "run": state}, file)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as an error of its own
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
                 raise

@@ -1,4 +1,4 @@
-"""The learning curve of a run: loss, R@1 and learning rate over its updates, drawn when it is over."""
+"""Plots the learning curve of a run: loss, R@1 and learning rate over its updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LearningCurve"]
 
 RATE = "learning rate"
 WIDTH, HEIGHT, DPI = 7, 2.7, 120  # inches, for each panel
-MOST_POINTS = 500  # of training: a longer run has them further apart
+MOST_POINTS = 500  # of training: longer runs are thinned
 
 Points = dict[str, list[dict[str, float]]]
 
@@ -27,18 +27,18 @@ _log = logging.getLogger(__name__)
 
 
 class LearningCurve(Callback):
-    """Keeps points of training and of evaluations, `{"updates": n, "loss": ..., "R@1": ..., "among": candidates}`.
+    """Collects points of training and evaluations, `{"updates": n, "loss": ..., "R@1": ..., "among": candidates}`.
 
-    A point of training is the mean of the batches since the one before.
+    A point of training is the mean of the batches since the last one.
 
     Args:
-        path: of the PNG that is written at the end.
-        title: above the curves.
+        path: of the PNG, written at the end.
+        title: of the figure.
     """
 
     name = "curve"
     panels: tuple[str, ...] = ("loss", "R@1", RATE)
-    """The measures that are drawn, each by itself."""
+    """The measures to plot, one panel each."""
 
     def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
         self.path, self._title = os.fspath(path), title
@@ -77,7 +77,7 @@ class LearningCurve(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
     def draw(self) -> None:
-        """Write the PNG. Loss and R@1 are those of a choice among some number of candidates, and say so.
+        """Writes the PNG. Labels of loss and R@1 give the number of candidates.
 
         Raises:
             ConfigError: the extra `plot` is not installed.
@@ -100,7 +100,7 @@ class LearningCurve(Callback):
             figure.savefig(temporary, format="png")
 
     def label(self, kind: str) -> str:
-        """`training, among 64 candidates`: their mean number, where the points tell it."""
+        """`training, among 64 candidates`: their mean number, if known."""
         known = [point[AMONG] for point in self.points[kind] if AMONG in point]
         return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
 

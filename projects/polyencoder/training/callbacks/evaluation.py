@@ -1,4 +1,4 @@
-"""Evaluation during training, keeping the best model, and early stopping."""
+"""Evaluation during training, best-model selection and early stopping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOWER_IS_BETTER = ("loss", "rank")
 
 
 def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
-    """The metrics of a ranker over examples, of which each process takes its share; the same in all of them."""
+    """Evaluates a ranker on examples, shared among the processes; the metrics are the same in all of them."""
     own = processes.share(examples)
     tally = Tally()
     for share in gather_objects(dict(evaluate(ranker, own).sums) if own else {}):
@@ -34,12 +34,12 @@ def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, proces
 
 
 class Evaluation(Callback):
-    """Ranks the validation examples every `every` examples of training, and at the end of the run.
+    """Evaluates on the validation examples every `every` training examples, and at the end of the run.
 
     Args:
-        ranker: the one that is trained.
-        examples: to rank, each with its candidates; every process takes its share.
-        every: examples of training between two evaluations.
+        ranker: the ranker being trained.
+        examples: validation examples with candidates, shared among the processes.
+        every: training examples between two evaluations.
     """
 
     name = "evaluation"
@@ -53,16 +53,16 @@ class Evaluation(Callback):
             raise ConfigError(f"evaluation every {every} examples: give 1 or more")
         self._every = every
         self._done = 0  # evaluations by `position`
-        self._at = 0  # updates at the last one; a model that has had none is not evaluated, nor kept as the best
+        self._at = 0  # updates at the last one: a model without updates is not evaluated
         self.report: dict[str, float] = {}
-        """The last one."""
+        """The last evaluation."""
 
     def position(self, run: Run) -> int:
-        """The position in the run that decides when to evaluate next."""
+        """The run's position, in the unit of `every`."""
         return run.progress.examples
 
     def measure(self, run: Run) -> dict[str, float]:
-        """The metrics of the model now; each process takes its share of the examples."""
+        """Evaluates the current model."""
         return evaluate_together(self._ranker, self._examples, processes=run.processes)
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
@@ -81,16 +81,15 @@ class Evaluation(Callback):
 
 
 class KeepBest(Callback):
-    """Keeps the best model in a folder, and stops early: ends a run that has stopped getting better.
+    """Saves the best model to a folder; ends the run when it stops improving (early stopping).
 
-    Of models with the same metric the one with the higher MRR is kept, then the one with the lower loss, then the
-    later.
+    Ties are broken by higher MRR, then by lower loss, then by recency.
 
     Args:
-        ranker: the one that is trained; it has `save_pretrained`.
-        folder: where the best is.
-        metric: by which it is the best.
-        patience: how many evaluations in a row without a better metric end the run; None for no end.
+        ranker: the ranker being trained.
+        folder: for the best model.
+        metric: the selection metric.
+        patience: evaluations without improvement that end the run; None for no early stopping.
     """
 
     name = "best"
@@ -100,15 +99,15 @@ class KeepBest(Callback):
     ) -> None:
         self._ranker, self._folder, self._metric, self._patience = ranker, folder, metric, patience
         self.report: dict[str, float] | None = None
-        """The metrics of the model that is kept."""
+        """The metrics of the saved model."""
         self.updates = self.examples = 0
-        """Of the run, when that was evaluated; 0 for the model before training."""
+        """The number of updates of the saved model; 0 before training."""
         self.trained: dict[str, float] | None = None
-        """The best evaluation of the run, even where it is worse than that of the model before training."""
+        """The best evaluation of a trained model, even if worse than before training."""
         self._bad = 0
 
     def begin(self, run: Run, report: Mapping[str, float]) -> None:
-        """Keep the model before training, which has these metrics, until a better one comes."""
+        """Saves the model before training, with its metrics, until a better one replaces it."""
         self._keep(run, report)
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
@@ -132,7 +131,7 @@ class KeepBest(Callback):
             self._ranker.save_pretrained(self._folder)
 
     def _order(self, report: Mapping[str, float] | None) -> tuple[float, ...]:
-        """The key that orders models, higher is better; -inf for no evaluation or a metric that is not finite."""
+        """The sort key of models, higher is better; -inf without an evaluation or for a non-finite metric."""
         if report is None:
             return (-math.inf,)
         names = (self._metric, "mrr", "loss")

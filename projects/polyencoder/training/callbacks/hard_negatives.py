@@ -1,4 +1,4 @@
-"""Hard negatives in training: mined wrong answers join the in-batch negatives."""
+"""Adds mined hard negatives to the in-batch negatives."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 class MinedNegatives(Callback):
-    """Encodes the labels seen so far, again and again, and adds the negatives that it mines among them to each batch.
+    """Re-encodes the labels seen so far at intervals, and adds negatives mined among them to each batch.
 
-    What was mined for one example is a candidate of all of them; each text occurs once, so that none is a negative of
-    the example whose label it is. Until labels are encoded for the first time, batches have their labels alone.
+    Negatives mined for one example are candidates of all examples of the batch; texts are deduplicated, so that no
+    label is its own negative. Until labels are first encoded, batches are unchanged.
 
-    A checkpoint keeps the labels and their vectors, which come from the weights of an earlier update.
+    Checkpoints store the labels and their vectors, which are those of an earlier update.
 
     Args:
-        ranker: the one that is trained, a bi- or poly-encoder.
-        settings: which of the wrong answers are taken.
+        ranker: the ranker being trained, with vectors.
+        settings: which negatives to take.
     """
 
     name = "hard negatives"

@@ -1,4 +1,4 @@
-"""Logging: how long the run will be, a line now and then, and one for each evaluation."""
+"""Logs the run's length, training progress and evaluations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from polyencoder.training.schedule import MEASURED
 __all__ = ["AMONG", "Log", "batch_measures"]
 
 AMONG = "among"
-"""The measure of a batch that is no result: how many candidates an example has."""
+"""The key of a batch's number of candidates per example."""
 SOON = 0.05  # of the time that a run has
 
 _log = logging.getLogger(__name__)
 
 
 def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
-    """The measures of a batch as sums, each with the number of what was summed: `loss`, `R@1` and `AMONG`.
+    """The measures of a batch as (sum, count): `loss`, `R@1` and `AMONG`.
 
-    R@1 in training is that among the candidates of a batch; it does not compare with evaluations. Of a batch without
-    labels to rank the measures are those of its objective.
+    R@1 in training is among the candidates of a batch, and does not compare with evaluations. A batch without labels to
+    rank has the measures of its objective.
     """
     count, labels = len(outcome), outcome.pool.labels
     if labels is None or not count:
@@ -37,15 +37,15 @@ def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
 
 
 class Log(Callback):
-    """Logs the number of updates to expect, evaluations, and between them the means of the batches since the last line.
+    """Logs the expected number of updates, evaluations, and means over the batches since the last line.
 
-    The means are of this process's batches, the speed is that of all processes together.
+    Means are over this process's batches, the speed is that of all processes.
 
-    Where time ends the run, the number of updates is logged as soon as their speed is known. A warm-up that takes most
-    of them is a warning.
+    With a time limit, the number of updates is logged as soon as their speed is known. A warm-up that takes most of
+    them is a warning.
 
     Args:
-        every_seconds: between two lines of training; None for evaluations alone, beside a progress line.
+        every_seconds: between two lines of training; None to log evaluations only.
     """
 
     def __init__(self, *, every_seconds: float | None = 10.0) -> None:
@@ -56,7 +56,7 @@ class Log(Callback):
         self.clear()
 
     def clear(self) -> None:
-        """Begin another line."""
+        """Resets the means."""
         self._last = self._until = time.monotonic()
         self._tally = Tally()
         self._examples = 0
@@ -89,15 +89,15 @@ class Log(Callback):
         self.clear()
 
     def shown_report(self, report: Mapping[str, float]) -> str:
-        """An evaluation in words."""
+        """Formats an evaluation."""
         return "  ".join(f"{name} {value:.3f}" for name, value in main_measures(report).items())
 
     def shown_means(self, means: Mapping[str, float]) -> str:
-        """The means of `batch_measures` in words."""
+        """Formats the means of `batch_measures`."""
         return f"loss {means['loss']:.4g}, R@1 of the batch {means['R@1']:.3f} (among {means[AMONG]:.0f})"
 
     def shown_speed(self, seconds: float) -> str:
-        """The speed since the last line in words."""
+        """Formats the speed since the last line."""
         return f"{self._examples / seconds:,.0f} examples/s"
 
     def _log_batches(self, run: Run) -> None:

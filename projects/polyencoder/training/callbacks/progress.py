@@ -1,4 +1,4 @@
-"""One line at the bottom of a terminal: how fast training is, how well it goes, how long it will take."""
+"""Progress line in a terminal: speed, loss, R@1, learning rate, time left."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class _Step(NamedTuple):
 
 
 class ProgressLine(Callback):
-    """Examples a second, loss and R@1 of late, learning rate, and the time that is left, behind a bar.
+    """Progress bar with recent speed, loss and R@1, learning rate and time left.
 
-    It gives way to whatever is logged, and leaves nothing behind.
+    Log lines are written above it; it is erased at the end.
 
     Args:
-        handlers: of the logs that are shown on the same terminal.
+        handlers: of logs shown on the same terminal.
         stream: the terminal; standard error by default.
     """
 
@@ -48,7 +48,7 @@ class ProgressLine(Callback):
 
     @staticmethod
     def is_wanted() -> bool:
-        """Whether somebody is looking: files and pipes get the log alone."""
+        """Whether standard error is a terminal; files and pipes get log lines only."""
         return sys.stderr.isatty()
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
@@ -60,7 +60,7 @@ class ProgressLine(Callback):
             self._show(self.text(run), run.goal.share(run.progress))
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        self._steps.clear()  # time that is not spent on training does not count
+        self._steps.clear()  # evaluation time does not count
 
     def on_end(self, run: Run) -> None:
         if self._bar is not None:
@@ -70,14 +70,14 @@ class ProgressLine(Callback):
             self._bar = None
 
     def rate(self) -> float:
-        """Examples a second, of late; 0 before it is known."""
+        """Recent examples per second; 0 before it is known."""
         if len(self._steps) < 2:
             return 0.0
         seconds = self._steps[-1].time - self._steps[0].time
         return sum(step.examples for step in list(self._steps)[1:]) / max(seconds, 1e-9)
 
     def text(self, run: Run) -> str:
-        """The line, of the numbers that are known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
+        """The line, with the numbers known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
         rate = self.rate()
         parts = [f"{rate:,.0f} examples/s"] if rate else []
         for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):

@@ -1,4 +1,4 @@
-"""The record of a run: a JSON file beside the model with all that it was made with."""
+"""Records a run's options, versions and machine in a JSON file, for reproducibility."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class Record(Callback):
-    """Writes the options of a run and, for this start of it and those before, time, command, versions and machine.
+    """Writes the options of a run and, for each of its starts, time, command, versions and machine.
 
-    It comes after `Checkpoints`, which resume the run: the starts of a resumed run are kept.
+    Comes after `Checkpoints`, which resumes the run: earlier starts are kept.
 
     Args:
         path: of the record.
