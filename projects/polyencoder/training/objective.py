@@ -167,7 +167,7 @@ class Ranking:
         return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
 
     def _with_choice(self, batch: Batch) -> Batch:
-        """The batch without examples whose label is their only candidate: nothing can be learned from these."""
+        """Drops examples whose label is their only candidate."""
         own, labels = batch.pool.own, batch.pool.labels
         assert own is not None
         rows = [row for row, texts in enumerate(own) if len(texts) > 1]

@@ -176,7 +176,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
 
 
 def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
-    """The settings that a resumed run must have again; those that shape the model are that model's."""
+    """The settings that must be equal in a resumed run; model settings are the model's values."""
     return {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPES}
 
 
@@ -210,7 +210,7 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
 
 
 def _warn_of_a_low_scale(trainer: Trainer) -> None:
-    """Warns where a ConveRT's scale of cosines ends low: with a low scale the model learns little."""
+    """Warns if the run is too short for a ConveRT's scale of cosines."""
     config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
     updates = trainer.goal.total_updates(batch=batch, accumulate=config.accumulate)  # if time does not end the run
     if updates is not None and (reason := trainer.model.why_too_short(updates * config.accumulate)):

@@ -95,7 +95,7 @@ class Checkpoints(Callback):
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         if self._every is not None and gather_objects(time.monotonic() - self._written >= self._every)[0]:
             self._due = True  # by the first process's clock
-        if self._due and not run.updates.is_under_way:  # between two updates each process has gradients of its own
+        if self._due and not run.updates.is_under_way:  # accumulated gradients differ between processes
             self.write(run)
 
     def on_end(self, run: Run) -> None:
