@@ -1,1 +1,1 @@
-"""Pre-training: an encoder from texts and conversations alone (Section 4.1 of Humeau et al., ICLR 2020)."""
+"""Pre-training of encoders on texts and conversations (Section 4.1 of Humeau et al., ICLR 2020)."""

@@ -1,4 +1,4 @@
-"""Batches by a token budget: sequences of similar length, for the two objectives in turn."""
+"""Batches by token budget, of sequences of similar length, alternating objectives."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from polyencoder.training.distributed import gather_objects
 
 __all__ = ["PairBatches", "PairInputs"]
 
-POOL = 32  # batches, about, whose examples are sorted by length together
-SHORT = 50  # tokens of an example, as an estimate for that
-FEWEST = 4  # sequences that always fit into a batch, so that it can be halved
+POOL = 32  # batches, approximately, whose examples are sorted by length together
+SHORT = 50  # tokens per example, for this approximation
+FEWEST = 4  # minimum sequences per batch, so that it can be halved
 
 
 class PairInputs:
-    """Makes inputs of examples; the random choices depend on the example alone.
+    """Turns examples into inputs; random choices depend only on the example.
 
     Args:
         text: tokenizes. longest: the most tokens of a sequence. masking: chooses words. next: what is asked for of
@@ -41,7 +41,7 @@ class PairInputs:
         self.text, self.longest, self.masking, self._next = text, longest, masking, next
 
     def remember(self, examples: Sequence[PairExample]) -> None:
-        """Tokenize all texts of examples at once, which is faster."""
+        """Tokenizes all texts of examples at once, which is faster."""
         texts = chain.from_iterable([*one.turns, one.label, *filter(None, [one.other])] for one in examples)
         self.text.ids(list(dict.fromkeys(texts)))
 
@@ -52,7 +52,7 @@ class PairInputs:
         return replace(found, ids=seen.tolist(), targets=targets.tolist())
 
     def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
-        """The example with its own response, or, every other time, with one that does not follow.
+        """The example with its own response or, every other time, another one.
 
         With `contrastive` both are sequences of their own, and the negatives are the responses of the other examples.
         """
@@ -64,7 +64,7 @@ class PairInputs:
 
 
 class PairBatches(Callback):
-    """Endless batches, alternately of masked words and of next utterances; their position is part of a checkpoint.
+    """Endless batches, alternately for masked words and next utterances; checkpoints store the position.
 
     A number of examples at a time is read, each drawn for one of the objectives, sorted by length, and cut into
     batches, which come in random order: an example is in one batch of an epoch, and to resume needs no more than the
@@ -111,10 +111,10 @@ class PairBatches(Callback):
                 if place > done:
                     yield pair_batch(inputs, pad_id=self._inputs.text.pad_id, place=(number, place))
             number, done = number + 1, 0
-        raise InputError("the corpus has no example: no response to a context, and no sentence after another one")
+        raise InputError("the corpus has no examples: no response to a context, and no sentence after another one")
 
     def _batches(self, pool: Sequence[PairExample], order: SeededRandom) -> Iterator[list[PairInput]]:
-        """The examples of a pool in batches, of both objectives as many."""
+        """Batches of a pool's examples, as many for each objective."""
         self._inputs.remember(pool)
         masked: list[PairInput] = []
         others: list[PairInput] = []
@@ -134,7 +134,7 @@ class PairBatches(Callback):
         batches = _even_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
         return [[inputs[place] for place in batch] for batch in order.shuffled(batches)]
 
-    # ---- where the run is
+    # ---- position
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):

@@ -1,4 +1,4 @@
-"""The callbacks of pre-training: evaluation on held-out text, keeping the encoder, the log, the learning curve."""
+"""Callbacks of pre-training: held-out evaluation, saving the encoder, log, learning curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["HeldOut", "KeepEncoder", "PretrainingCurve", "PretrainingLog"]
 
 
 class HeldOut(Evaluation):
-    """Evaluates masked words and next utterances on held-out examples, always the same ones, every `every` updates.
+    """Evaluates both objectives on fixed held-out examples every `every` updates.
 
     Reports `masked_loss`, its exponential `perplexity`, `masked_accuracy`, `next_loss`, `next_accuracy`, and `loss`,
     the sum of both losses.
@@ -79,7 +79,7 @@ def _held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, to
 
 
 class KeepEncoder(Callback):
-    """Writes the encoder after each evaluation: the last one is the best of a corpus that is not read out."""
+    """Saves the encoder after each evaluation: the corpus is not exhausted, so the last one is the best."""
 
     def __init__(self, save: Callable[[Mapping[str, float]], None]) -> None:
         self._save = save
@@ -90,11 +90,11 @@ class KeepEncoder(Callback):
 
 
 class PretrainingLog(Log):
-    """A line every few seconds: losses and accuracies of training, tokens a second, and the share of peak throughput.
+    """Logs losses and accuracies of training, tokens per second, and MFU.
 
     Args:
-        every_seconds: between two lines; None for evaluations alone.
-        peak: floating-point operations a second of large matrix products on this machine (`matmul_throughput`).
+        every_seconds: between two lines; None to log evaluations only.
+        peak: the machine's peak matmul throughput in FLOP/s (`matmul_throughput`).
     """
 
     name = "pretraining log"

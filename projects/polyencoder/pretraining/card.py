@@ -28,15 +28,15 @@ def encoder_card(
     updates: int,
     tokens: int,
 ) -> str:
-    """The README.md of an encoder's folder; paths of the machine are cut to their last part.
+    """The README.md of an encoder's folder; paths are cut to their last part.
 
     Args:
         pretrained: the trained encoder.
         folder: where it is written to.
-        report: of held-out text, `perplexity`, `masked_accuracy` and `next_accuracy`, as far as they are known.
+        report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known.
         backbone: the encoder that was continued, if any.
         corpus: files, or names of tasks.
-        flags: that were given, with their values.
+        flags: given flags, with their values.
         seed: of the run. updates, tokens: what it was trained for, of all processes.
     """
     config, name = pretrained.model.encoder.model.config, Path(folder).resolve().name
@@ -70,7 +70,7 @@ def encoder_card(
 
 
 def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, float], **facts: Any) -> None:
-    """Write the folder of an encoder, a backbone, and its card; the arguments are those of `encoder_card`.
+    """Writes an encoder's folder and card; arguments as in `encoder_card`.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -81,7 +81,7 @@ def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, floa
 
 
 def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
-    """The settings of a ranker that is made of it, where they are not the default, by their names in `TrainSettings`.
+    """Non-default `TrainSettings` for a ranker from this encoder.
 
     All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
     Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
@@ -103,6 +103,6 @@ def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def ranker_flags(pretrained: Pretrained) -> str:
-    """The same as flags of `polyencoder train`, each with a blank before it."""
+    """`ranker_options` as flags of `polyencoder train`, each with a leading space."""
     given = {name.replace("_", "-"): value for name, value in ranker_options(pretrained).items()}
     return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in given.items())

@@ -1,4 +1,4 @@
-"""Chance level of the pre-training metrics: what a model reaches that ignores contexts."""
+"""Chance level of the pre-training metrics: that of a model that ignores contexts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyencoder.text import TextEncoder
 
 __all__ = ["Chance"]
 
-DEVIATIONS = 2  # of an accuracy, which chance alone may be above
+DEVIATIONS = 2  # standard deviations by which an accuracy must exceed chance
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Chance:
 
     @classmethod
     def of(cls, held_out: Sequence[PairBatch], read: Iterable[PairExample], text: TextEncoder) -> Chance:
-        """That of held-out batches, with the frequencies of words in the responses of some examples that were read."""
+        """Computes it for held-out batches, with word frequencies from sample responses."""
         counts = torch.ones(len(text), dtype=torch.float64)
         ids = [one for tokens in text.ids([example.label for example in read]) for one in tokens]
         counts += torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=len(counts))
@@ -46,7 +46,7 @@ class Chance:
         return cls(math.exp(float(losses.mean())), accuracy, len(guessed))
 
     def not_beaten_by(self, report: Mapping[str, float]) -> list[str]:
-        """In what a report of `HeldOut` is no better, a line for each."""
+        """Lines on the metrics of a `HeldOut` report that are no better than chance."""
         lines = []
         if report["perplexity"] >= self.perplexity:
             lines.append(

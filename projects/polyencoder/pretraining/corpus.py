@@ -1,4 +1,4 @@
-"""A corpus as a source of examples: a context, its response, and a response of another document."""
+"""Source of pre-training examples: a context, its response, and a response of another document."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from polyencoder.pretraining.documents import Document, read_documents
 
 __all__ = ["WINDOW", "Corpus", "PairExample", "other_response"]
 
-WINDOW = 10_000  # responses of a stream, of which one is what does not follow
-DRAWS = 20  # after which an example has nothing else
+WINDOW = 10_000  # responses of a stream to draw negatives from
+DRAWS = 20  # maximum draws for a negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PairExample(Example):
 
 
 class Corpus:
-    """Files as a source of examples, read anew in each epoch (`polyencoder.data.epochs.Source`).
+    """A source of examples from files, read in each epoch (`polyencoder.data.epochs.Source`).
 
     Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
     together these have the examples of one alone. In memory are the buffer, and `WINDOW` responses.
@@ -61,7 +61,7 @@ class Corpus:
         self._part, self._held_out = part, held_out
 
     def documents(self, files: Sequence[str] | None = None) -> Iterator[Document]:
-        """Those with an example at least."""
+        """Documents with at least one example."""
         for file in self.files if files is None else files:
             yield from self._usable(file, self._bad)
 
@@ -74,7 +74,7 @@ class Corpus:
         return reader.share(examples)
 
     def counts(self) -> Counts:
-        """About how many documents and examples there are, from the first of them."""
+        """Estimates the number of documents and examples from the first ones."""
         skip = BadExamples(skip=True)
 
         def documents(file: DataFile) -> Iterator[range]:
@@ -107,7 +107,7 @@ class Corpus:
 
 
 def _taken_from(documents: deque[Document]) -> Iterator[Document]:
-    """The documents, of which none is held any longer than it is asked for."""
+    """Yields documents and drops references to them."""
     while documents:
         yield documents.popleft()
 

@@ -1,4 +1,4 @@
-"""Reads documents to pre-train on: conversations, whose units are turns, and articles, whose units are sentences."""
+"""Reads pre-training documents: conversations (of turns) and articles (of sentences)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = ["Document", "read_documents"]
 
-LONGEST = 512  # units of an article: a book without an end is several, each of which begins with the last one's end
+LONGEST = 512  # maximum units of an article: longer ones are split, with an overlap of one unit
 # The columns of DSTC7's Ubuntu track
 MESSAGES, ANSWERS = "messages-so-far", "options-for-correct-answers"
 
-# What closes a quotation or brackets belongs to its sentence.
+# Closing quotes and brackets belong to the sentence.
 _SENTENCE_END = regex.compile(r"(?<=[.!?\u2026][\"'\p{Pe}\p{Pf}]*)\s+")
 
 
@@ -37,16 +37,16 @@ class Document:
 
     @property
     def responses(self) -> range:
-        """The places of the units that follow a context; none where there is one unit alone."""
+        """The positions of units that follow a context; empty for a single unit."""
         first = len(self.units) - 1 if self.kind == "pair" else 1
         return range(max(1, first), len(self.units))
 
     def context(self, place: int, *, history: int) -> Sequence[str]:
-        """The units before a unit: of a conversation at most `history` turns, of an article one sentence."""
+        """The units before a unit: at most `history` turns of a conversation, one sentence of an article."""
         return self.units[max(0, place - (1 if self.kind == "text" else history)) : place]
 
     def is_held_out(self, share: float) -> bool:
-        """Whether it is one of this share of all documents, which its text decides: equal ones are or are not."""
+        """Whether it belongs to the held-out share, by a hash of its text."""
         key = self.units[:1] if self.kind == "pair" else self.units[:2]  # pairs of one conversation begin alike
         return zlib.crc32("\n".join(key).encode()) < share * 2**32
 
@@ -62,7 +62,7 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
     - in a text file: a line with tabs is an article, with a sentence between each two; of other lines each is a
       sentence, and an empty line ends their article.
 
-    Empty units are left out.
+    Empty units are skipped.
 
     Raises:
         InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that is none of
@@ -82,7 +82,7 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
 
 
 def _document(record: dict[str, Any], where: str) -> Document | None:
-    """That of a record; none of one of Ubuntu's rows with a wrong or an empty response."""
+    """A record's document; None for an Ubuntu row with a wrong or empty response."""
     if "turns" in record:
         return Document(_units(record, "turns", where), where, "conversation")
     if are_messages(record.get("messages")):
@@ -125,7 +125,7 @@ def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
 
 
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
-    """The texts of a column, each in one line; those that are empty left out."""
+    """The non-empty texts of a column, each on one line."""
     value = record[name]
     if are_messages(value):
         value = turns_of_messages(value, name=f"{where}: {name!r}")
@@ -133,7 +133,7 @@ def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False
 
 
 def _cleaned(values: Any, name: str, where: str) -> list[str]:
-    """Texts, each in one line; those that are empty left out."""
+    """The non-empty texts, each on one line."""
     if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
         raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(values).__name__}")
     if problem := next(filter(None, map(unencodable, values)), None):

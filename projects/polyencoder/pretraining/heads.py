@@ -1,4 +1,4 @@
-"""The model that is pre-trained: an encoder with two heads, one for masked words, one for the next utterance."""
+"""The pre-training model: an encoder with heads for masked words and next utterances."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PretrainingModel(TrainableModel):
             nn.init.zeros_(self.next_utterance.bias)
 
     def masked_logits(self, tokens: TokenBatch, chosen: Tensor) -> Tensor:
-        """Logits [n, vocabulary] of the words at the n places that are True in `chosen` [batch, length]."""
+        """Logits [n, vocabulary] at the n positions that are True in `chosen` [batch, length]."""
         logits: Tensor = self.masked_words(self.encoder(tokens)[chosen], self._words())
         return logits
 

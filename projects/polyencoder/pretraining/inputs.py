@@ -20,7 +20,7 @@ from polyencoder.text.context import latest_utterances
 
 __all__ = ["PairBatch", "PairInput", "pair_batch", "pair_input"]
 
-CONTEXT_SHARE = 4  # a response leaves this part of the tokens for its context
+CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PairBatch(Batch):
 
     @property
     def has_choice(self) -> bool:
-        """Whether it asks for anything: a response that is the only one of its batch is found by all models."""
+        """Whether there is a target: a batch's only response is always found."""
         return self.answers is None or len(self.contexts) > len(self.answers) + 1
 
     def to(self, device: torch.device) -> PairBatch:
@@ -86,7 +86,7 @@ def pair_input(
 
 
 def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int] = (0, 0)) -> PairBatch:
-    """A padded batch of inputs of one objective."""
+    """Pads inputs of one objective to a batch."""
     if inputs[0].targets is None and inputs[0].follows is None:
         return _apart(inputs, pad_id=pad_id, place=place)
     segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]

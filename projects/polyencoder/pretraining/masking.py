@@ -12,14 +12,14 @@ from polyencoder.errors import ConfigError
 
 __all__ = ["IGNORED", "Masking"]
 
-IGNORED = -100  # the target of a token that is not asked for, which torch's cross-entropy leaves out
+IGNORED = -100  # the target of tokens that are not predicted: torch's ignore_index
 
-MASKED, REPLACED = 0.8, 0.1  # the share of the chosen tokens that is masked, and that becomes another; the rest stays
+MASKED, REPLACED = 0.8, 0.1  # shares of chosen tokens masked and replaced; the rest is unchanged
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Chooses tokens anew each time that it is asked (dynamic masking), as Devlin et al. (2019) do, Section 3.1.
+    """Dynamic masking by BERT's rule (Devlin et al., 2019, Section 3.1).
 
     Of the tokens of a sequence that are no special ones the share `probability` is chosen, one at least: a whole number
     of them, the nearest. 80% of the chosen ones become the mask token, 10% any token, and 10% stay, each by
@@ -27,8 +27,8 @@ class Masking:
 
     Args:
         mask_id: the mask token.
-        special: tokens that are never chosen, and that nothing is replaced by; the mask token among them.
-        vocabulary: how many tokens there are.
+        special: tokens that are neither chosen nor drawn as replacements, including the mask token.
+        vocabulary: the number of tokens.
     """
 
     mask_id: int
@@ -43,14 +43,14 @@ class Masking:
             )
         ordinary = np.setdiff1d(np.arange(self.vocabulary), np.asarray([*self.special, self.mask_id]))
         if not len(ordinary):
-            raise ConfigError("the vocabulary has special tokens alone: no word can be masked")
+            raise ConfigError("the vocabulary has only special tokens: no word can be masked")
         object.__setattr__(self, "_ordinary", ordinary)
         is_ordinary = np.zeros(self.vocabulary, dtype=bool)
         is_ordinary[ordinary] = True
         object.__setattr__(self, "_is_ordinary", is_ordinary)
 
     def __call__(self, ids: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What is seen of a sequence, and its targets: the tokens that were chosen, elsewhere `IGNORED`."""
+        """The masked sequence, and its targets: the chosen tokens, `IGNORED` elsewhere."""
         tokens = np.asarray(ids, dtype=np.int64)
         seen, targets = tokens.copy(), np.full_like(tokens, IGNORED)
         places = self._is_ordinary[tokens].nonzero()[0]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The two objectives of pre-training, of which each batch has one."""
+"""Pre-training objectives: masked words and next utterances, one per batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polyencoder.training.objective import Outcome
 __all__ = ["MASKED", "NEXT", "Pretraining"]
 
 MASKED, NEXT = "masked", "next"
-"""What the metrics of each begin with: `masked_loss`, `next_accuracy`."""
+"""Prefixes of their metrics: `masked_loss`, `next_accuracy`."""
 
 
 class Pretraining:
@@ -50,7 +50,7 @@ class Pretraining:
         )
 
     def _assist(self) -> Outcome | None:
-        """This process's part of a step in which it has no batch: to count with the others."""
+        """Takes part in a step without a batch: the collectives need every process."""
         device = next(self.model.parameters()).device
         if not sum_of_all(0, device=device):
             return None
@@ -58,7 +58,7 @@ class Pretraining:
         return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))
 
     def losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
-        """Which of the two a batch has, its losses [n], and where the model is right [n]."""
+        """A batch's objective, its losses [n], and whether the model is right [n]."""
         if batch.targets is not None:
             chosen = batch.targets != IGNORED
             logits, targets = self.model.masked_logits(batch.contexts, chosen), batch.targets[chosen]

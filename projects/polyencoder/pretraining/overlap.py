@@ -1,4 +1,4 @@
-"""Finds evaluation text in a corpus: long utterances that both contain."""
+"""Finds evaluation text in a corpus (contamination): long utterances in both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Utterances:
         return len(self._known)
 
     def find(self, text: str) -> bytes | None:
-        """The digest of a text that is one of them."""
+        """The digest of a text, if it is one of them."""
         digest = self._digest(text)
         return digest if digest in self._known else None
 
@@ -54,7 +54,7 @@ class Utterances:
 
 @dataclass
 class Overlap:
-    """What a corpus and a file share: documents of the corpus, and utterances of the file, of how many.
+    """Overlap of a corpus and a file: affected documents of the corpus and utterances of the file.
 
     first: a place in the corpus and a text.
     """
@@ -66,12 +66,12 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Of the file's utterances, those that are in the corpus."""
+        """The share of the file's utterances that are in the corpus."""
         return len(self.found) / max(1, self.utterances)
 
 
 def find_overlap(documents: Iterable[Document], files: dict[str, Utterances]) -> dict[str, Overlap]:
-    """What each of these files shares with a corpus, which is read once."""
+    """Finds each file's overlap with a corpus, in one pass."""
     overlaps = {name: Overlap(len(utterances)) for name, utterances in files.items()}
     for document in documents:
         for name, utterances in files.items():

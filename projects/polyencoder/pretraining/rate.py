@@ -1,4 +1,4 @@
-"""Model FLOPs utilization (MFU): the operations of a training step, and the machine's peak matmul throughput."""
+"""Model FLOPs utilization (MFU): FLOPs of a training step, and the machine's peak matmul throughput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock
 
 
 def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
-    """The least floating-point operations of a step: six for each parameter and each token that goes through it.
+    """FLOPs of a training step: six per parameter and token.
 
     Two for the product, four for its two gradients. All tokens go through the layers, those that are asked for through
     the head and the table of words; attention is left out.
@@ -35,7 +35,7 @@ def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
 def matmul_throughput(
     device: torch.device, *, dtype: torch.dtype = torch.float32, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """The floating-point operations a second of large matrix products: the best of a few. The clock gives seconds."""
+    """Measures peak matmul throughput in FLOP/s: the best of a few runs."""
     rounds, side = (ROUNDS, SIDE) if device.type == "cpu" else (10 * ROUNDS, 8 * SIDE)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     best = float("inf")

@@ -1,4 +1,4 @@
-"""Dumps of Reddit as pairs of contexts and responses: which comments are left out, and what the others reply to.
+"""Converts Reddit dumps to pairs of contexts and responses: filters comments, joins them to their parents.
 
 Left out is what is too short or too long (PolyAI), and what is no text that somebody wrote. An index on disk puts the
 comments in the order of their threads.
@@ -25,7 +25,7 @@ from polyencoder.errors import ConfigError, InputError
 __all__ = ["REASONS", "Filters", "LeftOut", "Reply", "ThreadIndex"]
 
 REASONS = ("not text", "deleted or removed", "bot", "too short", "too long", "link", "quote", "code")
-"""Why a comment is left out, in the order in which it is looked at."""
+"""Why a comment is skipped, in the order of checks."""
 
 _DELETED = {"[deleted]", "[removed]"}
 _BOT = re.compile(r"bot\d*$|^automoderator$|^autowikibot$", re.IGNORECASE)
@@ -41,7 +41,7 @@ _KINDS = {"t1_": "comment", "t3_": "submission"}
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Filters:
-    """Which comments are kept."""
+    """Filters of comments."""
 
     min_length: int = 9
     """Minimum characters of a comment."""
@@ -99,11 +99,11 @@ class Filters:
 
 
 class LeftOut(Exception):
-    """A comment is left out: one of `REASONS`."""
+    """A comment is skipped, for one of `REASONS`."""
 
 
 class Reply(NamedTuple):
-    """A comment, and the path of those that it replies to, from the first on."""
+    """A comment, and the path of its ancestors, oldest first."""
 
     context: Sequence[str]
     response: str
@@ -111,7 +111,7 @@ class Reply(NamedTuple):
 
 
 class ThreadIndex:
-    """An index on disk, in which the texts that are kept stand thread by thread.
+    """An on-disk index of kept texts, ordered by thread.
 
     In memory are rows of one thread, and SQLite's cache. A context manager; `path` is removed at its end.
 
@@ -192,7 +192,7 @@ class ThreadIndex:
             self._rows.execute("BEGIN")
             self._rows.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", rows)
             self._rows.execute("COMMIT")
-        except sqlite3.OperationalError as error:  # SQLite's word for a disk that is full
+        except sqlite3.OperationalError as error:  # a full disk
             raise InputError(f"{self.path}: cannot be written ({error}); make room") from None
 
 

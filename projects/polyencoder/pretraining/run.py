@@ -1,4 +1,4 @@
-"""A whole pre-training from files to an encoder's folder: what `polyencoder pretrain` does, in one call.
+"""Pre-trains an encoder from files to a folder: `polyencoder pretrain` in one call.
 
 >>> report = pretrain(PretrainingSettings(corpus=("talks.jsonl",), vocabulary="pieces", out="runs/my", max_steps=1000))
 """
@@ -50,7 +50,7 @@ ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rate
 
 @dataclass(frozen=True)
 class PretrainingReport:
-    """What a pre-training came to: metrics of held-out text before and after it (`HeldOut`), and its folder."""
+    """The report of pre-training: held-out metrics before and after (`HeldOut`), and the folder."""
 
     before: dict[str, float]
     trained: dict[str, float]
@@ -63,7 +63,7 @@ class PretrainingReport:
     ranker_flags: str
     """Of `polyencoder train` that a ranker of it needs, as on its card."""
     not_learnt: list[str]
-    """In what the encoder is no better than chance, a line for each."""
+    """Lines on metrics that are no better than chance."""
 
 
 def pretrain(settings: PretrainingSettings) -> PretrainingReport:
@@ -71,9 +71,9 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
 
     Raises:
         ConfigError: settings that contradict each other.
-        InputError: a corpus that cannot be used.
-        TrainingError: the losses are not finite again and again, or another process trains in that folder.
-        CheckpointError: the folder holds a run with other settings, or a model that no run has written there.
+        InputError: an invalid corpus.
+        TrainingError: training diverged, or another process trains in that folder.
+        CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _pretrain(settings, processes)
@@ -152,14 +152,14 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     """The training corpus, and held-out examples: of files of their own, or of a share of the documents."""
     files = expand(settings.data.corpus)
     if unseekable := next((file for file in files if not os.path.isfile(file)), None):
-        raise InputError(f"{unseekable}: is no file that can be read again in each epoch", argument="corpus")
+        raise InputError(f"{unseekable}: cannot be read again in each epoch", argument="corpus")
     options: dict[str, Any] = {"history": settings.encoder.history_size, "bad": bad}
     share = 0.0 if settings.data.valid else settings.data.held_out
     train = Corpus(files, part="train", held_out=share, buffer=settings.data.shuffle_buffer, **options)
     if next(train.items(), None) is None:
         rest = f", with {share:.2%} held out" if share else ""
         raise InputError(
-            f"{', '.join(settings.data.corpus)}: has no example to learn from{rest}; "
+            f"{', '.join(settings.data.corpus)}: has no training examples{rest}; "
             "an example is a turn or a sentence with another before it",
             argument="corpus",
         )
@@ -175,7 +175,7 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
             + ("" if settings.data.valid else f", {share:.2%} of its documents held out; hold out more, or give valid"),
             argument="valid" if settings.data.valid else "held_out",
         )
-    _log.info("%d examples are held out; %d files to learn from", len(examples), len(files))
+    _log.info("%d held-out examples; %d training files", len(examples), len(files))
     return train, examples
 
 

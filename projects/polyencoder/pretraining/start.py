@@ -49,7 +49,7 @@ UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the pa
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that is pre-trained, with its tokenizer, on a device (`polyencoder.ranker.protocol.Learner`).
+    """A pre-training model with its tokenizer, on a device (`polyencoder.ranker.protocol.Learner`).
 
     longest: the most tokens of a sequence. masking: chooses words of its vocabulary.
     """
@@ -61,7 +61,7 @@ class Pretrained:
     masking: Masking
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write an encoder that `AutoModel` and `AutoTokenizer` read, a backbone; and its heads beside it.
+        """Saves the encoder, for `AutoModel` and `AutoTokenizer`, and its heads.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -91,10 +91,10 @@ class Pretrained:
 
 
 def starting_model(settings: PretrainingSettings) -> Pretrained:
-    """The encoder of the settings with its heads: new ones, or those that are in the backbone's folder.
+    """Builds the encoder with its heads, new or from the backbone's folder.
 
     Raises:
-        ConfigError: there is no such vocabulary or backbone, or it does not suit the settings.
+        ConfigError: the vocabulary or backbone is missing, or contradicts the settings.
     """
     sizes, objective = settings.encoder, settings.objective
     tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
@@ -133,7 +133,7 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
         if backbone:
             raise
         raise ConfigError(
-            f"vocabulary {vocabulary}: no folder of a tokenizer ({error}); learn one with `polyencoder vocab`",
+            f"vocabulary {vocabulary}: no folder of a tokenizer ({error}); train one with `polyencoder vocab`",
             argument="vocabulary",
         ) from None
     special: Special = separate_turns(tokenizer, own, own_separator(tokenizer))
@@ -142,7 +142,7 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
 
 
 def add_mask(tokenizer: Tokenizer) -> None:
-    """Give a tokenizer the mask token that it may lack."""
+    """Adds a mask token to a tokenizer without one."""
     if _known(tokenizer, MASKS) is None:
         tokenizer.add_special_tokens([MASKS[0]])
 
@@ -173,10 +173,10 @@ def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: in
 
 
 def longest_sequence(n_positions: int | None, own: int | None, *, origin: str | None) -> int:
-    """The most tokens of a sequence: those that were asked for, or what the encoder takes, its `own`, 512 at most.
+    """The maximum sequence length: `n_positions` if given, else the encoder's `own`, at most 512.
 
     Raises:
-        ConfigError: the encoder, which comes from `origin`, takes fewer than were asked for.
+        ConfigError: more than the encoder from `origin` takes.
     """
     if n_positions is not None and own is not None and n_positions > own:
         raise ConfigError(f"n_positions is {n_positions}, more than the {own} of {origin}", argument="n_positions")
@@ -184,10 +184,10 @@ def longest_sequence(n_positions: int | None, own: int | None, *, origin: str | 
 
 
 def take_heads(model: PretrainingModel, folder: str) -> None:
-    """Give a model the heads that the folder of its encoder has, if any.
+    """Loads the heads in an encoder's folder, if any.
 
     Raises:
-        CheckpointError: they are those of another encoder.
+        CheckpointError: they belong to another encoder.
     """
     heads = read_heads(folder)
     own: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
@@ -198,7 +198,7 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
 
 
 def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
-    """How outputs become vectors: as was asked for, or as in the bi-encoder that is made of a sentence encoder."""
+    """Pooling and normalization of text vectors: as given, or a sentence encoder's."""
     given = {} if reduction is None else {"reduction": reduction}
     own = sentence_vectors(backbone) if backbone else None
     fields = own.fields("bi", given=("output_scaling", *given)) if own else {}

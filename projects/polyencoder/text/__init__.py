@@ -1,4 +1,4 @@
-"""Text to tokens: tokenizers, contexts of whole turns, padded batches."""
+"""Tokenization: tokenizers, truncation of contexts to whole turns, padded batches."""
 
 from polyencoder.config import TurnSeparator
 from polyencoder.text.context import join_tokens, join_turns, latest_utterances, lines_of, persona_lines, same, surround

@@ -1,4 +1,4 @@
-"""Fitting a dialogue into the model's length: the latest turns, whole where possible."""
+"""Truncates a dialogue to the model's length: keeps the latest turns, whole if possible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 PERSON_TOKENS = ("__p1__", "__p2__")
-"""ParlAI's tokens of who speaks: the other, the model."""
+"""ParlAI's speaker tokens: the partner, the model."""
 
 _HAS_PERSON = re.compile(r"^__p[12]__ ", re.MULTILINE)
 
@@ -20,12 +20,12 @@ def persona_places(lines: Sequence[str]) -> set[int]:
 
 
 def persona_lines(lines: Sequence[str]) -> list[str]:
-    """Those of the lines that describe a speaker, `your persona: ...`, instead of saying something."""
+    """The persona lines, `your persona: ...`."""
     return [line for line in lines if _PERSONA.match(line)]
 
 
 def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]:
-    """Turns with the token of who says them, as ParlAI writes them: the last one is the other's, `__p1__`.
+    """Adds ParlAI's speaker tokens to turns: the last one is the partner's, `__p1__`.
 
     Speakers take turns; persona lines belong to the turn behind them. Turns that have tokens already keep these.
     """
@@ -46,7 +46,7 @@ def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str
 
 
 def apart_from_persona(turns: Iterable[str]) -> list[str]:
-    """Turns of which each persona line is one of its own; what else a turn says stays one text, line ends included."""
+    """Splits persona lines from turns; the rest of a turn remains one text, with its line ends."""
     parts: list[str] = []
     for turn in turns:
         lines = turn.split("\n")
@@ -150,10 +150,10 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
 
 
 def same(text: str) -> str:
-    """Equal for texts that are the same answer but for case and white space."""
+    """Normalizes case and white space, to compare texts."""
     return " ".join(text.casefold().split())
 
 
 def lines_of(turns: Iterable[str] | str) -> set[str]:
-    """The lines of a context, as `same` gives them: a candidate that is one of them repeats what was said."""
+    """The lines of a context, normalized by `same`, to detect candidates that repeat one."""
     return {same(line) for turn in ([turns] if isinstance(turns, str) else turns) for line in turn.splitlines()} - {""}

@@ -1,4 +1,4 @@
-"""Contexts as callers give them, a text, a list of turns or the messages of a chat, made into turns: the one place."""
+"""Converts contexts (a text, turns, or chat messages) to turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 
 
 def checked_context(name: str, value: Any) -> list[str]:
-    """The turns of a context: one text, a list of turns or of messages, with a word in at least one. Or InputError."""
+    """The turns of a context: a text, turns or messages. InputError if all are empty."""
     if isinstance(value, str):
         turns = [checked_text(name, value)]
     elif are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
@@ -28,18 +28,18 @@ def checked_context(name: str, value: Any) -> list[str]:
 
 
 def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
-    """A list of contexts, each as a list of turns. Raises InputError that names the one that cannot be used."""
+    """A list of contexts, each as a list of turns. InputError names an invalid one."""
     some = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
     return [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
 
 
 def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether it is a list of messages, `{"role": ..., "content": ...}`, rather than of texts."""
+    """Whether a value is a list of messages, `{"role": ..., "content": ...}`."""
     return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(one, Mapping) for one in value)
 
 
 def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> list[str]:
-    """The turns of a chat: the persona, which system messages describe, then what was said, oldest first.
+    """Converts chat messages to turns: the persona (system messages), then the dialogue, oldest first.
 
     Args:
         messages: each `{"role": ..., "content": ...}`; the content is a text, or OpenAI's list of parts with texts.
@@ -63,7 +63,7 @@ def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> lis
 
 
 def as_persona(persona: str | Sequence[str] | None) -> list[str]:
-    """The lines of a persona as models are trained with them: `your persona: i ski .`"""
+    """Formats persona lines: `your persona: i ski .`"""
     texts = [persona] if isinstance(persona, str) else persona or []
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [line if line.startswith(PERSONA.strip()) else PERSONA + line for line in lines if line]

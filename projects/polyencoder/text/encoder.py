@@ -1,4 +1,4 @@
-"""From text to tokens: a fast tokenizer, the memory of what it has seen, and the layout of a context."""
+"""`TextEncoder`: tokenizes contexts and candidates, with a cache and the layout of a `TextConfig`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from polyencoder.text.memory import TextMemory
 from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
 from polyencoder.text.tokens import TokenBatch, pad
 
-MEMORY = 256 << 20  # bytes of texts and their ids: some 200,000 texts of 20 tokens
+MEMORY = 256 << 20  # bytes of cached texts and ids: some 200,000 texts of 20 tokens
 
-MANY = 100  # texts that are worth waking the tokenizer's threads for: fewer are done before these are up
+MANY = 100  # texts from which the tokenizer's threads are faster
 
 
 AnyTokenizer = Tokenizer | SubwordTokenizer
@@ -37,7 +37,7 @@ AnyTokenizer = Tokenizer | SubwordTokenizer
 
 
 class TextEncoder:
-    """Makes the tokens of contexts and candidates as one `TextConfig` says.
+    """Tokenizes contexts and candidates with the layout of a `TextConfig`.
 
     Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the last
     texts are kept, up to `MEMORY` bytes. Threads may share one.
@@ -102,7 +102,7 @@ class TextEncoder:
         return self._seen(ids if self.config.surround else ids[1:-1])
 
     def lines_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
-        """Token ids of a context of these lines, of which the persona's and the latest are kept (`join_turns`)."""
+        """Token ids of a context's lines, truncated to the persona and the latest ones (`join_turns`)."""
         return join_turns(
             self.ids(lines),
             start=self.start_id,
@@ -130,14 +130,14 @@ class TextEncoder:
     def candidates(self, texts: Sequence[str]) -> TokenBatch:
         """A padded batch of candidates."""
         if not texts:
-            raise InputError("no candidate to encode: the list of candidates is empty")
+            raise InputError("no candidates to encode: the list of candidates is empty")
         return self.pad(self.candidate_ids(texts))
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
         return pad(sequences, pad_id=self.pad_id)
 
     def fingerprint(self) -> str:
-        """A digest of all that decides which tokens a text becomes."""
+        """Digest of everything tokenization depends on."""
         config = ", ".join(f"{name}={value!r}" for name, value in identity(self.config).items())
         return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
 
@@ -179,7 +179,7 @@ def _size(ids: list[int]) -> int:
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that neither cuts nor pads, and takes "[SEP]" typed by a user for text, not for the end of a turn."""
+    """A copy without truncation and padding, which reads "[SEP]" in user text as text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
@@ -195,7 +195,7 @@ def _fast_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 
 def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:
-    """The subwords of a vocabulary that `polyencoder vocab` wrote: its folder or file.
+    """Reads a subword vocabulary from `polyencoder vocab`: its folder or file.
 
     Raises:
         ConfigError: it cannot be read, or is of another kind.
@@ -204,12 +204,12 @@ def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:
     path = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_tokenizer(path)
     if not isinstance(tokenizer, SubwordTokenizer):
-        raise ConfigError(f"{path}: is no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`")
+        raise ConfigError(f"{path}: not a vocabulary of ConveRT's subwords; train one with `polyencoder vocab`")
     return tokenizer
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> AnyTokenizer:
-    """Read a `tokenizer.json`, of whichever kind it says that it is.
+    """Reads a `tokenizer.json` of any kind.
 
     Raises:
         ConfigError: it cannot be read.

@@ -28,7 +28,7 @@ SIZE, MERGES = 54_940, 30_000  # the paper's
 
 SURROUND, MASK = "[S]", "[MASK]"
 ROLES = {"pad_token": PAD, "unk_token": UNKNOWN, "cls_token": SURROUND, "sep_token": SURROUND, "mask_token": MASK}
-"""What the special tokens are to transformers. Inputs are "surrounded with the special token [S]" (Section 4.1)."""
+"""Roles of the special tokens in transformers. Inputs are "surrounded with the special token [S]" (Section 4.1)."""
 
 _SPECIAL = (*dict.fromkeys(ROLES.values()), NEWLINES[0])
 # As ParlAI's BPE dictionaries split texts, the paper's among them: words and signs. Marks stay in their word.
@@ -38,7 +38,7 @@ _ALPHABET = 2_000  # characters at a place, the most that a size takes without `
 
 
 class _Marks(NamedTuple):
-    """The marks of a piece's place in its word, before or behind it."""
+    """The prefix or suffix that marks a piece's position in its word."""
 
     before: str
     behind: str
@@ -101,17 +101,17 @@ class Characters:
     texts: int
 
     def most_frequent(self) -> list[str]:
-        """The most frequent first; of equally frequent ones the first in the order of Unicode."""
+        """By frequency, then by code point."""
         return [form for form, _ in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))]
 
     def unknown(self, tokenizer: Tokenizer) -> float:
-        """The share of all occurrences that a vocabulary has no token for."""
+        """The share of occurrences without a token in a vocabulary."""
         known = tokenizer.get_vocab()
         return sum(count for form, count in self.counts.items() if form not in known) / max(1, self.counts.total())
 
 
 def count_characters(texts: Iterable[str], settings: PieceSettings) -> Characters:
-    """The characters of these texts, each by its place in its word."""
+    """Counts characters by their position in the word."""
     normalize = _normalizer(settings).normalize_str
     number, everywhere, edges = 0, Counter[str](), Counter[str]()
     marks = _MARKS[settings.type]
@@ -128,20 +128,20 @@ def count_characters(texts: Iterable[str], settings: PieceSettings) -> Character
 
 
 def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
-    """The vocabulary of texts; equal ones give equal vocabularies.
+    """Trains a vocabulary on texts, deterministically.
 
     Its tokens are in this order: special ones, characters, the most frequent first, and merges as they were trained.
 
     Args:
-        texts: a stream, read once; in memory are its different words.
-        characters: of these texts, or of those that they are a sample of.
-        settings: how large it is.
+        texts: a stream, read once; its distinct words are held in memory.
+        characters: of these texts, or of those they are sampled from.
+        settings: the sizes.
 
     Raises:
-        ConfigError: there is no character at all.
+        ConfigError: no characters.
     """
     if not characters.counts:
-        raise ConfigError("there is no character to learn a vocabulary from: the texts are empty")
+        raise ConfigError("no characters to train a vocabulary on: the texts are empty")
     forms, room, join = characters.most_frequent(), settings.size - len(_SPECIAL), _MARKS[settings.type].join
     wanted = settings.merges
     if wanted is None:

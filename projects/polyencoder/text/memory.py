@@ -1,4 +1,4 @@
-"""A cache of values by text, bounded in bytes: texts come again and again, and some are very long."""
+"""A cache of values by text, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRY = 200  # bytes of a dictionary's entry and of the objects in it, besides w
 
 
 class TextMemory(Generic[V]):
-    """A cache of values by text. When they take more than `limit` bytes, the oldest half of them is forgotten.
+    """A cache of values by text; beyond `limit` bytes the oldest half is evicted.
 
     What would take a tenth of the limit by itself is not remembered. Threads may share one. Copies begin empty.
 
@@ -34,12 +34,12 @@ class TextMemory(Generic[V]):
         return len(self._values)
 
     def get(self, text: str) -> V | None:
-        """The value of a text, if it is remembered."""
+        """The cached value of a text, if any."""
         found = self._values.get(text)
         return None if found is None else found[0]
 
     def update(self, values: Mapping[str, V]) -> None:
-        """Remember the values of texts."""
+        """Caches the values of texts."""
         sizes = {text: ENTRY + sys.getsizeof(text) + self._size_of(value) for text, value in values.items()}
         with self._lock:
             for text, value in values.items():

@@ -79,5 +79,5 @@ def test_a_vocabulary_is_used_as_it_is(pairs, vocabulary, make, tmp_path):
 def test_dictionaries_of_other_agents_are_refused(pairs, dictionary, make, backbone_folder):
     with pytest.raises(ConfigError, match="the tokenizer is none of ConveRT's subwords"):
         make(**pairs, dict_file=dictionary, max_train_steps=5)
-    with pytest.raises(ConfigError, match="is no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`"):
+    with pytest.raises(ConfigError, match="not a vocabulary of ConveRT's subwords; train one with `polyencoder vocab`"):
         make(**pairs, vocabulary=str(backbone_folder("bert")), max_train_steps=5)

@@ -31,7 +31,7 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary)
         ({}, r"^what is pre-trained\? Give --vocabulary, .* or --backbone, "),
         (
             {"vocabulary": "nowhere"},
-            r"^vocabulary nowhere: no folder of a tokenizer .*learn one with `polyencoder vocab`",
+            r"^vocabulary nowhere: no folder of a tokenizer .*train one with `polyencoder vocab`",
         ),
         ({"vocabulary": "one", "backbone": "other"}, r"^--vocabulary one and --backbone other: .*; give one"),
         ({"vocabulary": "one", "reduction_type": "mean"}, r"^--reduction-type mean: is of --next contrastive; leave"),

@@ -325,7 +325,7 @@ def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
 @pytest.mark.parametrize("text", ["", '{"turns": ["hello"]}\n' * 3, '{"sentences": []}\n'])
 def test_a_corpus_without_any_example_is_not_blamed_on_what_is_held_out(make_settings, tmp_path, text):
     (tmp_path / "corpus.jsonl").write_text(text)
-    with pytest.raises(InputError, match="no example to learn from, with 1.00% held out; an example is a turn"):
+    with pytest.raises(InputError, match="no training examples, with 1.00% held out; an example is a turn"):
         pretrain(make_settings(corpus=(str(tmp_path / "corpus.jsonl"),), valid=None))
 
 

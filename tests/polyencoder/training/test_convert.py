@@ -238,7 +238,7 @@ def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
 
 
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
-    with pytest.raises(ConfigError, match="no vocabulary of ConveRT's subwords; learn one with `polyencoder vocab`"):
+    with pytest.raises(ConfigError, match="not a vocabulary of ConveRT's subwords; train one with `polyencoder vocab`"):
         train_ranker(make_settings(vocabulary=str(backbone_folder("bert"))))
 
 

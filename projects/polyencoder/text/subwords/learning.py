@@ -41,7 +41,7 @@ class SubwordSettings(Settings):
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """The number of times that each word occurs, with its mark."""
+    """Counts words, with their marks."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(split_words(text))
@@ -49,7 +49,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = None) -> SubwordTokenizer:
-    """The vocabulary of words with these counts; equal counts give equal vocabularies, most frequent subwords first.
+    """Trains a vocabulary on word counts, deterministically; most frequent subwords first.
 
     Raises:
         ConfigError: no subword occurs often enough.
@@ -105,7 +105,7 @@ def learn_subwords_of_size(
             break
         low, high = (count + 1, high) if found > size else (low, count - 1)
     if best is None:
-        raise ConfigError("there is no word to learn a vocabulary from: the texts are empty")
+        raise ConfigError("no words to train a vocabulary on: the texts are empty")
     return best[2], best[1]
 
 
